@@ -1,0 +1,1 @@
+"""A node: composes the log, replication and the quorum behind listeners."""

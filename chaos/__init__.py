@@ -1,0 +1,1 @@
+"""Real processes, real kills, and histories that judge what came of it."""

@@ -1,0 +1,1 @@
+"""Contracts between processes, their codecs, and the transports that carry them."""

@@ -1,0 +1,1 @@
+"""A partition as leader and as follower: in-sync replicas, high watermark, epochs, truncation, fetchers."""

@@ -1,0 +1,1 @@
+"""An in-process cluster for tests, and the pytest plugin that hands one out."""

@@ -1,0 +1,1 @@
+"""Producer identities; the transaction coordinator stands here too once transactions are built."""
