@@ -8,6 +8,7 @@ exception (:class:`TidelogError`), whose class name is Kafka's. Numbers and retr
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 
@@ -151,3 +152,11 @@ EXCEPTIONS: Final[dict[ErrorCode, type[TidelogError]]] = {
 def error_for(code: ErrorCode, message: str = "") -> TidelogError:
     """Return the exception that stands for ``code``, which must not be ``NONE``."""
     return EXCEPTIONS[code](message or code.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A protocol outcome other than success, as a value: what is returned instead of a result."""
+
+    code: ErrorCode
+    message: str = ""

@@ -21,6 +21,7 @@ from tidelog.model.ids import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    ZERO_TOPIC_ID,
     BrokerEpoch,
     ControllerEpoch,
     DirectoryId,
@@ -31,7 +32,6 @@ from tidelog.model.ids import (
     ProducerEpoch,
     ProducerId,
     TopicId,
-    ZERO_TOPIC_ID,
 )
 
 

@@ -213,7 +213,7 @@ def decode_produce_response(frame: memoryview) -> tuple[int, list[ProducedPartit
             text = str(frame[position : position + size], "utf-8", "replace")
             position += size
             fields[2] = ErrorCode(fields[2])
-            partitions.append(ProducedPartition(*fields, text))
+            partitions.append(ProducedPartition(*fields, error_message=text))
     except (struct.error, ValueError) as error:
         raise BadFrame(f"produce response cannot be read: {error}") from None
     _expect_end(position, frame, "produce response")
@@ -256,7 +256,9 @@ def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
     correlation = correlation_of(frame)
     try:
         fields = _FETCH.unpack_from(frame, _HEAD.size)
-        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = fields
+        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = (
+            fields
+        )
         position = _HEAD.size + _FETCH.size
         rack = str(frame[position : position + rack_size], "utf-8")
         position += rack_size
@@ -323,7 +325,7 @@ def decode_fetch_response(frame: memoryview) -> tuple[int, FetchResponse]:
         partitions = []
         for fields, aborted, size in heads:
             records = (frame[position : position + size],) if size else ()
-            partitions.append(FetchedPartition(*fields, aborted, records))
+            partitions.append(FetchedPartition(*fields, aborted=aborted, records=records))
             position += size
         response = FetchResponse(ErrorCode(error), partitions)
     except (struct.error, ValueError) as problem:
