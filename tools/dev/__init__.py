@@ -1,0 +1,1 @@
+"""The ``./dev`` commands. Standard library only: this runs before anything is installed."""

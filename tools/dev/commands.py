@@ -1,0 +1,158 @@
+"""The commands of ``./dev``: what each does, which set-up steps it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dev import checks, environment, preflight
+from dev.environment import StepFailed, variables, venv_bin
+from dev.preflight import ROOT
+
+
+def _start(*command: str) -> int:
+    """Run in the foreground. An interrupt at the terminal reaches the program by itself; SIGTERM is handed on."""
+    process = subprocess.Popen(command, env=variables())
+    signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            continue
+        return 128 - code if code < 0 else code
+
+
+def _python(*arguments: str) -> tuple[str, ...]:
+    # -P: from the repository root, the folders would otherwise also be found under their bare names.
+    return (venv_bin("python"), "-P", *arguments)
+
+
+def _demo(arguments: Sequence[str]) -> int:
+    return _start(venv_bin("tidelog"), "demo", *arguments)
+
+
+def _test(arguments: Sequence[str]) -> int:
+    os.chdir(ROOT)
+    return _start(*_python("-m", "pytest", *arguments))
+
+
+def _check(arguments: Sequence[str]) -> int:
+    failed = checks.run_all()
+    if "--no-tests" not in arguments and _test(["-q"]) != 0:
+        failed.append("tests")
+    if failed:
+        print(f"FAIL  {', '.join(failed)}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    os.chdir(ROOT)
+    return _start(*_python("-m", "tidelog.bench", *arguments))
+
+
+def _format(arguments: Sequence[str]) -> int:
+    os.chdir(ROOT)
+    fixed = _start(venv_bin("ruff"), "check", "--fix", *(arguments or ["."]))
+    return _start(venv_bin("ruff"), "format", *(arguments or ["."])) or fixed
+
+
+def _generate(_: Sequence[str]) -> int:
+    if (trouble := checks.generate(ROOT / "src")) is not None:
+        print(trouble, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _setup(_: Sequence[str]) -> int:
+    print(f"Ready: {environment.VENV.relative_to(ROOT)} has everything. `./dev clean` removes it.")
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print("usage: ./dev run COMMAND [ARGUMENT …]", file=sys.stderr)
+        return 2
+    found = shutil.which(arguments[0], path=variables()["PATH"])
+    if found is None:
+        print(f"{arguments[0]}: no such command in the private environment or on PATH", file=sys.stderr)
+        return 127
+    return _start(found, *arguments[1:])
+
+
+def _shell(_: Sequence[str]) -> int:
+    print("A shell in the private environment; `exit` leaves it.")
+    return _start(os.environ.get("SHELL", "/bin/sh"))
+
+
+def _clean(_: Sequence[str]) -> int:
+    names = (".venv", ".cache", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache")
+    for path in [ROOT / name for name in (*names, "build", "dist", "src/tidelog.egg-info")]:
+        if path.exists():
+            shutil.rmtree(path)
+            print(f"removed {path.relative_to(ROOT)}")
+    for path in [*ROOT.glob("*/**/__pycache__"), *ROOT.glob("__pycache__")]:
+        shutil.rmtree(path, ignore_errors=True)
+    return 0
+
+
+class Command(NamedTuple):
+    usage: str
+    summary: str
+    run: Callable[[Sequence[str]], int]
+    steps: Sequence[str] | None
+    """Set-up that must be there first; ``None``: not even the checks of the machine."""
+
+
+COMMANDS = {
+    "demo": Command("demo", "three nodes, 336,776 real flights, two kill -9: is all there?", _demo, environment.DEMO),
+    "test": Command("test [-k NAME]", "the tests, or those of that name (pytest's options)", _test, environment.DEV),
+    "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
+    "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
+    "run": Command("run COMMAND …", "a command in the private environment: ./dev run tidelog", _run, environment.RUN),
+    "shell": Command("shell", "a shell in the private environment", _shell, environment.RUN),
+    "format": Command("format", "sort imports, format the code", _format, environment.DEV),
+    "generate": Command("generate", "generate proto/v1/*_pb2.py from the contracts", _generate, environment.DEV),
+    "setup": Command("setup", "make the private environment with everything, run nothing", _setup, environment.DEV),
+    "clean": Command("clean", "remove the private environment and all caches", _clean, None),
+}
+
+
+def _list() -> None:
+    print("usage: ./dev COMMAND [ARGUMENT …]\n")
+    for command in COMMANDS.values():
+        print(f"  {command.usage:<18} {command.summary}")
+    print("\nEach makes what it needs in .venv first (no root); `tidelog` itself: ./dev run tidelog --help")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code (2: usage, or the machine lacks something; 130: interrupted)."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        _list()
+        return 0
+    command = COMMANDS.get(arguments[0])
+    if command is None:
+        print(f"./dev: no command {arguments[0]!r}. There are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if command.steps is not None:
+            if failed := preflight.failures():
+                print("\n".join(f"FAIL  {line}" for line in failed), file=sys.stderr)
+                return 2
+            started = time.monotonic()
+            environment.ensure(command.steps)
+            if time.monotonic() - started > 1:
+                print(f"set-up  done {time.monotonic() - started:26.1f} s", flush=True)
+        return command.run(arguments[1:])
+    except StepFailed as trouble:
+        print(f"FAIL  {trouble}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted; the same command goes on where this one stopped.", file=sys.stderr)
+        return 130

@@ -1,0 +1,187 @@
+"""The private environment ``.venv``: made in steps, each remembered, so that an interrupted set-up goes on.
+
+A step's stamp holds a hash of everything it depends on; a step whose stamp agrees is not run again.
+Where packages come from is pip's own configuration (its files and ``PIP_*``) and none of our business.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dev.preflight import ROOT
+
+VENV = ROOT / ".venv"
+CACHE = ROOT / ".cache" / "dev"
+STAMPS = VENV / ".steps"
+LOG = CACHE / "setup.log"
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+class StepFailed(Exception):
+    """A step of the set-up did not succeed; the text says what to do."""
+
+
+def venv_bin(name: str) -> str:
+    return str(VENV / "bin" / name)
+
+
+def _requirements(*extras: str) -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = list(project["dependencies"]) if not extras else []
+    for extra in extras:
+        found += project["optional-dependencies"][extra]
+    return found
+
+
+def _interpreter() -> str:
+    return f"{sys.implementation.cache_tag} {os.path.realpath(getattr(sys, '_base_executable', sys.executable))}"
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:24]
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """Two set-ups at once would break each other's environment; the second waits."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("Another ./dev is setting up; waiting for it.", flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _logged(command: Sequence[str]) -> None:
+    with LOG.open("ab") as log:
+        log.write(("$ " + " ".join(command) + "\n").encode())
+        log.flush()
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT)
+    if done.returncode != 0:
+        lines = LOG.read_text(errors="replace").splitlines()
+        errors = [line.strip() for line in lines[-40:] if "error" in line.lower()]
+        cause = (errors or lines)[-1].strip()
+        shown = LOG.relative_to(ROOT)
+        raise StepFailed(
+            f"{cause}\n      Whole output: {shown}. Mend the cause and run the same command: it goes on here"
+        )
+
+
+def _pip(*arguments: str) -> None:
+    quiet = ["--disable-pip-version-check", "--no-input", "--no-warn-script-location"]
+    _logged([venv_bin("python"), "-m", "pip", "install", *quiet, "-c", str(CONSTRAINTS), *arguments])
+
+
+def _make_venv() -> None:
+    probe = [venv_bin("python"), "-c", "import sys, pip; print(sys.implementation.cache_tag)"]
+    if VENV.exists():
+        done = subprocess.run(probe, capture_output=True, text=True) if Path(probe[0]).exists() else None
+        if done is not None and done.returncode == 0 and done.stdout.strip() == sys.implementation.cache_tag:
+            return
+        shutil.rmtree(VENV)
+    _logged([sys.executable, "-m", "venv", str(VENV)])
+
+
+def _install_runtime() -> None:
+    _pip("setuptools", "wheel")
+    _pip("--no-build-isolation", *_requirements())
+
+
+def _install_tidelog() -> None:
+    _pip("--no-build-isolation", "--no-deps", "-e", str(ROOT))
+
+
+def _install_demo() -> None:
+    # Without its dependencies: only its data files are read, and pandas is larger than all the rest.
+    _pip("--no-build-isolation", "--no-deps", *_requirements("demo"))
+
+
+def _install_dev() -> None:
+    _pip("--no-build-isolation", *_requirements("dev"))
+
+
+class _Step:
+    def __init__(self, name: str, label: str, action: Callable[[], None], inputs: Callable[[], list[object]]) -> None:
+        self.name, self.label, self.action, self.inputs = name, label, action, inputs
+
+
+def _pins() -> list[object]:
+    return [CONSTRAINTS.read_text(), _interpreter()]
+
+
+_STEPS = {
+    step.name: step
+    for step in (
+        _Step("environment", "private environment .venv", _make_venv, lambda: [_interpreter()]),
+        _Step("runtime", "packages that tidelog needs", _install_runtime, lambda: [_requirements(), *_pins()]),
+        _Step(
+            "tidelog",
+            "tidelog itself, editable",
+            _install_tidelog,
+            lambda: [(ROOT / "pyproject.toml").read_text(), _interpreter(), str(ROOT)],
+        ),
+        _Step("demo", "flights data for the demo", _install_demo, lambda: [_requirements("demo"), *_pins()]),
+        _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
+    )
+}
+RUN = ("environment", "runtime", "tidelog")
+DEMO = (*RUN, "demo")
+DEV = (*RUN, "demo", "dev")
+
+
+def ensure(names: Sequence[str]) -> None:
+    """Run those of the named steps that are not done yet, printing each with its time.
+
+    Raises :class:`StepFailed`.
+    """
+    stamps = {name: _hash(*_STEPS[name].inputs()) for name in names}
+    if all(_stamp(name) == stamps[name] for name in names):
+        return
+    with _lock():
+        LOG.unlink(missing_ok=True)
+        for name in names:
+            if _stamp(name) == stamps[name]:
+                continue
+            step = _STEPS[name]
+            started = time.monotonic()
+            print(f"set-up  {step.label:<32}", end=" ", flush=True)
+            try:
+                step.action()
+            except StepFailed as trouble:
+                print("failed", flush=True)
+                raise StepFailed(f"{step.label}: {trouble}") from None
+            STAMPS.mkdir(parents=True, exist_ok=True)
+            fresh = STAMPS / f".{name}"
+            fresh.write_text(stamps[name])
+            fresh.replace(STAMPS / name)
+            print(f"{time.monotonic() - started:6.1f} s", flush=True)
+
+
+def _stamp(name: str) -> str | None:
+    try:
+        return (STAMPS / name).read_text()
+    except OSError:
+        return None
+
+
+def variables() -> dict[str, str]:
+    """The environment variables of a program that runs in the private environment."""
+    found = dict(os.environ)
+    found["VIRTUAL_ENV"] = str(VENV)
+    found["PATH"] = f"{VENV / 'bin'}{os.pathsep}{found.get('PATH', '')}"
+    found.pop("PYTHONHOME", None)
+    found.pop("PYTHONPATH", None)
+    return found
