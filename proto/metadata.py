@@ -8,7 +8,7 @@ A change record's field that is ``None`` leaves the value as it was.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeAlias
 
 from tidelog.model.ids import (
     BrokerEpoch,
@@ -173,18 +173,18 @@ class ClientQuotaRecord:
     value: float | None
 
 
-MetadataRecord = Union[
-    RegisterBrokerRecord,
-    BrokerRegistrationChangeRecord,
-    UnregisterBrokerRecord,
-    TopicRecord,
-    RemoveTopicRecord,
-    PartitionRecord,
-    PartitionChangeRecord,
-    ConfigRecord,
-    ProducerIdsRecord,
-    FeatureLevelRecord,
-    AccessControlEntryRecord,
-    RemoveAccessControlEntryRecord,
-    ClientQuotaRecord,
-]
+MetadataRecord: TypeAlias = (
+    RegisterBrokerRecord
+    | BrokerRegistrationChangeRecord
+    | UnregisterBrokerRecord
+    | TopicRecord
+    | RemoveTopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | ConfigRecord
+    | ProducerIdsRecord
+    | FeatureLevelRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | ClientQuotaRecord
+)

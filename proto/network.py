@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from tidelog.proto.api import Request, Response
 
@@ -108,6 +108,17 @@ class FrameSession(Protocol):
 
     def on_close(self) -> None:
         """The stream ended, by whichever side. Called exactly once."""
+
+
+@runtime_checkable
+class PacedSession(FrameSession, Protocol):
+    """A session that also bounds the bytes it holds for its peer."""
+
+    def hold(self) -> Awaitable[None] | None:
+        """Asked before each frame is read: an awaitable stops reading until it is done, then it is asked again."""
+
+    def on_written(self, frame: Frame) -> None:
+        """A frame that this session answered has left for the carrier. Not told of those that were lost."""
 
 
 class BadFrame(ValueError):

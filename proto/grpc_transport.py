@@ -1,0 +1,337 @@
+"""The carrier between processes: gRPC over TCP.
+
+Calls are unary methods of the service ``tidelog.v1.Tidelog``; frame streams are its bidirectional
+methods, whose messages are ``Frame { bytes payload = 1; }``, read and written by hand so that record
+batches never pass through a protobuf object. All of it runs on the process's one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes to stderr on its own; errors reach us as exceptions
+
+import grpc
+import grpc.aio
+
+from tidelog.proto.api import CALLS, Request, Response
+from tidelog.proto.convert import BadMessage, from_proto, to_proto
+from tidelog.proto.network import (
+    Address,
+    BadFrame,
+    CallContext,
+    CallTimeout,
+    ConnectionLost,
+    Frame,
+    Server,
+    Service,
+    SessionFactory,
+    StreamKind,
+)
+from tidelog.proto.pump import serve_stream
+
+R = TypeVar("R", bound=Response)
+
+SERVICE: Final = "/tidelog.v1.Tidelog/"
+_EOF: Final[Any] = vars(grpc.aio)["EOF"]
+_FRAME_TAG: Final = 0x0A
+_REQUEST_OF: Final = {cls.__name__.removesuffix("Request"): cls for cls in CALLS}
+_KIND_OF: Final = {kind.value: kind for kind in StreamKind}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What one process takes from its peers. Beyond a bound gRPC refuses or stops reading."""
+
+    message_bytes_max: int = 128 * 1024 * 1024
+    streams_per_connection_max: int = 1_000
+    unanswered_frames_max: int = 64
+    keepalive_ms: int = 20_000
+    keepalive_timeout_ms: int = 10_000
+
+
+class GrpcNetwork:
+    """Implements :class:`tidelog.proto.network.Network`. ``on_bug`` hears of what a handler raised."""
+
+    def __init__(self, limits: GrpcLimits | None = None, on_bug: Callable[[BaseException], None] | None = None) -> None:
+        self._limits = limits or GrpcLimits()
+        self.on_bug = on_bug or _log_bug
+
+    async def serve(self, listener: str, address: Address, service: Service) -> Server:
+        limits = self._limits
+        server = grpc.aio.server(
+            options=[
+                *_common_options(limits),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
+                ("grpc.http2.min_ping_interval_without_data_ms", limits.keepalive_ms // 4),
+                ("grpc.http2.max_ping_strikes", 0),
+            ]
+        )
+        server.add_generic_rpc_handlers((_Handlers(listener, service, limits, self),))
+        try:
+            port = server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, f"{address}: cannot be bound: taken, or no address of ours") from error
+        if port == 0:
+            raise OSError(errno.EADDRINUSE, f"{address}: cannot be bound: taken, or no address of ours")
+        await server.start()
+        return _GrpcServer(server, Address(address.host, port))
+
+    def connect(self, address: Address) -> GrpcConnection:
+        return GrpcConnection(address, self._limits)
+
+
+def _common_options(limits: GrpcLimits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", limits.keepalive_ms),
+        ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
+        ("grpc.keepalive_permit_without_calls", 0),
+    ]
+
+
+# --- Serving ------------------------------------------------------------------------------------
+
+
+class _GrpcServer:
+    def __init__(self, server: grpc.aio.Server, address: Address) -> None:
+        self._server = server
+        self.address = address
+
+    async def close(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs alone
+    """Finds the handler of a method: a call's, a stream's, or none (gRPC answers UNIMPLEMENTED)."""
+
+    def __init__(self, listener: str, service: Service, limits: GrpcLimits, network: GrpcNetwork) -> None:
+        self._network = network
+        self._limits = limits
+        self._listener = listener
+        self._handlers: dict[str, Any] = {}
+        for name, request_type in _REQUEST_OF.items():
+            handler = service.calls.get(request_type)
+            if handler is not None:
+                self._handlers[SERVICE + name] = grpc.unary_unary_rpc_method_handler(self._call(request_type, handler))
+        for kind, factory in service.streams.items():
+            self._handlers[SERVICE + kind.value] = grpc.stream_stream_rpc_method_handler(self._stream(factory))
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self._handlers.get(handler_call_details.method)
+
+    def _call(self, request_type: type[Request[Any]], handler: Callable[[Any, CallContext], Awaitable[Any]]) -> Any:
+        async def serve(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            try:
+                request = from_proto(request_type, data)
+            except BadMessage as bad:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(bad))
+            try:
+                return to_proto(await handler(request, CallContext(self._listener, context.peer())))
+            except asyncio.CancelledError:
+                raise
+            except Exception as bug:
+                self._network.on_bug(bug)
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+
+        return serve
+
+    def _stream(self, factory: SessionFactory) -> Any:
+        async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            await context.send_initial_metadata(())
+            session = factory(CallContext(self._listener, context.peer()))
+            limit = self._limits.unanswered_frames_max
+            try:
+                await serve_stream(_ServerPipe(context), session, unanswered_max=limit, on_bug=self._network.on_bug)
+            except BadFrame as bad:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(bad))
+            except asyncio.CancelledError:
+                raise
+            except Exception as bug:
+                self._network.on_bug(bug)
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+
+        return serve
+
+
+class _ServerPipe:
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+
+    async def read(self) -> memoryview | None:
+        try:
+            message = await self._context.read()
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            raise ConnectionLost(str(error)) from None
+        return None if message is _EOF else _payload(message)
+
+    async def write(self, frame: Frame) -> None:
+        try:
+            await self._context.write(_message(frame))
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, grpc.aio.InternalError) as error:
+            raise ConnectionLost(str(error)) from None
+
+
+# --- Calling ------------------------------------------------------------------------------------
+
+
+class GrpcConnection:
+    """Implements :class:`tidelog.proto.network.Connection` on a channel of its own."""
+
+    def __init__(self, address: Address, limits: GrpcLimits) -> None:
+        self.address = address
+        self._limits = limits
+        self._channel: grpc.aio.Channel | None = None
+        self._calls: dict[type[Request[Any]], Any] = {}
+        self._closed = False
+
+    async def call(self, request: Request[R], *, timeout_s: float) -> R:
+        request_type = type(request)
+        method = self._calls.get(request_type)
+        if method is None:
+            name = SERVICE + request_type.__name__.removesuffix("Request")
+            method = self._calls[request_type] = self._ready_channel().unary_unary(name, None, None)
+        try:
+            data = await method(to_proto(request), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _lost(self.address, error, request_type.__name__) from None
+        except asyncio.CancelledError:
+            raise self._unless_ours() from None
+        return cast(R, from_proto(CALLS[request_type], data))
+
+    async def open(self, kind: StreamKind, *, timeout_s: float) -> _GrpcFrameStream:
+        method: Any = self._ready_channel().stream_stream(SERVICE + kind.value, None, None)
+        call = method()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.wait_for_connection()
+        except grpc.RpcError as error:
+            raise _lost(self.address, error, kind.value) from None
+        except TimeoutError:
+            call.cancel()
+            raise ConnectionLost(f"{self.address}: {kind.value} stream not accepted in {timeout_s} s") from None
+        except asyncio.CancelledError:
+            call.cancel()
+            raise self._unless_ours() from None
+        return _GrpcFrameStream(self.address, call)
+
+    async def close(self) -> None:
+        self._closed = True
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(None)
+
+    def _ready_channel(self) -> grpc.aio.Channel:
+        if self._closed:
+            raise ConnectionLost(f"{self.address}: closed by us")
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(
+                str(self.address),
+                options=[
+                    *_common_options(self._limits),
+                    ("grpc.enable_http_proxy", 0),
+                    ("grpc.use_local_subchannel_pool", 1),
+                    ("grpc.initial_reconnect_backoff_ms", 50),
+                    ("grpc.min_reconnect_backoff_ms", 50),
+                    ("grpc.max_reconnect_backoff_ms", 500),
+                    ("grpc.enable_retries", 0),
+                ],
+            )
+        return self._channel
+
+    def _unless_ours(self) -> BaseException:
+        return _cancelled(self.address)
+
+
+class _GrpcFrameStream:
+    def __init__(self, address: Address, call: Any) -> None:
+        self._address = address
+        self._call = call
+
+    async def send(self, frame: Frame) -> None:
+        try:
+            await self._call.write(_message(frame))
+        except grpc.RpcError as error:
+            raise _lost(self._address, error, "stream") from None
+        except asyncio.InvalidStateError as error:
+            raise ConnectionLost(f"{self._address}: {error}") from None
+        except asyncio.CancelledError:
+            raise _cancelled(self._address) from None
+
+    async def receive(self) -> memoryview:
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            raise _lost(self._address, error, "stream") from None
+        except asyncio.InvalidStateError as error:
+            raise ConnectionLost(f"{self._address}: {error}") from None
+        except asyncio.CancelledError:
+            raise _cancelled(self._address) from None
+        if message is _EOF:
+            raise ConnectionLost(f"{self._address}: the peer ended the stream")
+        return _payload(message)
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+def _cancelled(address: Address) -> BaseException:
+    """gRPC raises ``CancelledError`` both when we are cancelled and when the peer cut the call."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return ConnectionLost(f"{address}: the call was cut")
+
+
+def _lost(address: Address, error: grpc.RpcError, what: str) -> ConnectionLost | CallTimeout:
+    code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+    detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return CallTimeout(f"{address}: no answer to {what} in time")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return ConnectionLost(f"{address}: this listener does not serve {what}")
+    return ConnectionLost(f"{address}: {what}: {detail}")
+
+
+# --- Frames on the wire ---------------------------------------------------------------------------
+
+
+def _message(frame: Frame) -> bytes:
+    """Return the frame as a protobuf ``Frame``: tag, length as varint, pieces."""
+    size = sum(map(len, frame))
+    head = bytearray((_FRAME_TAG,))
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return b"".join((head, *frame))
+
+
+def _payload(message: bytes) -> memoryview:
+    """Return the payload of a protobuf ``Frame`` without copying it. Raises :class:`BadFrame`."""
+    if message[:1] != b"\x0a":
+        raise BadFrame(f"expected a Frame message of one bytes field, found {message[:8]!r}")
+    size = shift = 0
+    for at in range(1, min(len(message), 7)):
+        byte = message[at]
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if size != len(message) - at - 1:
+                break
+            return memoryview(message)[at + 1 :]
+    raise BadFrame(f"expected one field that fills the Frame message of {len(message)} bytes, found {message[:8]!r}")
+
+
+def _log_bug(bug: BaseException) -> None:
+    log.error("a handler raised", exc_info=bug)
