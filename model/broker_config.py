@@ -1,0 +1,533 @@
+"""The settings of a node, whatever its roles.
+
+Names, types and defaults: Kafka 4's ``KafkaConfig`` and the classes it is put together from
+(``ServerConfigs``, ``ServerLogConfigs``, ``ReplicationConfigs``, ``KRaftConfigs``, ``QuorumConfig``,
+``SocketServerConfigs``). Where a default is another one on purpose, :data:`DEVIATIONS` says why;
+the settings that Kafka does not have are in :data:`OWN_SETTINGS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Self
+
+from tidelog.model.config_def import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigDef,
+    ConfigError,
+    Update,
+    boolean,
+    double,
+    integer,
+    listing,
+    long,
+    structured,
+    text,
+    unknown_setting,
+)
+from tidelog.model.ids import NodeId
+from tidelog.model.listeners import (
+    Listener,
+    Voter,
+    format_items,
+    format_optional_listener,
+    format_protocol_map,
+    parse_listeners,
+    parse_optional_listener,
+    parse_protocol_map,
+    parse_voters,
+)
+from tidelog.model.properties import parse_properties
+from tidelog.model.topic_config import (
+    COMPACT,
+    COMPRESSION_TYPES,
+    CREATE_TIME,
+    DAY_MS,
+    DELETE,
+    LOG_APPEND_TIME,
+    MAX_MESSAGE_BYTES_DEFAULT,
+    PRODUCER_COMPRESSION,
+    SEGMENT_BYTES_MIN,
+    TopicConfig,
+)
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+_CLUSTER_WIDE: Final = Update.CLUSTER_WIDE
+_HOUR_MS: Final = 3_600_000
+_HTTP_DEFAULT: Final = Listener("HTTP", "127.0.0.1", 9095)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Every setting of a node, typed. Making one checks the settings against each other (``ConfigError``);
+    :meth:`parse` and :meth:`from_properties` check each by itself as well."""
+
+    # --- Who the node is, and where it listens ---
+    node_id: NodeId = integer(-1, "This node's id, unique in the cluster.", at_least=0, required=True)
+    process_roles: tuple[str, ...] = listing(
+        (BROKER, CONTROLLER), "What this node is: broker, controller or both.", choices=(BROKER, CONTROLLER)
+    )
+    listeners: tuple[Listener, ...] = structured(
+        (),
+        "Where this node listens, NAME://host:port,…; by default CLIENT, REPLICATION and CONTROLLER, as its "
+        "roles want them, on ports 9092 to 9094 of the loopback address.",
+        read=parse_listeners,
+        write=format_items,
+    )
+    advertised_listeners: tuple[Listener, ...] = structured(
+        (), "Where others reach these listeners, if not where they are bound.", read=parse_listeners, write=format_items
+    )
+    listener_security_protocol_map: tuple[tuple[str, str], ...] = structured(
+        (),
+        "NAME:PROTOCOL,…; only PLAINTEXT so far, which is the default.",
+        read=parse_protocol_map,
+        write=format_protocol_map,
+    )
+    inter_broker_listener_name: str | None = text(
+        None, "The listener on which brokers replicate; by default REPLICATION if there is one, else the first."
+    )
+    controller_listener_names: tuple[str, ...] = listing(
+        ("CONTROLLER",), "The listeners of the controller role, also of nodes that have not got it."
+    )
+    controller_quorum_voters: tuple[Voter, ...] = structured(
+        (),
+        "The controllers, id@host:port,…; a node of both roles may leave it out and is alone then.",
+        read=parse_voters,
+        write=format_items,
+    )
+    http_listener: Listener | None = structured(
+        _HTTP_DEFAULT,
+        "Where metrics and health are served; empty for nowhere.",
+        read=parse_optional_listener,
+        write=format_optional_listener,
+    )
+    broker_rack: str | None = text(None, "The rack this broker stands in; replicas are spread over racks.")
+
+    # --- Directories ---
+    log_dir: str = text("data", "The log directory where log.dirs is not set.")
+    log_dirs: tuple[str, ...] = listing((), "The log directories; a failed one is taken out of service alone.")
+    metadata_log_dir: str | None = text(None, "The directory of the metadata log; by default the first log directory.")
+
+    # --- Controller ---
+    broker_heartbeat_interval_ms: int = integer(150, "Time between two heartbeats of a broker.", at_least=1)
+    broker_session_timeout_ms: int = integer(
+        600, "Time without a heartbeat after which a broker is fenced.", at_least=1
+    )
+    initial_broker_registration_timeout_ms: int = integer(
+        60_000, "Time in which a starting broker must have registered.", at_least=1
+    )
+    controller_quorum_election_timeout_ms: int = integer(
+        250, "Shortest time without word from the leader after which a controller stands for election.", at_least=10
+    )
+    controller_quorum_request_timeout_ms: int = integer(2_000, "Time in which a controller must answer.", at_least=1)
+    controller_quorum_retry_backoff_ms: int = integer(20, "Time between two tries to reach a controller.", at_least=0)
+    metadata_log_max_record_bytes_between_snapshots: int = long(
+        20 * 2**20, "Bytes of metadata log after which a snapshot is made.", at_least=1
+    )
+    metadata_log_max_snapshot_interval_ms: int = long(
+        _HOUR_MS, "Time after which a snapshot is made if there was a change; 0 is never.", at_least=0
+    )
+    auto_leader_rebalance_enable: bool = boolean(True, "Whether preferred leaders are elected by themselves.")
+    leader_imbalance_check_interval_seconds: int = long(300, "Time between two checks of it.", at_least=1)
+    leader_imbalance_per_broker_percentage: int = integer(
+        10, "Share of partitions not led by their preferred leader above which they are moved.", at_least=0, at_most=100
+    )
+    controller_partitions_max: int = integer(200_000, "Most partitions of the cluster.", at_least=1)
+    controller_brokers_max: int = integer(1_000, "Most registered brokers of the cluster.", at_least=1)
+    controller_requests_max: int = integer(1_000, "Most changes waiting for their commit.", at_least=1)
+
+    # --- New topics ---
+    auto_create_topics_enable: bool = boolean(True, "Whether a topic is made when it is first used.")
+    num_partitions: int = integer(1, "Partitions of a new topic that names no number.", at_least=1)
+    default_replication_factor: int = integer(
+        1, "Replicas of a new topic that names no number.", at_least=1, at_most=32767
+    )
+    delete_topic_enable: bool = boolean(True, "Whether topics may be deleted.")
+
+    # --- Replication ---
+    replica_lag_time_max_ms: int = long(
+        30_000, "Time behind the leader after which a follower leaves the ISR.", at_least=1
+    )
+    replica_fetch_max_bytes: int = integer(2**20, "Bytes asked for per partition in one fetch.", at_least=0)
+    replica_fetch_response_max_bytes: int = integer(4 * 2**20, "Bytes asked for in one fetch.", at_least=0)
+    replica_fetch_wait_max_ms: int = integer(500, "Longest wait of a follower's fetch at the leader.", at_least=0)
+    replica_fetch_min_bytes: int = integer(1, "Fewest bytes that end the wait.", at_least=0)
+    replica_fetch_backoff_ms: int = integer(1_000, "Wait after a partition's fetch failed.", at_least=0)
+    replica_socket_timeout_ms: int = integer(30_000, "Time in which a leader must answer.", at_least=1)
+    replica_high_watermark_checkpoint_interval_ms: int = long(5_000, "Time between two of its checkpoints.", at_least=1)
+
+    # --- Requests and their bounds ---
+    message_max_bytes: int = integer(
+        MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0, update=_CLUSTER_WIDE
+    )
+    fetch_max_bytes: int = integer(55 * 2**20, "Most bytes of one fetch answer.", at_least=1024)
+    request_timeout_ms: int = integer(30_000, "Time in which another node must answer.", at_least=1)
+    socket_request_max_bytes: int = integer(100 * 2**20, "Largest request.", at_least=1)
+    queued_max_requests: int = integer(
+        500, "Most requests that wait on one connection; then it is not read.", at_least=1
+    )
+    queued_max_request_bytes: int = long(
+        64 * 2**20, "Most bytes of requests that wait; then nothing more is read.", at_least=1
+    )
+    max_connections: int = integer(10_000, "Most connections of this node.", at_least=0)
+    max_connections_per_ip: int = integer(INT_MAX, "Most connections from one address.", at_least=0)
+    connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.", at_least=-1)
+    max_request_partition_size_limit: int = integer(2_000, "Most partitions of one request of a client.", at_least=1)
+    max_incremental_fetch_session_cache_slots: int = integer(1_000, "Most fetch sessions kept.", at_least=0)
+    controlled_shutdown_enable: bool = boolean(True, "Whether a stopping broker hands over its leaderships first.")
+    controlled_shutdown_timeout_ms: int = integer(10_000, "Longest time for that; then it stops anyway.", at_least=0)
+
+    # --- Producers ---
+    producer_id_expiration_ms: int = integer(86_400_000, "Time after which an idle producer's state goes.", at_least=1)
+    producer_id_expiration_check_interval_ms: int = integer(600_000, "Time between two looks for such.", at_least=1)
+    producer_ids_max: int = integer(100_000, "Most producers remembered per partition; the oldest goes.", at_least=1)
+
+    # --- Logs: defaults of topics (see model/topic_config.py) and their upkeep ---
+    log_cleanup_policy: tuple[str, ...] = listing(
+        (DELETE,), "Default of cleanup.policy.", choices=(COMPACT, DELETE), update=_CLUSTER_WIDE
+    )
+    compression_type: str = text(
+        PRODUCER_COMPRESSION, "Default of compression.type.", choices=COMPRESSION_TYPES, update=_CLUSTER_WIDE
+    )
+    log_cleaner_delete_retention_ms: int = long(
+        DAY_MS, "Default of delete.retention.ms.", at_least=0, update=_CLUSTER_WIDE
+    )
+    log_cleaner_max_compaction_lag_ms: int = long(
+        LONG_MAX, "Default of max.compaction.lag.ms.", at_least=1, update=_CLUSTER_WIDE
+    )
+    log_cleaner_min_compaction_lag_ms: int = long(
+        0, "Default of min.compaction.lag.ms.", at_least=0, update=_CLUSTER_WIDE
+    )
+    log_cleaner_min_cleanable_ratio: float = double(
+        0.5, "Default of min.cleanable.dirty.ratio.", at_least=0, at_most=1, update=_CLUSTER_WIDE
+    )
+    log_flush_interval_messages: int = long(LONG_MAX, "Default of flush.messages.", at_least=1, update=_CLUSTER_WIDE)
+    log_flush_interval_ms: int | None = long(
+        None, "Default of flush.ms; unset: log.flush.scheduler.interval.ms.", at_least=0, update=_CLUSTER_WIDE
+    )
+    log_flush_scheduler_interval_ms: int = long(LONG_MAX, "Time between two looks for logs to fsync.", at_least=1)
+    log_flush_offset_checkpoint_interval_ms: int = integer(60_000, "Time between two recovery checkpoints.", at_least=1)
+    log_flush_start_offset_checkpoint_interval_ms: int = integer(
+        60_000, "Time between two checkpoints of log start offsets.", at_least=1
+    )
+    log_index_interval_bytes: int = integer(4096, "Default of index.interval.bytes.", at_least=0, update=_CLUSTER_WIDE)
+    log_index_size_max_bytes: int = integer(
+        10 * 2**20, "Default of segment.index.bytes.", at_least=4, update=_CLUSTER_WIDE
+    )
+    log_message_timestamp_after_max_ms: int = long(
+        _HOUR_MS, "Default of message.timestamp.after.max.ms.", at_least=0, update=_CLUSTER_WIDE
+    )
+    log_message_timestamp_before_max_ms: int = long(
+        LONG_MAX, "Default of message.timestamp.before.max.ms.", at_least=0, update=_CLUSTER_WIDE
+    )
+    log_message_timestamp_type: str = text(
+        CREATE_TIME, "Default of message.timestamp.type.", choices=(CREATE_TIME, LOG_APPEND_TIME), update=_CLUSTER_WIDE
+    )
+    log_preallocate: bool = boolean(False, "Default of preallocate.", update=_CLUSTER_WIDE)
+    log_retention_bytes: int = long(-1, "Default of retention.bytes.", at_least=-1, update=_CLUSTER_WIDE)
+    log_retention_ms: int | None = long(
+        None, "Default of retention.ms; unset: log.retention.minutes.", at_least=-1, update=_CLUSTER_WIDE
+    )
+    log_retention_minutes: int | None = integer(None, "The same in minutes; unset: log.retention.hours.", at_least=-1)
+    log_retention_hours: int = integer(168, "The same in hours.", at_least=-1)
+    log_retention_check_interval_ms: int = long(300_000, "Time between two looks for segments to delete.", at_least=1)
+    log_roll_ms: int | None = long(
+        None, "Default of segment.ms; unset: log.roll.hours.", at_least=1, update=_CLUSTER_WIDE
+    )
+    log_roll_hours: int = integer(168, "The same in hours.", at_least=1)
+    log_roll_jitter_ms: int | None = long(
+        None, "Default of segment.jitter.ms; unset: log.roll.jitter.hours.", at_least=0, update=_CLUSTER_WIDE
+    )
+    log_roll_jitter_hours: int = integer(0, "The same in hours.", at_least=0)
+    log_segment_bytes: int = integer(
+        2**30, "Default of segment.bytes.", at_least=SEGMENT_BYTES_MIN, update=_CLUSTER_WIDE
+    )
+    log_segment_delete_delay_ms: int = long(
+        60_000, "Default of file.delete.delay.ms.", at_least=0, update=_CLUSTER_WIDE
+    )
+    min_insync_replicas: int = integer(1, "Default of min.insync.replicas.", at_least=1, update=_CLUSTER_WIDE)
+    unclean_leader_election_enable: bool = boolean(
+        False, "Default of unclean.leader.election.enable.", update=_CLUSTER_WIDE
+    )
+
+    DEFINITION: ClassVar[ConfigDef]
+
+    def __post_init__(self) -> None:
+        if not self.listeners:
+            object.__setattr__(self, "listeners", self._default_listeners())
+        self._check_roles()
+        self._check_listeners()
+        self._check_voters()
+        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
+            raise ConfigError(
+                "broker.heartbeat.interval.ms: expected less than broker.session.timeout.ms "
+                f"({self.broker_session_timeout_ms}), found {self.broker_heartbeat_interval_ms}"
+            )
+        # Source: KafkaConfig.validateValues
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
+            raise ConfigError(
+                "replica.fetch.wait.max.ms: expected at most replica.lag.time.max.ms "
+                f"({self.replica_lag_time_max_ms}), found {self.replica_fetch_wait_max_ms}"
+            )
+        if self.message_max_bytes > self.socket_request_max_bytes:
+            raise ConfigError(
+                "message.max.bytes: expected at most socket.request.max.bytes "
+                f"({self.socket_request_max_bytes}), found {self.message_max_bytes}"
+            )
+        if not self.log_cleanup_policy:
+            raise ConfigError("log.cleanup.policy: expected compact, delete or both, found none")
+
+    # --- Reading ---
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Read settings by their Kafka names. Raises :class:`ConfigError`."""
+        for name in values:
+            _refuse_unknown(name)
+        parsed = NODE_CONFIG_DEF.parse(values)
+        for setting in NODE_CONFIG_DEF.settings.values():
+            if setting.required and setting.name not in values:
+                raise ConfigError(f"{setting.name}: expected {setting.expectation()}, found nothing")
+        return cls(**parsed)
+
+    @classmethod
+    def from_properties(cls, source: str | Path, overrides: Mapping[str, str] | None = None) -> Self:
+        """Read a ``.properties`` file (a ``Path``) or its text. ``overrides`` win. Raises
+        :class:`ConfigError` naming the file and the line, and ``OSError`` where the file cannot be read."""
+        where = f"{source}: " if isinstance(source, Path) else ""
+        try:
+            content = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{where}expected UTF-8 text, found byte {error.object[error.start]:#x}") from None
+        try:
+            found = parse_properties(content)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+        for name, (value, line) in found.items():
+            try:
+                _refuse_unknown(name)
+                NODE_CONFIG_DEF.require(name).parse(value)
+            except ConfigError as error:
+                raise ConfigError(f"{where}line {line}: {error}") from None
+        merged = {name: value for name, (value, _) in found.items()} | dict(overrides or {})
+        try:
+            return cls.parse(merged)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+
+    def describe(self) -> dict[str, str | None]:
+        """Every setting as text, by its Kafka name."""
+        return NODE_CONFIG_DEF.describe(self)
+
+    # --- What follows from the settings ---
+
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.process_roles
+
+    @property
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        """Where this node listens as a controller; empty without that role."""
+        return tuple(found for found in self.listeners if found.name in self.controller_listener_names)
+
+    @property
+    def broker_listeners(self) -> tuple[Listener, ...]:
+        """Where this node listens as a broker, for clients and for other brokers."""
+        return tuple(found for found in self.listeners if found.name not in self.controller_listener_names)
+
+    @property
+    def replication_listener(self) -> str:
+        """Name of the listener on which other brokers reach this one."""
+        if self.inter_broker_listener_name is not None:
+            return self.inter_broker_listener_name.upper()
+        names = [found.name for found in self.broker_listeners]
+        return "REPLICATION" if "REPLICATION" in names or not names else names[0]
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The log directories."""
+        return self.log_dirs or (self.log_dir,)
+
+    @property
+    def metadata_directory(self) -> str:
+        return self.metadata_log_dir or self.directories[0]
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The controllers; a node of both roles without ``controller.quorum.voters`` is the only one."""
+        if self.controller_quorum_voters:
+            return self.controller_quorum_voters
+        own = self.controller_listeners[0]
+        return (Voter(self.node_id, own.host, own.port),)
+
+    def advertised(self, bound_ports: Mapping[str, int]) -> tuple[Listener, ...]:
+        """Where others reach this broker's listeners. ``bound_ports``: real port by listener name, for
+        those that asked for a free one."""
+        by_name = {found.name: found for found in self.advertised_listeners}
+        made = [by_name.get(own.name, own) for own in self.broker_listeners]
+        return tuple(found if found.port else found._replace(port=bound_ports[found.name]) for found in made)
+
+    def topic_defaults(self) -> TopicConfig:
+        """The settings of a topic that sets none itself."""
+        return TopicConfig(
+            cleanup_policy=self.log_cleanup_policy,
+            compression_type=self.compression_type,
+            delete_retention_ms=self.log_cleaner_delete_retention_ms,
+            file_delete_delay_ms=self.log_segment_delete_delay_ms,
+            flush_messages=self.log_flush_interval_messages,
+            flush_ms=_first(self.log_flush_interval_ms, self.log_flush_scheduler_interval_ms),
+            index_interval_bytes=self.log_index_interval_bytes,
+            max_compaction_lag_ms=self.log_cleaner_max_compaction_lag_ms,
+            max_message_bytes=self.message_max_bytes,
+            message_timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
+            message_timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
+            message_timestamp_type=self.log_message_timestamp_type,
+            min_cleanable_dirty_ratio=self.log_cleaner_min_cleanable_ratio,
+            min_compaction_lag_ms=self.log_cleaner_min_compaction_lag_ms,
+            min_insync_replicas=self.min_insync_replicas,
+            preallocate=self.log_preallocate,
+            retention_bytes=self.log_retention_bytes,
+            retention_ms=_first(
+                self.log_retention_ms,
+                _scaled(self.log_retention_minutes, 60_000),
+                _scaled(self.log_retention_hours, _HOUR_MS),
+            ),
+            segment_bytes=self.log_segment_bytes,
+            segment_index_bytes=self.log_index_size_max_bytes,
+            segment_jitter_ms=_first(self.log_roll_jitter_ms, self.log_roll_jitter_hours * _HOUR_MS),
+            segment_ms=_first(self.log_roll_ms, self.log_roll_hours * _HOUR_MS),
+            unclean_leader_election_enable=self.unclean_leader_election_enable,
+        )
+
+    # --- Checks across settings ---
+
+    def _default_listeners(self) -> tuple[Listener, ...]:
+        own: list[Listener] = []
+        if BROKER in self.process_roles:
+            own += [Listener("CLIENT", "127.0.0.1", 9092), Listener("REPLICATION", "127.0.0.1", 9093)]
+        if CONTROLLER in self.process_roles and self.controller_listener_names:
+            own.append(Listener(self.controller_listener_names[0].upper(), "127.0.0.1", 9094))
+        return tuple(own)
+
+    def _check_roles(self) -> None:
+        if self.node_id < 0:
+            raise ConfigError(f"node.id: expected a whole number of at least 0, found {self.node_id}")
+        if not self.process_roles:
+            raise ConfigError("process.roles: expected broker, controller or both, found none")
+        if not self.controller_listener_names:
+            raise ConfigError("controller.listener.names: expected at least one name, found none")
+        if any(name != name.upper() for name in self.controller_listener_names):
+            upper = tuple(name.upper() for name in self.controller_listener_names)
+            object.__setattr__(self, "controller_listener_names", upper)
+
+    def _check_listeners(self) -> None:
+        names = [found.name for found in self.listeners]
+        shown = format_items(self.listeners)
+        if self.is_controller and not self.controller_listeners:
+            wanted = self.controller_listener_names[0]
+            raise ConfigError(f"listeners: expected one named {wanted} (controller.listener.names), found {shown}")
+        if not self.is_controller and self.controller_listeners:
+            wanted = self.controller_listeners[0].name
+            raise ConfigError(f"listeners: expected none named {wanted}, as this node is no controller, found {shown}")
+        if self.is_broker and not self.broker_listeners:
+            raise ConfigError(f"listeners: expected one for clients and brokers, found {shown}")
+        if not self.is_broker and self.broker_listeners:
+            raise ConfigError(f"listeners: expected only those in controller.listener.names, found {shown}")
+        brokers = [found.name for found in self.broker_listeners]
+        if self.is_broker and self.replication_listener not in brokers:
+            raise ConfigError(
+                f"inter.broker.listener.name: expected one of {', '.join(brokers)}, found {self.replication_listener}"
+            )
+        advertised = {found.name: found for found in self.advertised_listeners}
+        for found in self.advertised_listeners:
+            if found.name not in names:
+                raise ConfigError(f"advertised.listeners: expected one of {', '.join(names)}, found {found.name}")
+            if found.wildcard:
+                raise ConfigError(f"advertised.listeners: expected an address that others can reach, found {found}")
+        for found in self.broker_listeners:
+            if found.wildcard and found.name not in advertised:
+                raise ConfigError(
+                    f"advertised.listeners: expected an entry for {found}, which binds everywhere, found none"
+                )
+
+    def _check_voters(self) -> None:
+        if not self.controller_quorum_voters:
+            if not self.is_controller:
+                raise ConfigError("controller.quorum.voters: expected id@host:port,…, found none")
+            return
+        ids = [voter.node_id for voter in self.controller_quorum_voters]
+        shown = format_items(self.controller_quorum_voters)
+        if self.is_controller and self.node_id not in ids:
+            raise ConfigError(f"controller.quorum.voters: expected node.id {self.node_id} among them, found {shown}")
+        if not self.is_controller and self.node_id in ids:
+            raise ConfigError(
+                f"controller.quorum.voters: expected them without {self.node_id}, which is no controller, found {shown}"
+            )
+        if any(voter.port == 0 for voter in self.controller_quorum_voters):
+            raise ConfigError(f"controller.quorum.voters: expected ports other than 0, found {shown}")
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)
+
+
+def _scaled(value: int | None, factor: int) -> int | None:
+    return value if value is None or value < 0 else value * factor
+
+
+_NOT_YET: Final = {
+    "ssl.": "TLS is not there yet",
+    "sasl.": "SASL is not there yet",
+    "security.": "TLS and SASL are not there yet",
+    "authorizer.": "authorization is not there yet",
+    "zookeeper.": "there is no ZooKeeper; the metadata quorum takes its place",
+    "remote.log.": "tiered storage is not there yet",
+}
+
+
+def _refuse_unknown(name: str) -> None:
+    if name in NODE_CONFIG_DEF.settings:
+        return
+    if name == "broker.id":
+        raise ConfigError("unknown setting 'broker.id'; did you mean node.id?")
+    for prefix, why in _NOT_YET.items():
+        if name.startswith(prefix):
+            raise ConfigError(f"unknown setting {name[:80]!r}: {why}")
+    raise ConfigError(unknown_setting(name, NODE_CONFIG_DEF.settings))
+
+
+NODE_CONFIG_DEF: Final = ConfigDef(NodeConfig)
+NodeConfig.DEFINITION = NODE_CONFIG_DEF
+
+DEVIATIONS: Final[dict[str, str]] = {
+    "process.roles": "Kafka has no default; a node that names no roles has both here",
+    "listeners": "Kafka listens everywhere on 9092; here only on the loopback address",
+    "log.dir": "Kafka's is /tmp/kafka-logs, which a reboot empties",
+    "broker.heartbeat.interval.ms": "2000 in Kafka; leader failover within a second needs it shorter",
+    "broker.session.timeout.ms": "9000 in Kafka; leader failover within a second needs it shorter",
+    "controller.quorum.election.timeout.ms": "1000 in Kafka; controller failover within 0.4 s needs it shorter",
+    "replica.fetch.response.max.bytes": "10 MiB in Kafka; 4 MiB is what one frame of a stream carries",
+    "queued.max.request.bytes": "no limit in Kafka; nothing is unbounded here",
+    "max.connections": "no limit in Kafka; nothing is unbounded here",
+}
+"""Settings whose default is not Kafka's, and why."""
+
+OWN_SETTINGS: Final = frozenset(
+    {
+        "http.listener",
+        "controlled.shutdown.timeout.ms",
+        "controller.partitions.max",
+        "controller.brokers.max",
+        "controller.requests.max",
+        "producer.ids.max",
+    }
+)
+"""Settings that Kafka does not have."""

@@ -1,0 +1,150 @@
+"""The settings of a topic.
+
+Names, types, defaults and bounds: Kafka 4's ``LogConfig`` and ``TopicConfig``. A topic's setting that
+is not set on the topic takes the value of the broker setting named in :data:`BROKER_SYNONYMS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+from tidelog.model.config_def import LONG_MAX, ConfigDef, ConfigError, boolean, double, integer, listing, long, text
+
+DAY_MS: Final = 86_400_000
+COMPACT: Final = "compact"
+DELETE: Final = "delete"
+CREATE_TIME: Final = "CreateTime"
+LOG_APPEND_TIME: Final = "LogAppendTime"
+PRODUCER_COMPRESSION: Final = "producer"
+COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", PRODUCER_COMPRESSION)
+MAX_MESSAGE_BYTES_DEFAULT: Final = 1024 * 1024 + 12
+"""A mebibyte and the 12 bytes of a batch that stand before its length counts (Kafka's ``LOG_OVERHEAD``)."""
+SEGMENT_BYTES_MIN: Final = 1024 * 1024
+"""KIP-1030. A log made directly from a :class:`TopicConfig` may have smaller ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Every setting of a topic, typed. Durations in milliseconds, sizes in bytes; -1 is "no limit" where Kafka's is.
+
+    The constructor takes any values (tests want tiny segments); :meth:`parse` checks them.
+    """
+
+    cleanup_policy: tuple[str, ...] = listing(
+        (DELETE,),
+        "What happens to old segments: they are deleted, compacted by key, or both.",
+        choices=(COMPACT, DELETE),
+    )
+    compression_type: str = text(
+        PRODUCER_COMPRESSION, "Codec of stored batches; 'producer' keeps the producer's.", choices=COMPRESSION_TYPES
+    )
+    delete_retention_ms: int = long(DAY_MS, "How long a compacted topic keeps a tombstone.", at_least=0)
+    file_delete_delay_ms: int = long(60_000, "How long a deleted file is kept on disk.", at_least=0)
+    flush_messages: int = long(
+        LONG_MAX, "fsync after this many records; the default leaves it to the system.", at_least=1
+    )
+    flush_ms: int = long(
+        LONG_MAX, "fsync after this many milliseconds; the default leaves it to the system.", at_least=0
+    )
+    index_interval_bytes: int = integer(4096, "Bytes of log between two entries of the offset index.", at_least=0)
+    max_compaction_lag_ms: int = long(LONG_MAX, "Longest time that a record may stay uncompacted.", at_least=1)
+    max_message_bytes: int = integer(MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0)
+    message_timestamp_after_max_ms: int = long(
+        3_600_000, "How far a record's timestamp may lie after the broker's clock (KIP-937).", at_least=0
+    )
+    message_timestamp_before_max_ms: int = long(
+        LONG_MAX, "How far a record's timestamp may lie before the broker's clock (KIP-937).", at_least=0
+    )
+    message_timestamp_type: str = text(
+        CREATE_TIME,
+        "Whether a record carries its producer's or the broker's time.",
+        choices=(CREATE_TIME, LOG_APPEND_TIME),
+    )
+    min_cleanable_dirty_ratio: float = double(
+        0.5, "Share of a log that is not compacted yet from which on compaction begins.", at_least=0, at_most=1
+    )
+    min_compaction_lag_ms: int = long(0, "Shortest time that a record stays uncompacted.", at_least=0)
+    min_insync_replicas: int = integer(
+        1, "Fewest in-sync replicas with which acks=all is accepted and the high watermark moves (KIP-966).", at_least=1
+    )
+    preallocate: bool = boolean(False, "Whether a segment's file is made in its full size at once.")
+    retention_bytes: int = long(-1, "Largest size of a partition before old segments go; -1 is no limit.", at_least=-1)
+    retention_ms: int = long(7 * DAY_MS, "Longest age of a segment before it goes; -1 is no limit.", at_least=-1)
+    segment_bytes: int = integer(2**30, "Largest size of one segment's log file.", at_least=SEGMENT_BYTES_MIN)
+    segment_index_bytes: int = integer(10 * 2**20, "Largest size of one segment's offset index.", at_least=4)
+    segment_jitter_ms: int = long(0, "Largest random shortening of segment.ms, against many rolls at once.", at_least=0)
+    segment_ms: int = long(7 * DAY_MS, "Longest time for which a segment is written to.", at_least=1)
+    unclean_leader_election_enable: bool = boolean(
+        False, "Whether a replica that lacks committed records may become leader when no other is there."
+    )
+
+    DEFINITION: ClassVar[ConfigDef]
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str], defaults: Self | None = None) -> Self:
+        """Read settings by their Kafka names; those not in ``values`` come from ``defaults`` (Kafka's own
+        without). Raises :class:`ConfigError`."""
+        parsed = TOPIC_CONFIG_DEF.parse(values)
+        made = dataclasses.replace(cls() if defaults is None else defaults, **parsed)
+        made._check_together(values)
+        return made
+
+    def describe(self) -> dict[str, str | None]:
+        """Every setting as text, by its Kafka name."""
+        return TOPIC_CONFIG_DEF.describe(self)
+
+    @property
+    def compacts(self) -> bool:
+        return COMPACT in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return DELETE in self.cleanup_policy
+
+    def _check_together(self, given: Mapping[str, str]) -> None:
+        if not self.cleanup_policy:
+            raise ConfigError("cleanup.policy: expected compact, delete or both, found none")
+        # Source: LogConfig.validateValues
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                "min.compaction.lag.ms: expected at most max.compaction.lag.ms "
+                f"({self.max_compaction_lag_ms}), found {self.min_compaction_lag_ms}"
+            )
+        if self.segment_jitter_ms > self.segment_ms and "segment.jitter.ms" in given:
+            raise ConfigError(
+                f"segment.jitter.ms: expected at most segment.ms ({self.segment_ms}), found {self.segment_jitter_ms}"
+            )
+
+
+TOPIC_CONFIG_DEF: Final = ConfigDef(TopicConfig)
+TopicConfig.DEFINITION = TOPIC_CONFIG_DEF
+
+BROKER_SYNONYMS: Final[dict[str, str]] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""Topic setting → the broker setting that is its default (``ServerTopicConfigSynonyms``)."""
