@@ -28,13 +28,15 @@ from tidelog.proto.network import BadFrame, Buffer, Frame
 
 VERSION: Final = 1
 CORRELATION_MAX: Final = 0xFFFF_FFFF
+_TEXT_BYTES_MAX: Final = 0xFFFF
+"""Of a transactional id, a rack or an error message; a longer message is cut, the others are refused before."""
 
 _HEAD = struct.Struct(">BI")
 _PRODUCE = struct.Struct(">hIH")
 _PRODUCE_ITEM = struct.Struct(">16siI")
 _PRODUCED = struct.Struct(">H")
 _PRODUCED_ITEM = struct.Struct(">16sihqqqiiH")
-_FETCH = struct.Struct(">iqIIIBBHHI")
+_FETCH = struct.Struct(">iqIIIBBHII")
 _FETCH_ITEM = struct.Struct(">16siiqiqI")
 _FORGOTTEN = struct.Struct(">16si")
 _FETCHED = struct.Struct(">hI")
@@ -184,7 +186,7 @@ def encode_produce_response(correlation: int, partitions: Sequence[ProducedParti
     out = bytearray(_HEAD.pack(VERSION, correlation))
     out += _PRODUCED.pack(len(partitions))
     for item in partitions:
-        text = item.error_message.encode()[:0xFFFF]
+        text = item.error_message.encode(errors="replace")[:_TEXT_BYTES_MAX]
         out += _PRODUCED_ITEM.pack(
             item.topic_id,
             item.partition,
@@ -208,14 +210,18 @@ def decode_produce_response(frame: memoryview) -> tuple[int, list[ProducedPartit
         (count,) = _PRODUCED.unpack_from(frame, _HEAD.size)
         position = _HEAD.size + _PRODUCED.size
         for _ in range(count):
-            *fields, size = _PRODUCED_ITEM.unpack_from(frame, position)
+            topic_id, partition, error, base, append_time, start, leader, epoch, size = _PRODUCED_ITEM.unpack_from(
+                frame, position
+            )
             position += _PRODUCED_ITEM.size
             text = str(frame[position : position + size], "utf-8", "replace")
             position += size
-            fields[2] = ErrorCode(fields[2])
-            partitions.append(ProducedPartition(*fields, error_message=text))
-    except (struct.error, ValueError) as error:
-        raise BadFrame(f"produce response cannot be read: {error}") from None
+            code = _error_code(error)
+            partitions.append(
+                ProducedPartition(topic_id, partition, code, base, append_time, start, leader, epoch, text)
+            )
+    except struct.error as problem:
+        raise BadFrame(f"produce response cannot be read: {problem}") from None
     _expect_end(position, frame, "produce response")
     return correlation, partitions
 
@@ -314,33 +320,57 @@ def decode_fetch_response(frame: memoryview) -> tuple[int, FetchResponse]:
         error, count = _FETCHED.unpack_from(frame, _HEAD.size)
         position = _HEAD.size + _FETCHED.size
         for _ in range(count):
-            *fields, aborted_count, size = _FETCHED_ITEM.unpack_from(frame, position)
+            head = _FETCHED_ITEM.unpack_from(frame, position)
             position += _FETCHED_ITEM.size
-            fields[2] = ErrorCode(fields[2])
             aborted = []
-            for _ in range(aborted_count):
+            for _ in range(head[11]):
                 aborted.append(_ABORTED.unpack_from(frame, position))
                 position += _ABORTED.size
-            heads.append((fields, aborted, size))
+            heads.append((head, aborted))
         partitions = []
-        for fields, aborted, size in heads:
+        for head, aborted in heads:
+            topic_id, partition, code, high, stable, start, epoch, end, leader, leader_epoch, preferred, _, size = head
             records = (frame[position : position + size],) if size else ()
-            partitions.append(FetchedPartition(*fields, aborted=aborted, records=records))
             position += size
-        response = FetchResponse(ErrorCode(error), partitions)
-    except (struct.error, ValueError) as problem:
+            partitions.append(
+                FetchedPartition(
+                    topic_id,
+                    partition,
+                    _error_code(code),
+                    high,
+                    stable,
+                    start,
+                    epoch,
+                    end,
+                    leader,
+                    leader_epoch,
+                    preferred,
+                    aborted,
+                    records,
+                )
+            )
+        response = FetchResponse(_error_code(error), partitions)
+    except struct.error as problem:
         raise BadFrame(f"fetch response cannot be read: {problem}") from None
     _expect_end(position, frame, "fetch response")
     return correlation, response
 
 
-def _read_text(frame: memoryview, position: int) -> tuple[str, int]:
-    size = int.from_bytes(frame[position : position + 2], "big")
-    end = position + 2 + size
-    if position + 2 > len(frame) or end > len(frame):
-        raise BadFrame(f"text of {size} bytes at {position} runs past the frame's end at {len(frame)}")
+def _error_code(number: int) -> ErrorCode:
+    """A code of a newer peer reads as UNKNOWN_SERVER_ERROR, as in Kafka's ``Errors.forCode``."""
     try:
-        return str(frame[position + 2 : end], "utf-8"), end
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _read_text(frame: memoryview, position: int) -> tuple[str, int]:
+    start = position + 2
+    end = start + int.from_bytes(frame[position:start], "big")
+    if max(start, end) > len(frame):
+        raise BadFrame(f"expected a text up to byte {end}, found a frame of {len(frame)} bytes")
+    try:
+        return str(frame[start:end], "utf-8"), end
     except UnicodeDecodeError as error:
         raise BadFrame(f"text at {position} is not UTF-8: {error}") from None
 
