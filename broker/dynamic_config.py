@@ -1,0 +1,115 @@
+"""Which value a setting has: a topic's own, this broker's, all brokers', the file's, or the default.
+
+Pure. Source of the order: KIP-226 and Kafka's ``DynamicBrokerConfig``. A stored value that this
+version cannot read is left out and named by :attr:`Settings.faults`; the controller checks values
+before it stores them, so this is about values that another version stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.model.broker_config import NODE_CONFIG_DEF, NodeConfig
+from tidelog.model.config_def import ConfigError, Setting, Update
+from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
+from tidelog.proto.api import DescribedConfig
+
+Values = Mapping[str, str]
+
+
+class Settings:
+    """The settings in force on one broker under one metadata image.
+
+    ``all_brokers`` and ``this_broker`` are the dynamic ones, by Kafka name.
+    """
+
+    def __init__(self, static: NodeConfig, all_brokers: Values, this_broker: Values) -> None:
+        self.static = static
+        self.all_brokers = dict(all_brokers)
+        self.this_broker = dict(this_broker)
+        self.faults: list[str] = []
+        self.node = self._apply(static)
+        self.topic_defaults = self.node.topic_defaults()
+
+    def topic(self, values: Values) -> TopicConfig:
+        """The configuration of a topic with these settings of its own. Values that cannot be read are left out."""
+        if not values:
+            return self.topic_defaults
+        try:
+            return TopicConfig.parse(values, self.topic_defaults)
+        except ConfigError:
+            pass
+        good: dict[str, str] = {}
+        for name, value in values.items():
+            try:
+                TopicConfig.parse({**good, name: value}, self.topic_defaults)
+            except ConfigError as error:
+                self.faults.append(str(error))
+            else:
+                good[name] = value
+        return TopicConfig.parse(good, self.topic_defaults)
+
+    def describe_topic(self, values: Values) -> tuple[DescribedConfig, ...]:
+        """Every setting of a topic, its value and where that comes from."""
+        in_force = self.topic(values).describe()
+        return tuple(
+            _described(setting, in_force[name], self._topic_source(name, values), read_only=False)
+            for name, setting in TOPIC_CONFIG_DEF.settings.items()
+        )
+
+    def describe_broker(self) -> tuple[DescribedConfig, ...]:
+        """Every setting of this broker, its value and where that comes from."""
+        in_force = self.node.describe()
+        return tuple(
+            _described(setting, in_force[name], self._source(name), read_only=setting.update is Update.READ_ONLY)
+            for name, setting in NODE_CONFIG_DEF.settings.items()
+        )
+
+    def describe_all_brokers(self) -> tuple[DescribedConfig, ...]:
+        """The dynamic settings that hold for every broker that has none of its own."""
+        return tuple(
+            _described(NODE_CONFIG_DEF.settings[name], value, "DYNAMIC_DEFAULT_BROKER_CONFIG", read_only=False)
+            for name, value in sorted(self.all_brokers.items())
+            if name in NODE_CONFIG_DEF.settings
+        )
+
+    def _apply(self, static: NodeConfig) -> NodeConfig:
+        found = static
+        for values in (self.all_brokers, self.this_broker):
+            for name, value in values.items():
+                try:
+                    parsed: dict[str, Any] = NODE_CONFIG_DEF.parse({name: value})
+                    found = dataclasses.replace(found, **parsed)
+                except ConfigError as error:
+                    self.faults.append(str(error))
+        return found
+
+    def _topic_source(self, name: str, values: Values) -> str:
+        if name in values:
+            return "DYNAMIC_TOPIC_CONFIG"
+        synonym = BROKER_SYNONYMS.get(name)
+        return "DEFAULT_CONFIG" if synonym is None else self._source(synonym)
+
+    def _source(self, name: str) -> str:
+        if name in self.this_broker:
+            return "DYNAMIC_BROKER_CONFIG"
+        if name in self.all_brokers:
+            return "DYNAMIC_DEFAULT_BROKER_CONFIG"
+        setting = NODE_CONFIG_DEF.settings[name]
+        # A file that names a default says the same as one that does not.
+        value = getattr(self.static, NODE_CONFIG_DEF.field_name(name))
+        return "DEFAULT_CONFIG" if value == setting.default else "STATIC_BROKER_CONFIG"
+
+
+def _described(setting: Setting, value: str | None, source: str, *, read_only: bool) -> DescribedConfig:
+    return DescribedConfig(
+        name=setting.name,
+        value=value,
+        source=source,
+        read_only=read_only,
+        sensitive=False,
+        value_type=setting.value_type.value,
+        documentation=setting.doc,
+    )

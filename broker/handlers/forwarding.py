@@ -1,0 +1,147 @@
+"""Calls about topics and configs that a broker passes on to the active controller.
+
+The answer waits, within its bound, until this broker's own image shows the change: a client that
+creates a topic and asks the same broker about it next finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.api import (
+    AlteredResource,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    TopicResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tidelog.proto.network import CallContext
+
+TIMEOUT_MS_MAX: Final = 60_000
+CONFIG_TIMEOUT_S: Final = 30.0
+"""Bound of the calls that name none."""
+VISIBLE_TIMEOUT_S: Final = 5.0
+"""Longest wait for the change to show in this broker's image; the answer leaves then all the same."""
+
+
+class Forwarding:
+    """Passes admin calls on and reports an unknown outcome as such, never as a failure."""
+
+    def __init__(self, channel: ControllerChannel, view: MetadataView) -> None:
+        self._channel = channel
+        self._view = view
+
+    async def create_topics(self, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
+        try:
+            answer, unknown = await self._channel.call_traced(request, timeout_s=_bound_s(request.timeout_ms))
+        except ControllerUnavailable as error:
+            code, text = _timed_out(error)
+            return CreateTopicsResponse(tuple(CreatedTopic(t.name, code, text) for t in request.topics))
+        if unknown:
+            answer = CreateTopicsResponse(tuple(_settle_created(topic) for topic in answer.topics))
+        if not request.validate_only:
+            made = [topic.topic_id for topic in answer.topics if topic.error is ErrorCode.NONE]
+            await self._visible(lambda image: all(image.topic_by_id(i) is not None for i in made))
+        return answer
+
+    async def delete_topics(self, request: DeleteTopicsRequest, _: CallContext) -> DeleteTopicsResponse:
+        try:
+            answer, unknown = await self._channel.call_traced(request, timeout_s=_bound_s(request.timeout_ms))
+        except ControllerUnavailable as error:
+            code, text = _timed_out(error)
+            return DeleteTopicsResponse(
+                tuple(TopicResult(name, code, text) for name in request.names)
+                + tuple(TopicResult("", code, text, topic_id) for topic_id in request.topic_ids)
+            )
+        if unknown:
+            answer = DeleteTopicsResponse(tuple(_settle_deleted(topic) for topic in answer.topics))
+        gone = [topic.topic_id for topic in answer.topics if topic.error is ErrorCode.NONE]
+        await self._visible(lambda image: all(image.topic_by_id(i) is None for i in gone))
+        return answer
+
+    async def create_partitions(self, request: CreatePartitionsRequest, _: CallContext) -> CreatePartitionsResponse:
+        try:
+            answer, unknown = await self._channel.call_traced(request, timeout_s=_bound_s(request.timeout_ms))
+        except ControllerUnavailable as error:
+            code, text = _timed_out(error)
+            return CreatePartitionsResponse(tuple(TopicResult(t.name, code, text) for t in request.topics))
+        if unknown:
+            answer = CreatePartitionsResponse(tuple(_settle_grown(topic) for topic in answer.topics))
+        if not request.validate_only:
+            done = {topic.name for topic in answer.topics if topic.error is ErrorCode.NONE}
+            wanted = {topic.name: topic.count for topic in request.topics if topic.name in done}
+            await self._visible(lambda image: all(_partitions(image, name) >= n for name, n in wanted.items()))
+        return answer
+
+    async def alter_configs(
+        self, request: IncrementalAlterConfigsRequest, _: CallContext
+    ) -> IncrementalAlterConfigsResponse:
+        # Not repeated after an unknown outcome: "append" and "subtract" would then count twice.
+        safe = all(c.operation in ("set", "delete") for r in request.resources for c in r.changes)
+        try:
+            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe)
+        except ControllerUnavailable as error:
+            code, text = _timed_out(error)
+            return IncrementalAlterConfigsResponse(
+                tuple(AlteredResource(item.resource, code, text) for item in request.resources)
+            )
+
+    async def update_features(self, request: UpdateFeaturesRequest, _: CallContext) -> UpdateFeaturesResponse:
+        try:
+            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S)
+        except ControllerUnavailable as error:
+            code, text = _timed_out(error)
+            return UpdateFeaturesResponse(code, text)
+
+    async def _visible(self, shown: Callable[[MetadataImage], bool]) -> None:
+        await self._view.wait_until(shown, timeout_s=VISIBLE_TIMEOUT_S)
+
+
+def _bound_s(timeout_ms: int) -> float:
+    return min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
+
+
+def _timed_out(error: ControllerUnavailable) -> tuple[ErrorCode, str]:
+    outcome = "; whether it took effect is unknown" if error.unknown else "; nothing was changed"
+    return ErrorCode.REQUEST_TIMED_OUT, f"{error}{outcome}"
+
+
+_UNKNOWN_TEXT: Final = "the first try's outcome is unknown, and now the topic {state}; ask for the topic to find out"
+
+
+def _settle_created(topic: CreatedTopic) -> CreatedTopic:
+    if topic.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        return topic
+    return replace(topic, error=ErrorCode.REQUEST_TIMED_OUT, error_message=_UNKNOWN_TEXT.format(state="exists"))
+
+
+def _settle_deleted(topic: TopicResult) -> TopicResult:
+    if topic.error not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+        return topic
+    return replace(topic, error=ErrorCode.REQUEST_TIMED_OUT, error_message=_UNKNOWN_TEXT.format(state="is not there"))
+
+
+def _settle_grown(topic: TopicResult) -> TopicResult:
+    if topic.error is not ErrorCode.INVALID_PARTITIONS:
+        return topic
+    text = f"the first try's outcome is unknown; the second said: {topic.error_message}"
+    return replace(topic, error=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+
+
+def _partitions(image: MetadataImage, name: str) -> int:
+    topic = image.topic(name)
+    return len(topic.partitions) if topic is not None else 0

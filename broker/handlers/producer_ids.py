@@ -1,0 +1,60 @@
+"""InitProducerId: an identity for an idempotent producer, or the next epoch of one (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_PRODUCER_ID, BrokerEpoch, NodeId, ProducerEpoch
+from tidelog.proto.api import AllocateProducerIdsRequest, InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.network import CallContext
+from tidelog.transactions.producer_ids import ProducerIdBlock, ProducerIds
+
+ALLOCATE_TIMEOUT_S: Final = 10.0
+
+
+def allocator(
+    channel: ControllerChannel, node_id: NodeId, broker_epoch: Callable[[], BrokerEpoch]
+) -> Callable[[], Awaitable[ProducerIdBlock | None]]:
+    """Return what asks the active controller for a block of ids."""
+
+    async def allocate() -> ProducerIdBlock | None:
+        try:
+            answer = await channel.call(
+                AllocateProducerIdsRequest(node_id, broker_epoch()), timeout_s=ALLOCATE_TIMEOUT_S
+            )
+        except ControllerUnavailable:
+            return None
+        if answer.error is not ErrorCode.NONE:
+            return None
+        return ProducerIdBlock(answer.first_producer_id, answer.count)
+
+    return allocate
+
+
+class InitProducerId:
+    """Every call without a transactional id gets a fresh producer id, epoch 0.
+
+    A producer that asks for its next epoch gets a fresh id as well: the state of the old one expires.
+    Kafka does the same for producers that are idempotent only.
+    """
+
+    def __init__(self, ids: ProducerIds) -> None:
+        self._ids = ids
+
+    async def handle(self, request: InitProducerIdRequest, _: CallContext) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            return InitProducerIdResponse(
+                ErrorCode.INVALID_REQUEST,
+                error_message=f"transactional id {request.transactional_id!r}: this version has no transactions",
+            )
+        found = await self._ids.next()
+        if found is None:
+            return InitProducerIdResponse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                NO_PRODUCER_ID,
+                error_message="no active controller gave out a block of producer ids in time",
+            )
+        return InitProducerIdResponse(ErrorCode.NONE, found, ProducerEpoch(0))

@@ -1,0 +1,135 @@
+"""Sends what :mod:`tidelog.broker.lifecycle_state` decides: registration, heartbeats, controlled shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.lifecycle_state import BrokerLifecycle, Standing
+from tidelog.model.clock import Clock
+from tidelog.model.ids import BrokerEpoch, DirectoryId, Offset
+from tidelog.proto.api import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
+
+log = logging.getLogger(__name__)
+
+
+class RegistrationRefused(Exception):
+    """The controller will not have this node; the text says why and what to do."""
+
+
+class LifecycleRunner:
+    """Keeps a broker registered and its heart beating.
+
+    ``on_standing`` is told of each change of standing, on the event loop.
+    ``answer_timeout_ms`` bounds one request, over all voters: well below the session timeout, so that
+    a lost heartbeat is repeated before the broker is fenced.
+    """
+
+    def __init__(
+        self,
+        lifecycle: BrokerLifecycle,
+        channel: ControllerChannel,
+        clock: Clock,
+        log_dirs: Callable[[], Sequence[DirectoryId]],
+        metadata_offset: Callable[[], Offset],
+        on_standing: Callable[[Standing], None],
+        answer_timeout_ms: int,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._channel = channel
+        self._clock = clock
+        self._log_dirs = log_dirs
+        self._metadata_offset = metadata_offset
+        self._on_standing = on_standing
+        self._answer_timeout_s = answer_timeout_ms / 1000
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    @property
+    def standing(self) -> Standing:
+        return self._lifecycle.standing
+
+    @property
+    def epoch(self) -> BrokerEpoch:
+        """The current broker epoch, -1 while not registered."""
+        return self._lifecycle.epoch
+
+    def dir_failed(self, directory_ids: Sequence[DirectoryId]) -> None:
+        """Report failed log directories with the next heartbeat, which is sent at once."""
+        known = self._lifecycle.offline_dirs
+        self._lifecycle.offline_dirs = known + tuple(d for d in directory_ids if d not in known)
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Send the next request now, e.g. because the metadata has caught up."""
+        self._lifecycle.hurry()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Run until stopped or refused; raises :class:`RegistrationRefused`."""
+        lifecycle = self._lifecycle
+        while True:
+            request = lifecycle.request(self._log_dirs(), self._metadata_offset())
+            if request is None:
+                break
+            before = lifecycle.standing
+            try:
+                answer = await self._channel.call(request, timeout_s=self._answer_timeout_s)
+            except ControllerUnavailable as error:
+                lifecycle.unanswered(self._clock.monotonic_ms())
+                log.debug("%s", error)
+            else:
+                self._take(request, answer)
+            self._tell(before)
+            await self._pause()
+        if lifecycle.standing is Standing.FAILED:
+            raise RegistrationRefused(lifecycle.failure)
+        # Stopped: stay, so that the end of this task does not count as a failure.
+        await asyncio.Event().wait()
+
+    async def shut_down(self, timeout_s: float) -> bool:
+        """Ask the controller to move the leaders away; return whether it agreed within the bound."""
+        before = self._lifecycle.standing
+        self._lifecycle.shut_down()
+        self._wake.set()
+        self._tell(before)
+        return await self.wait_for(Standing.STOPPED, timeout_s=timeout_s)
+
+    async def wait_for(self, *wanted: Standing, timeout_s: float | None) -> bool:
+        """Wait until the standing is one of ``wanted``; false when the bound was reached."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._lifecycle.standing not in wanted:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _take(self, request: object, answer: object) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if isinstance(request, RegisterBrokerRequest):
+            self._lifecycle.registered(answer, now_ms)  # type: ignore[arg-type]
+        else:
+            assert isinstance(request, BrokerHeartbeatRequest)
+            assert isinstance(answer, BrokerHeartbeatResponse)
+            self._lifecycle.beaten(answer, now_ms)
+
+    def _tell(self, before: Standing) -> None:
+        now = self._lifecycle.standing
+        if now is not before:
+            log.info("standing with the controller: %s, epoch %d", now.value, self._lifecycle.epoch)
+            self._changed.set()
+            self._on_standing(now)
+
+    async def _pause(self) -> None:
+        left_ms = self._lifecycle.due_ms() - self._clock.monotonic_ms()
+        if left_ms > 0 and self._lifecycle.standing not in (Standing.STOPPED, Standing.FAILED):
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        self._wake.clear()

@@ -1,0 +1,69 @@
+"""Plain counters of what goes through a node's data path; :mod:`tidelog.broker.metrics` reads them at scrape time.
+
+Counting costs an integer addition a request or partition, never a record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.frames import FetchResponse, ProducedPartition
+
+LATENCY_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Latency:
+    """A histogram of durations in seconds, as Prometheus has them."""
+
+    __slots__ = ("buckets", "total_s")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+
+class Traffic:
+    """Counters of the client data streams of one node."""
+
+    __slots__ = (
+        "bytes_out",
+        "failed_fetches",
+        "failed_produces",
+        "fetch_requests",
+        "fetch_streams",
+        "produce_latency",
+        "produce_requests",
+        "produce_streams",
+    )
+
+    def __init__(self) -> None:
+        self.produce_requests = 0
+        self.produce_streams = 0
+        self.produce_latency = Latency()
+        self.failed_produces = 0
+        self.fetch_requests = 0
+        self.fetch_streams = 0
+        self.failed_fetches = 0
+        self.bytes_out = 0
+
+    def produced(self, partitions: Sequence[ProducedPartition], seconds: float) -> None:
+        """Count the answer to one produce request."""
+        self.produce_latency.add(seconds)
+        for item in partitions:
+            if item.error is not ErrorCode.NONE:
+                self.failed_produces += 1
+
+    def fetched(self, response: FetchResponse) -> None:
+        """Count the answer to one fetch."""
+        for item in response.partitions:
+            if item.error is not ErrorCode.NONE:
+                self.failed_fetches += 1
+            for piece in item.records:
+                self.bytes_out += len(piece)
