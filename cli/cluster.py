@@ -1,0 +1,153 @@
+"""``tidelog cluster``: a cluster of real processes on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local_cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
+from tidelog.cli.output import json_option, megabytes, print_json, print_rows
+from tidelog.cli.settings import settings_option
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _directory_option(command: F) -> F:
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=default_directory,
+        help="Where the cluster lives. Default: $TIDELOG_HOME, else ~/.local/share/tidelog.",
+    )(command)
+
+
+@click.group()
+def cluster() -> None:
+    """Start, watch, hurt and stop a cluster on this machine.
+
+    Everything is stored under one directory; nodes are real processes that go on when the command ends.
+    """
+
+
+@cluster.command()
+@click.argument("node_ids", metavar="[NODE]...", type=int, nargs=-1)
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="How many nodes a new cluster has.  [default: 3]")
+@click.option("--free-ports", is_flag=True, help="Any free ports, even if 9092 and its neighbours are free.")
+@settings_option("A setting of every node of a new cluster, e.g. log.retention.hours=1; may be given again.")
+@_directory_option
+@json_option
+def start(
+    node_ids: tuple[int, ...],
+    nodes: int | None,
+    free_ports: bool,
+    settings: dict[str, str],
+    directory: Path,
+    as_json: bool,
+) -> None:
+    """Start the cluster, or the named nodes of it, and wait until they serve.
+
+    The first start makes the cluster; a later one finds it with its data and its ports.
+    """
+    started = time.monotonic()
+    if LocalCluster.exists(directory):
+        found = LocalCluster.open(directory)
+        if nodes not in (None, len(found.nodes)):
+            raise CommandFailed(
+                f"{directory} holds a cluster of {len(found.nodes)} nodes, not {nodes}; use another --dir"
+            )
+        if settings:
+            raise CommandFailed(
+                f"{directory} holds a cluster already; change its settings in "
+                f"{directory}/node-*/server.properties or with `tidelog configs`"
+            )
+    else:
+        found = LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)
+    fresh = found.start(node_ids or None)
+    found.wait_ready(node_ids or None)
+    took = time.monotonic() - started
+    if as_json:
+        print_json({"started": fresh, "seconds": round(took, 3), **_as_json(found)})
+        return
+    count = f"{len(fresh)} node{'s' if len(fresh) != 1 else ''} started" if fresh else "all nodes were running"
+    click.echo(f"{count}, serving after {took:.1f} s. Data: {directory}")
+    click.echo(f"Clients: {found.bootstrap}")
+
+
+@cluster.command()
+@_directory_option
+@json_option
+def status(directory: Path, as_json: bool) -> None:
+    """Show each node: whether it runs, where it listens, memory, processor time, data."""
+    found = LocalCluster.open(directory)
+    if as_json:
+        print_json(_as_json(found))
+        return
+    rows = [
+        (row.node_id, row.state, "-" if row.pid is None else str(row.pid), f"127.0.0.1:{row.ports.client}",
+         f"127.0.0.1:{row.ports.http}", megabytes(row.use.memory_bytes if row.use else None),
+         "-" if row.use is None else f"{row.use.cpu_s:,.1f} s", megabytes(row.data_bytes))
+        for row in found.status()
+    ]  # fmt: skip
+    print_rows(("node", "state", "pid", "clients", "http", "memory", "cpu", "data"), rows)
+
+
+@cluster.command()
+@click.argument("node_id", metavar="NODE", type=int)
+@_directory_option
+def kill(node_id: int, directory: Path) -> None:
+    """kill -9 one node. `tidelog cluster start` brings it back."""
+    found = LocalCluster.open(directory)
+    pid = found.node(node_id).pid
+    if not found.kill(node_id):
+        raise CommandFailed(f"node {node_id} does not run")
+    click.echo(f"node {node_id} (pid {pid}) is dead")
+
+
+@cluster.command()
+@click.argument("node_ids", metavar="[NODE]...", type=int, nargs=-1)
+@click.option("--delete-data", is_flag=True, help="Delete the cluster with all its data afterwards.")
+@_directory_option
+def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path) -> None:
+    """Shut the cluster down, or the named nodes of it. The data stays, unless --delete-data."""
+    if delete_data and node_ids:
+        raise click.UsageError("expected either nodes or --delete-data, found both")
+    found = LocalCluster.open(directory)
+    running = [node.node_id for node in found.nodes.values() if node.mark is not None]
+    wanted = [number for number in running if not node_ids or number in node_ids]
+    for number in node_ids:
+        found.node(number)
+    started = time.monotonic()
+    killed = found.stop(wanted)
+    click.echo(f"{len(wanted)} node{'s' if len(wanted) != 1 else ''} stopped in {time.monotonic() - started:.1f} s")
+    for number in killed:
+        click.echo(f"node {number} did not end by itself and was killed", err=True)
+    if delete_data:
+        found.remove()
+        click.echo(f"deleted {directory}")
+
+
+def _as_json(found: LocalCluster) -> dict[str, Any]:
+    def row(status: NodeStatus) -> dict[str, Any]:
+        return {
+            "node": status.node_id,
+            "state": status.state,
+            "pid": status.pid,
+            "ports": asdict(status.ports),
+            "memory_bytes": status.use.memory_bytes if status.use else None,
+            "cpu_seconds": status.use.cpu_s if status.use else None,
+            "data_bytes": status.data_bytes,
+        }
+
+    return {
+        "directory": str(found.directory),
+        "cluster_id": found.cluster_id,
+        "bootstrap": found.bootstrap,
+        "nodes": [row(status) for status in found.status()],
+    }

@@ -1,0 +1,381 @@
+"""A cluster of real processes on this machine, all of it under one directory.
+
+    <directory>/cluster.json              cluster id, and each node's ports
+    <directory>/node-1/server.properties  that node's configuration
+    <directory>/node-1/data               its log directory
+    <directory>/node-1/process.json       the process that runs it, while one does
+    <directory>/node-1/server.log         what it says
+
+Nodes are numbered from 1 and are broker and controller both. Nothing outside the directory is written.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.cli import local_process, ports
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local_process import ProcessMark, ProcessUse
+from tidelog.cli.main import tuned_environment
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.config_def import ConfigError
+from tidelog.model.ids import id_text, random_id
+from tidelog.model.properties import format_properties
+
+FORMAT_VERSION: Final = 1
+NODES_MAX: Final = 9
+PORTS_FIRST: Final = (9092, 9093, 9094, 9095)
+"""The first node's ports where they are free: clients, replication, controller, HTTP."""
+PORT_STEP: Final = 100
+READY_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 20.0
+_POLL_S: Final = 0.02
+_LAID_OUT: Final = {"node.id", "listeners", "http.listener", "controller.quorum.voters"}
+
+
+def default_directory() -> Path:
+    """``$TIDELOG_HOME``, else ``tidelog`` in the user's data directory (XDG)."""
+    if home := os.environ.get("TIDELOG_HOME"):
+        return Path(home).expanduser()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "tidelog"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    client: int
+    replication: int
+    controller: int
+    http: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """``state``: "stopped", "starting" (runs, does not serve yet) or "ready"."""
+
+    node_id: int
+    state: str
+    pid: int | None
+    ports: NodePorts
+    use: ProcessUse | None
+    data_bytes: int
+
+
+class LocalNode:
+    """One node's place on disk, and its process if there is one."""
+
+    def __init__(self, cluster_id: str, directory: Path, node_id: int, node_ports: NodePorts) -> None:
+        self.cluster_id = cluster_id
+        self.directory = directory
+        self.node_id = node_id
+        self.ports = node_ports
+        self.config_path = directory / "server.properties"
+        self.data_dir = directory / "data"
+        self.log_path = directory / "server.log"
+        self._mark_path = directory / "process.json"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    # --- The process ---
+
+    @property
+    def mark(self) -> ProcessMark | None:
+        """The running process; ``None`` if none runs."""
+        if self._child is not None:
+            self._child.poll()  # a dead child of ours would stay a zombie
+        try:
+            kept = json.loads(self._mark_path.read_text())
+            mark = ProcessMark(int(kept["pid"]), str(kept["started"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as trouble:
+            raise CommandFailed(
+                f"{self._mark_path}: expected pid and start time, found something else ({trouble}); "
+                "if no node runs, remove the file"
+            ) from None
+        return mark if local_process.alive(mark) else None
+
+    @property
+    def pid(self) -> int | None:
+        mark = self.mark
+        return None if mark is None else mark.pid
+
+    def spawn(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the process; returns before it serves. Does nothing if it runs."""
+        if self.mark is not None:
+            return
+        if busy := ports.taken(list(asdict(self.ports).values())):
+            raise CommandFailed(
+                f"node {self.node_id}: port {busy[0]} of 127.0.0.1 is taken by another program; stop that one, "
+                f"or change the port in {self.config_path} and {self.directory.parent / 'cluster.json'}"
+            )
+        command = [sys.executable, "-P", "-m", "tidelog.cli.main", "server", "--config", str(self.config_path)]
+        command += ["--cluster-id", self.cluster_id, "--log-file", str(self.log_path)]
+        with (self.directory / "server.err").open("wb") as errors:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                cwd=self.directory,
+                env=tuned_environment(dict(environment if environment is not None else os.environ)),
+                start_new_session=True,
+            )
+        mark = local_process.mark_of(self._child.pid)
+        if mark is not None:
+            fresh = self._mark_path.with_suffix(".new")
+            fresh.write_text(json.dumps(asdict(mark)))
+            fresh.replace(self._mark_path)
+
+    def send_signal(self, number: signal.Signals) -> bool:
+        """Signal the process; ``False`` if none runs."""
+        mark = self.mark
+        return mark is not None and local_process.send_signal(mark, number)
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Wait until no process runs; ``False`` if one still does after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while self.mark is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        self._mark_path.unlink(missing_ok=True)
+        return True
+
+    def ready(self) -> bool:
+        """Whether the node says that it serves."""
+        try:
+            return self.get("/ready")[0] == 200
+        except OSError:
+            return False
+
+    def get(self, path: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
+        """Fetch a page of the node's HTTP listener. Raises ``OSError``."""
+        connection = http.client.HTTPConnection(ports.LOOPBACK, self.ports.http, timeout=timeout_s)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as trouble:
+            raise ConnectionError(f"node {self.node_id}: no proper HTTP answer: {trouble!r}") from None
+        finally:
+            connection.close()
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of what the node said, for an error message."""
+        found: list[str] = []
+        for path in (self.log_path, self.directory / "server.err"):
+            if path.exists():
+                found += path.read_text(errors="replace").splitlines()[-lines:]
+        return " / ".join(line.strip() for line in found if line.strip()) or "it said nothing"
+
+    def status(self) -> NodeStatus:
+        mark = self.mark
+        state = "stopped" if mark is None else "ready" if self.ready() else "starting"
+        use = None if mark is None else local_process.use_of(mark)
+        return NodeStatus(self.node_id, state, None if mark is None else mark.pid, self.ports, use, self._data_bytes())
+
+    def _data_bytes(self) -> int:
+        total = 0
+        for place, _, names in os.walk(self.data_dir):
+            for name in names:
+                try:
+                    total += os.lstat(os.path.join(place, name)).st_size
+                except OSError:
+                    continue  # deleted meanwhile
+        return total
+
+
+class LocalCluster:
+    """A directory with a cluster in it. Open or create one with the class methods."""
+
+    def __init__(self, directory: Path, cluster_id: str, nodes: dict[int, LocalNode]) -> None:
+        self.directory = directory
+        self.cluster_id = cluster_id
+        self.nodes = nodes
+
+    # --- On disk ---
+
+    @classmethod
+    def exists(cls, directory: Path) -> bool:
+        return (directory / "cluster.json").exists()
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        fixed_ports: bool = False,
+        rng: random.Random | None = None,
+    ) -> LocalCluster:
+        """Lay out a cluster of ``nodes`` in a new or empty directory. ``settings`` go into every node's
+        configuration. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` otherwise."""
+        if not 1 <= nodes <= NODES_MAX:
+            raise CommandFailed(f"expected 1 to {NODES_MAX} nodes, found {nodes}")
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise CommandFailed(f"{directory}: expected an empty directory or none, found something else in it")
+        rng = rng or random.Random()
+        cluster_id = id_text(random_id(rng))
+        table = _fixed(nodes) if fixed_ports else None
+        if table is None or ports.taken([port for row in table.values() for port in asdict(row).values()]):
+            found = ports.free_ports(4 * nodes, rng)
+            table = {number: NodePorts(*found[4 * (number - 1) : 4 * number]) for number in range(1, nodes + 1)}
+        texts = {number: _properties(directory, number, table, settings or {}) for number in table}
+        for text in texts.values():
+            NodeConfig.from_properties(text)  # a typo shows now, not in a log file
+        directory.mkdir(parents=True, exist_ok=True)
+        for number, text in texts.items():
+            place = directory / f"node-{number}"
+            place.mkdir()
+            (place / "server.properties").write_text(text)
+        layout = {
+            "version": FORMAT_VERSION,
+            "cluster_id": cluster_id,
+            "nodes": {str(number): asdict(row) for number, row in table.items()},
+        }
+        fresh = directory / "cluster.json.new"
+        fresh.write_text(json.dumps(layout, indent=2) + "\n")
+        fresh.replace(directory / "cluster.json")
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> LocalCluster:
+        """Open what :meth:`create` made. Raises :class:`CommandFailed`."""
+        directory = directory.absolute()  # the nodes run elsewhere
+        path = directory / "cluster.json"
+        try:
+            layout: Any = json.loads(path.read_text())
+            if layout["version"] != FORMAT_VERSION:
+                raise CommandFailed(f"{path}: expected version {FORMAT_VERSION}, found {layout['version']!r}")
+            cluster_id = str(layout["cluster_id"])
+            nodes = {
+                int(number): LocalNode(cluster_id, directory / f"node-{number}", int(number), NodePorts(**row))
+                for number, row in layout["nodes"].items()
+            }
+        except FileNotFoundError:
+            raise CommandFailed(f"{directory}: no cluster here; `tidelog cluster start` makes one") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as trouble:
+            raise CommandFailed(f"{path}: expected a cluster's layout, found something else ({trouble})") from None
+        return cls(directory, cluster_id, nodes)
+
+    def remove(self) -> None:
+        """Delete the directory with everything in it. Refuses while a node runs."""
+        if running := [node.node_id for node in self.nodes.values() if node.mark is not None]:
+            raise CommandFailed(f"node {running[0]} runs; stop the cluster first")
+        for node in self.nodes.values():
+            shutil.rmtree(node.directory)
+        (self.directory / "cluster.json").unlink()
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    # --- Addresses ---
+
+    @property
+    def bootstrap(self) -> str:
+        """What a client is given to find the cluster."""
+        return ",".join(f"{ports.LOOPBACK}:{node.ports.client}" for node in self.nodes.values())
+
+    # --- Processes ---
+
+    def node(self, node_id: int) -> LocalNode:
+        if node_id not in self.nodes:
+            raise CommandFailed(f"expected a node of {', '.join(map(str, self.nodes))}, found {node_id}")
+        return self.nodes[node_id]
+
+    def start(self, node_ids: Iterable[int] | None = None, environment: Mapping[str, str] | None = None) -> list[int]:
+        """Start those nodes (all) that do not run; returns their ids, before they serve."""
+        wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
+        idle = [node for node in wanted if node.mark is None]
+        for node in idle:
+            node.spawn(environment)
+        return [node.node_id for node in idle]
+
+    def wait_ready(self, node_ids: Iterable[int] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until the named nodes (all) serve. Raises :class:`CommandFailed` with a dead or late node's
+        last words."""
+        waiting = {number: self.node(number) for number in (self.nodes if node_ids is None else node_ids)}
+        deadline = time.monotonic() + timeout_s
+        while waiting:
+            for number, node in list(waiting.items()):
+                if node.mark is None:
+                    raise CommandFailed(f"node {number} ended while it was starting: {node.last_words()}")
+                if node.ready():
+                    del waiting[number]
+            if waiting and time.monotonic() > deadline:
+                late = next(iter(waiting.values()))
+                raise CommandFailed(f"node {late.node_id} does not serve after {timeout_s:g} s: {late.last_words()}")
+            if waiting:
+                time.sleep(_POLL_S)
+
+    def kill(self, node_id: int) -> bool:
+        """kill -9 one node; returns once it is gone, ``False`` if it did not run."""
+        node = self.node(node_id)
+        hit = node.send_signal(signal.SIGKILL)
+        if not node.wait_gone(STOP_TIMEOUT_S):
+            raise CommandFailed(f"node {node_id} (pid {node.pid}) is still there {STOP_TIMEOUT_S:g} s after kill -9")
+        return hit
+
+    def pause(self, node_id: int) -> bool:
+        """Stop one node's process in its tracks (SIGSTOP)."""
+        return self.node(node_id).send_signal(signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> bool:
+        return self.node(node_id).send_signal(signal.SIGCONT)
+
+    def stop(self, node_ids: Sequence[int] | None = None, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
+        """Ask the named nodes (all) to shut down and wait; kill those that have not after ``timeout_s``.
+        Returns the ids of those that had to be killed."""
+        wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
+        for node in wanted:
+            node.send_signal(signal.SIGTERM)
+            node.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + timeout_s
+        killed = []
+        for node in wanted:
+            if not node.wait_gone(max(0.0, deadline - time.monotonic())):
+                self.kill(node.node_id)
+                killed.append(node.node_id)
+        return killed
+
+    def status(self) -> list[NodeStatus]:
+        return [node.status() for node in self.nodes.values()]
+
+
+def _fixed(nodes: int) -> dict[int, NodePorts]:
+    return {
+        number: NodePorts(*(port + PORT_STEP * (number - 1) for port in PORTS_FIRST)) for number in range(1, nodes + 1)
+    }
+
+
+def _properties(directory: Path, number: int, table: Mapping[int, NodePorts], settings: Mapping[str, str]) -> str:
+    host = ports.LOOPBACK
+    own = table[number]
+    copies = min(3, len(table))
+    if fixed := sorted(_LAID_OUT & settings.keys()):
+        raise ConfigError(f"{fixed[0]}: set by the cluster's layout, cannot be given")
+    made = {
+        "node.id": str(number),
+        "process.roles": "broker,controller",
+        "listeners": f"CLIENT://{host}:{own.client},REPLICATION://{host}:{own.replication},"
+        f"CONTROLLER://{host}:{own.controller}",
+        "http.listener": f"HTTP://{host}:{own.http}",
+        "controller.quorum.voters": ",".join(f"{other}@{host}:{row.controller}" for other, row in table.items()),
+        "log.dirs": str(directory.absolute() / f"node-{number}" / "data"),
+        "default.replication.factor": str(copies),
+        "min.insync.replicas": str(max(1, copies - 1)),
+        **settings,
+    }
+    return format_properties(made)

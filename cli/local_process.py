@@ -1,0 +1,126 @@
+"""Processes of this machine that outlive the command that started them.
+
+A pid alone may by now belong to a stranger, so it is kept with the process's start time and never
+signalled unless both agree.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMark:
+    """A process, told from a later one of the same pid by when it started."""
+
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What a process has used. ``memory_peak_bytes`` is the largest so far, -1 where the system keeps none."""
+
+    memory_bytes: int
+    memory_peak_bytes: int
+    cpu_s: float
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of ``/proc/<pid>/stat`` from the state on; a name may hold blanks and brackets (proc(5))."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _ps(pid: int, *columns: str) -> str:
+    wanted = ",".join(f"{column}=" for column in columns)
+    done = subprocess.run(["ps", "-o", wanted, "-p", str(pid)], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def mark_of(pid: int) -> ProcessMark | None:
+    """Return the mark of a process, ``None`` if there is none alive (a zombie is not)."""
+    if _boot_id():
+        fields = _stat(pid)
+        if fields is None or fields[0] in "ZX":
+            return None
+        return ProcessMark(pid, f"{fields[19]}@{_boot_id()}")
+    state, _, started = _ps(pid, "state", "lstart").partition(" ")
+    return ProcessMark(pid, started.strip()) if state and not state.startswith("Z") else None
+
+
+def alive(mark: ProcessMark) -> bool:
+    """Whether that very process still runs."""
+    return mark_of(mark.pid) == mark
+
+
+def send_signal(mark: ProcessMark, number: signal.Signals) -> bool:
+    """Signal that very process; ``False`` if it is gone. Never reaches another one of the same pid."""
+    if not hasattr(os, "pidfd_open"):
+        if not alive(mark):
+            return False
+        os.kill(mark.pid, number)
+        return True
+    try:
+        handle = os.pidfd_open(mark.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(mark):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def use_of(mark: ProcessMark) -> ProcessUse | None:
+    """Return memory and processor time of that very process, ``None`` if it is gone."""
+    if not _boot_id():
+        fields = _ps(mark.pid, "rss", "time").split()
+        if len(fields) != 2 or not alive(mark):
+            return None
+        return ProcessUse(int(fields[0]) * 1024, -1, _clock_s(fields[1]))
+    fields_now = _stat(mark.pid)
+    if fields_now is None or not alive(mark):
+        return None
+    peak = -1
+    try:
+        for line in (_PROC / str(mark.pid) / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                peak = int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    cpu_ticks = int(fields_now[11]) + int(fields_now[12])
+    return ProcessUse(int(fields_now[21]) * _PAGE_BYTES, peak, cpu_ticks / _TICKS_PER_S)
+
+
+def _clock_s(text: str) -> float:
+    """Read ``[[dd-]hh:]mm:ss[.cc]``."""
+    days, _, clock = text.rpartition("-")
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + float(part)
+    return seconds + 86_400 * int(days or 0)

@@ -1,0 +1,33 @@
+"""Entry point of the command. Imports next to nothing, so that a server re-executes itself cheaply."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+ALLOCATOR: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(256 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(512 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(16 * 1024 * 1024),
+}
+"""glibc reads these when a process starts. Without them every large message is mapped and unmapped again:
+a third of the throughput at 1 MiB messages. What the user has set already is left alone."""
+
+
+def tuned_environment(environment: dict[str, str]) -> dict[str, str]:
+    """Return ``environment`` with the allocator's settings, for a process that will be a node."""
+    return {**ALLOCATOR, **environment}
+
+
+def main() -> None:
+    """Run the command; a node first replaces itself by one with a tuned allocator."""
+    if sys.argv[1:2] == ["server"] and not ALLOCATOR.keys() <= os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned_environment(dict(os.environ)))
+    from tidelog.cli.root import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Answers: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """Give a command ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
+    """Print a table, numbers to the right; without a terminal its lines are never cut or wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[at], int | float) or row[at] in ("", "-") for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(shown(cell)) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=1_000)
+    console.print(table)
+
+
+def print_pairs(pairs: Mapping[str, Any]) -> None:
+    """Print names and values, aligned."""
+    width = max(map(len, pairs), default=0)
+    for name, value in pairs.items():
+        click.echo(f"{name:<{width}}  {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """One cell's text."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def megabytes(count: int | None) -> str:
+    """Bytes as MB with one digit, ``-`` for none."""
+    return "-" if count is None or count < 0 else f"{count / 1e6:,.1f} MB"
