@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.cli.failure import CommandFailed
 from tidelog.cli.settings import settings_option
 
 if TYPE_CHECKING:
@@ -53,7 +54,15 @@ def server(
             node_config.node_id, roles, where, time.monotonic() - started,
         )  # fmt: skip
 
-    return run(node_config, cluster_id=cluster_id, on_ready=say)
+    from tidelog.broker.node import NodeRefused
+
+    try:
+        return run(node_config, cluster_id=cluster_id, on_ready=say)
+    except (NodeRefused, OSError) as refused:
+        logging.getLogger("tidelog").error("%s", refused)
+        if log_file is None:
+            return 1
+        raise CommandFailed(str(refused)) from None
 
 
 def _start_logging(log_file: Path | None, level: str) -> None:

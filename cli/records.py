@@ -1,0 +1,42 @@
+"""Records as text: UTF-8 where they are, base64 (and saying so) where they are not."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class RecordLike(Protocol):
+    """What the decoder and the SDK both hand out."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    """A string for UTF-8, ``{"base64": …}`` for other bytes, ``None`` for null."""
+    if data is None:
+        return None
+    try:
+        return bytes(data).decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def record_json(record: RecordLike) -> dict[str, Any]:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": text_or_base64(record.key),
+        "value": text_or_base64(record.value),
+        "headers": [[name, text_or_base64(value)] for name, value in record.headers],
+    }
