@@ -22,7 +22,9 @@ class RegistrationRefused(Exception):
 class LifecycleRunner:
     """Keeps a broker registered and its heart beating.
 
-    ``on_standing`` is told of each change of standing, on the event loop.
+    ``on_caught_up`` is called once, when the controller first says that the broker's metadata holds
+    its registration; only after it returned does the broker ask to be unfenced. ``on_standing`` is
+    told of each change of standing. Both on the event loop.
     ``answer_timeout_ms`` bounds one request, over all voters: well below the session timeout, so that
     a lost heartbeat is repeated before the broker is fenced.
     """
@@ -34,6 +36,7 @@ class LifecycleRunner:
         clock: Clock,
         log_dirs: Callable[[], Sequence[DirectoryId]],
         metadata_offset: Callable[[], Offset],
+        on_caught_up: Callable[[], None],
         on_standing: Callable[[Standing], None],
         answer_timeout_ms: int,
     ) -> None:
@@ -42,6 +45,7 @@ class LifecycleRunner:
         self._clock = clock
         self._log_dirs = log_dirs
         self._metadata_offset = metadata_offset
+        self._on_caught_up = on_caught_up
         self._on_standing = on_standing
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._wake = asyncio.Event()
@@ -116,6 +120,10 @@ class LifecycleRunner:
             assert isinstance(request, BrokerHeartbeatRequest)
             assert isinstance(answer, BrokerHeartbeatResponse)
             self._lifecycle.beaten(answer, now_ms)
+            if answer.is_caught_up and not self._lifecycle.ready:
+                self._on_caught_up()
+                self._lifecycle.ready = True
+                self._lifecycle.hurry()
 
     def _tell(self, before: Standing) -> None:
         now = self._lifecycle.standing

@@ -78,6 +78,8 @@ class BrokerLifecycle:
         self.standing = Standing.REGISTERING
         self.epoch = NO_EPOCH
         self.failure = ""
+        self.ready = False
+        """Whether the broker has acted on metadata that holds its registration, and so may be unfenced."""
         self.offline_dirs: tuple[DirectoryId, ...] = ()
         self._previous_epoch = previous_epoch
         self._interval_ms = heartbeat_interval_ms
@@ -116,7 +118,7 @@ class BrokerLifecycle:
             node_id=who.node_id,
             broker_epoch=self.epoch,
             current_metadata_offset=metadata_offset,
-            want_fence=False,
+            want_fence=not self.ready,
             want_shut_down=self.standing is Standing.SHUTTING_DOWN,
             offline_log_dirs=self.offline_dirs,
         )

@@ -55,7 +55,7 @@ class Forwarding:
             answer = CreateTopicsResponse(tuple(_settle_created(topic) for topic in answer.topics))
         if not request.validate_only:
             made = [topic.topic_id for topic in answer.topics if topic.error is ErrorCode.NONE]
-            await self._visible(lambda image: all(image.topic_by_id(i) is not None for i in made))
+            await self._visible(lambda image: all(i in image.topics for i in made))
         return answer
 
     async def delete_topics(self, request: DeleteTopicsRequest, _: CallContext) -> DeleteTopicsResponse:
@@ -70,7 +70,7 @@ class Forwarding:
         if unknown:
             answer = DeleteTopicsResponse(tuple(_settle_deleted(topic) for topic in answer.topics))
         gone = [topic.topic_id for topic in answer.topics if topic.error is ErrorCode.NONE]
-        await self._visible(lambda image: all(image.topic_by_id(i) is None for i in gone))
+        await self._visible(lambda image: not any(i in image.topics for i in gone))
         return answer
 
     async def create_partitions(self, request: CreatePartitionsRequest, _: CallContext) -> CreatePartitionsResponse:

@@ -1,0 +1,183 @@
+"""From metadata to replicas: what a new image means for the partitions of this broker.
+
+Work is proportional to the change. :func:`changes_for` decides and touches nothing; the
+:class:`Reconciler` hands its result to the replica manager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidelog.broker.dynamic_config import Settings
+from tidelog.metadata_quorum.image import BROKER, TOPIC, MetadataImage, TopicImage, directory_of
+from tidelog.metadata_quorum.image_change import MetadataDelta
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.ids import NodeId, TopicId, TopicIdPartition
+from tidelog.model.topic_config import TopicConfig
+from tidelog.proto.api import ConfigResource
+from tidelog.proto.metadata import PartitionRecord
+from tidelog.replication.partition_state import PartitionState
+
+log = logging.getLogger(__name__)
+
+
+class Replicas(Protocol):
+    """What the reconciler needs of the replica manager."""
+
+    def apply(self, changes: Sequence[PartitionState]) -> None: ...
+
+    def remove(self, partitions: Sequence[TopicIdPartition], delete: bool) -> None: ...
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one image asks of this broker, in this order: first what goes, then what comes or changes."""
+
+    removed: list[TopicIdPartition] = field(default_factory=list)
+    applied: list[PartitionState] = field(default_factory=list)
+
+
+class TopicConfigs:
+    """A topic's configuration under the settings in force; one object for as long as nothing changes it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._made: dict[str, tuple[object, TopicConfig]] = {}
+
+    def of(self, image: MetadataImage, topic: str) -> TopicConfig:
+        values = image.config(TOPIC, topic)
+        if not values:
+            return self.settings.topic_defaults
+        known = self._made.get(topic)
+        if known is not None and known[0] is values:
+            return known[1]
+        found = self.settings.topic(values)
+        self._made[topic] = (values, found)
+        return found
+
+    def forget(self, topics: Iterable[TopicImage]) -> None:
+        for topic in topics:
+            self._made.pop(topic.name, None)
+
+
+def changes_for(
+    node_id: NodeId,
+    before: MetadataImage,
+    image: MetadataImage,
+    delta: MetadataDelta,
+    configs: TopicConfigs,
+    *,
+    every_config: bool,
+) -> Changes:
+    """Decide what ``image`` means for a broker that has acted on ``before``.
+
+    ``every_config``: the broker's own settings changed, and with them the defaults of every topic.
+    """
+    changes = Changes()
+    for topic in delta.topics_deleted:
+        changes.removed += (
+            TopicIdPartition(topic.topic_id, found.partition) for found in topic.in_order() if node_id in found.replicas
+        )
+    touched: set[TopicIdPartition] = set(image.replicas.get(node_id, ())) if every_config else set()
+    for resource in delta.configs:
+        if resource.resource_type == TOPIC and (changed := image.topic(resource.name)) is not None:
+            touched |= {
+                TopicIdPartition(changed.topic_id, found.partition)
+                for found in changed.partitions.values()
+                if node_id in found.replicas
+            }
+    for key in sorted(touched | delta.partitions):
+        found = image.partition(key.topic_id, key.partition)
+        earlier = before.partition(key.topic_id, key.partition)
+        was_here = earlier is not None and node_id in earlier.replicas
+        if found is None or node_id not in found.replicas:
+            if was_here:
+                changes.removed.append(key)
+            continue
+        name = image.topics[key.topic_id].name
+        changes.applied.append(_state(node_id, name, found, configs.of(image, name), is_new=not was_here))
+    return changes
+
+
+def _state(node_id: NodeId, topic: str, found: PartitionRecord, config: TopicConfig, *, is_new: bool) -> PartitionState:
+    return PartitionState(
+        topic=topic,
+        topic_id=found.topic_id,
+        partition=found.partition,
+        replicas=found.replicas,
+        isr=found.isr,
+        leader=found.leader,
+        leader_epoch=found.leader_epoch,
+        partition_epoch=found.partition_epoch,
+        config=config,
+        leader_recovery=found.leader_recovery,
+        directory_id=directory_of(found, node_id),
+        is_new=is_new,
+    )
+
+
+def strays(node_id: NodeId, image: MetadataImage, held: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+    """The replicas on disk that the metadata does not know as this broker's: their topic was deleted, or
+    they were moved away, while it was down. Only to be asked with an image that is caught up."""
+
+    def is_stray(key: TopicIdPartition) -> bool:
+        found = image.partition(TopicId(key.topic_id), key.partition)
+        return found is None or node_id not in found.replicas
+
+    return [key for key in held if is_stray(key)]
+
+
+class Reconciler:
+    """Listens to the metadata view on behalf of one broker.
+
+    ``on_settings`` hears of each change of the broker's own dynamic settings; ``on_applied`` of every
+    partition state that was handed down, after the replica manager took it.
+    """
+
+    def __init__(
+        self,
+        static: NodeConfig,
+        replicas: Replicas,
+        on_settings: Callable[[Settings], None],
+        on_applied: Callable[[Sequence[PartitionState]], None],
+    ) -> None:
+        self._static = static
+        self._node_id = static.node_id
+        self._replicas = replicas
+        self._on_settings = on_settings
+        self._on_applied = on_applied
+        self._image = MetadataImage()
+        self._configs = TopicConfigs(Settings(static, {}, {}))
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._configs.settings
+
+    def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Act on a newer image. Synchronous: when it returns, the replicas are as the image wants them."""
+        every_config = self._take_settings(image, delta)
+        changes = changes_for(self._node_id, self._image, image, delta, self._configs, every_config=every_config)
+        self._configs.forget(delta.topics_deleted)
+        self._image = image
+        if changes.removed:
+            log.info("removing %d replicas", len(changes.removed))
+            self._replicas.remove(changes.removed, True)
+        if changes.applied:
+            self._replicas.apply(changes.applied)
+            self._on_applied(changes.applied)
+
+    def _take_settings(self, image: MetadataImage, delta: MetadataDelta) -> bool:
+        own = {ConfigResource(BROKER, ""), ConfigResource(BROKER, str(self._node_id))}
+        if not own & delta.configs:
+            return False
+        before = self._configs.settings
+        settings = Settings(self._static, image.config(BROKER, ""), image.config(BROKER, str(self._node_id)))
+        for fault in settings.faults:
+            log.error("a dynamic setting is left out: %s", fault)
+        self._configs = TopicConfigs(settings)
+        self._on_settings(settings)
+        return settings.topic_defaults != before.topic_defaults

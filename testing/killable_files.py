@@ -1,0 +1,173 @@
+"""The disk of one node of an in-process cluster, which can be taken away as kill -9 takes it.
+
+After :meth:`KillableFiles.kill` nothing reaches the disk any more: files and locks are closed, and
+every call raises. What was written stays, as it stays in the page cache when a process is killed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tidelog.proto.network import Buffer
+from tidelog.storage.files import DiskUsage, File, FileLayer, FileLock, SystemFiles
+
+T = TypeVar("T")
+
+FAILED_ERRNO: Final = 5  # EIO
+
+
+class NodeKilled(OSError):
+    """The node that this disk belonged to was killed."""
+
+    def __init__(self) -> None:
+        super().__init__(FAILED_ERRNO, "the node was killed")
+
+
+class KillableFile:
+    """One open file. Each call is let through or refused as a whole, whichever thread it comes from."""
+
+    __slots__ = ("_file", "_lock", "_owner")
+
+    def __init__(self, owner: KillableFiles, file: File) -> None:
+        self._owner = owner
+        self._file = file
+        self._lock = threading.Lock()
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        with self._lock:
+            return self._open().pwritev(buffers, offset)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        with self._lock:
+            return self._open().pread(size, offset)
+
+    def truncate(self, size: int) -> None:
+        with self._lock:
+            self._open().truncate(size)
+
+    def fdatasync(self) -> None:
+        with self._lock:
+            self._open().fdatasync()
+
+    def size(self) -> int:
+        with self._lock:
+            return self._open().size()
+
+    def fileno(self) -> int:
+        with self._lock:
+            return self._open().fileno()
+
+    def close(self) -> None:
+        self._owner.forget(self)
+        self.drop()
+
+    def drop(self) -> None:
+        """Close what is beneath; waits for a call that is in another thread's hands."""
+        with self._lock:
+            self._file.close()
+
+    def _open(self) -> File:
+        if self._owner.killed:
+            raise NodeKilled
+        return self._file
+
+
+class KillableLock:
+    """A held lock."""
+
+    __slots__ = ("_lock", "_owner")
+
+    def __init__(self, owner: KillableFiles, lock: FileLock) -> None:
+        self._owner = owner
+        self._lock = lock
+
+    def release(self) -> None:
+        self._owner.forget(self)
+        self._lock.release()
+
+    def close(self) -> None:
+        self.release()
+
+    def drop(self) -> None:
+        self._lock.release()
+
+
+class KillableFiles:
+    """Implements the file seams of the storage layer and of the quorum over ``beneath``."""
+
+    def __init__(self, beneath: FileLayer | None = None) -> None:
+        self._beneath = beneath or SystemFiles()
+        self._held: set[KillableFile | KillableLock] = set()
+        self._held_lock = threading.Lock()
+        self.killed = False
+
+    def kill(self) -> None:
+        """Take the disk away."""
+        self.killed = True
+        with self._held_lock:
+            held, self._held = self._held, set()
+        for item in held:
+            item.drop()
+
+    def forget(self, item: KillableFile | KillableLock) -> None:
+        with self._held_lock:
+            self._held.discard(item)
+
+    def open(self, path: str | Path, *, create: bool = False, exclusive: bool = False) -> KillableFile:
+        made = KillableFile(self, self._call(lambda: self._beneath.open(str(path), create=create, exclusive=exclusive)))
+        return self._hold(made)
+
+    def lock(self, path: str | Path) -> KillableLock:
+        return self._hold(KillableLock(self, self._call(lambda: self._beneath.lock(str(path)))))
+
+    def listdir(self, path: str | Path) -> list[str]:
+        return self._call(lambda: self._beneath.listdir(str(path)))
+
+    def is_directory(self, path: str | Path) -> bool:
+        return self._call(lambda: self._beneath.is_directory(str(path)))
+
+    def exists(self, path: str | Path) -> bool:
+        return self._call(lambda: self._beneath.exists(str(path)))
+
+    def size(self, path: str | Path) -> int:
+        return self._call(lambda: self._beneath.size(str(path)))
+
+    def modified_ms(self, path: str | Path) -> int:
+        return self._call(lambda: self._beneath.modified_ms(str(path)))
+
+    def makedirs(self, path: str | Path) -> None:
+        self._call(lambda: self._beneath.makedirs(str(path)))
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        self._call(lambda: self._beneath.rename(str(source), str(target)))
+
+    def unlink(self, path: str | Path) -> None:
+        self._call(lambda: self._beneath.unlink(str(path)))
+
+    def remove_tree(self, path: str | Path) -> None:
+        self._call(lambda: self._beneath.remove_tree(str(path)))
+
+    def fsync_dir(self, path: str | Path) -> None:
+        self._call(lambda: self._beneath.fsync_dir(str(path)))
+
+    def disk_usage(self, path: str | Path) -> DiskUsage:
+        return self._call(lambda: self._beneath.disk_usage(str(path)))
+
+    def _call(self, work: Callable[[], T]) -> T:
+        if self.killed:
+            raise NodeKilled
+        return work()
+
+    def _hold(self, item: Held) -> Held:
+        with self._held_lock:
+            if not self.killed:
+                self._held.add(item)
+                return item
+        item.drop()
+        raise NodeKilled
+
+
+Held = TypeVar("Held", KillableFile, KillableLock)
