@@ -72,6 +72,8 @@ def _fields(batch: Batch, bytes_max: int) -> Iterable[RecordFields]:
 
 def record_bytes(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """Return the bytes of a batch's records, unpacked. Raises :class:`CorruptBatch`."""
+    if batch.record_count < 0:
+        raise CorruptBatch(f"expected a record count of 0 or more, found {batch.record_count}")
     kind = batch.compression
     if kind is Compression.NONE:
         return bytes(batch.view[HEADER_SIZE:])
