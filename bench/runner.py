@@ -1,0 +1,130 @@
+"""Runs benchmarks, as often as wanted, and says how the figures stand against their bounds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from tidelog.bench import history
+from tidelog.bench.figures import Figure, median
+
+Measurement = Callable[[Path], Mapping[str, float]]
+"""Measures once, with an empty directory to work in; returns values by the names of its figures."""
+
+BENCHMARKS: Final = {
+    "produce": "tidelog.bench.throughput:produce_three_nodes",
+    "produce-one-node": "tidelog.bench.throughput:produce_one_node",
+    "produce-matrix": "tidelog.bench.throughput:produce_matrix",
+    "consume": "tidelog.bench.throughput:consume_one_node",
+    "latency": "tidelog.bench.latency:latency",
+    "startup": "tidelog.bench.startup:startup",
+    "idle": "tidelog.bench.resources:idle",
+    "memory-loaded": "tidelog.bench.resources:memory_loaded",
+    "controller-failover": "tidelog.bench.failover:controller_failover",
+    "leader-failover": "tidelog.bench.failover:leader_failover",
+    "partitions": "tidelog.bench.partitions:ten_thousand_partitions",
+    "quorum-commit": "tidelog.bench.quorum:quorum_commit",
+}
+"""Benchmark → where it is. Imported when it runs: each brings its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    figure: Figure
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def holds(self) -> bool:
+        return self.figure.holds(self.median)
+
+
+def load(benchmark: str) -> Measurement:
+    module, _, name = BENCHMARKS[benchmark].partition(":")
+    found: Measurement = getattr(import_module(module), name)
+    return found
+
+
+def chosen(figures: Mapping[str, Figure], only: Sequence[str]) -> dict[str, list[Figure]]:
+    """Return the figures to measure by benchmark; ``only`` names benchmarks or figures, nothing means all.
+    Raises ``KeyError`` for a name that is neither."""
+    for name in only:
+        if name not in BENCHMARKS and name not in figures:
+            raise KeyError(name)
+    found: dict[str, list[Figure]] = {}
+    for figure in figures.values():
+        if not only or figure.name in only or figure.benchmark in only:
+            found.setdefault(figure.benchmark, []).append(figure)
+    return found
+
+
+def measure(
+    benchmark: str, figures: Sequence[Figure], repeats: int, work_in: Callable[[], Path], run: Measurement | None = None
+) -> list[Outcome]:
+    """Run one benchmark ``repeats`` times; each in a directory of its own."""
+    run = run or load(benchmark)
+    values: dict[str, list[float]] = {figure.name: [] for figure in figures}
+    for number in range(repeats):
+        started = time.monotonic()
+        print(f"{benchmark} {number + 1}/{repeats} …", end=" ", file=sys.stderr, flush=True)
+        found = run(work_in())
+        for figure in figures:
+            values[figure.name].append(found[figure.name])
+        shown = ", ".join(f"{figure.name} {format_value(found[figure.name])} {figure.unit}" for figure in figures)
+        print(f"{shown} ({time.monotonic() - started:.0f} s)", file=sys.stderr, flush=True)
+    return [Outcome(figure, tuple(values[figure.name])) for figure in figures]
+
+
+def report(outcomes: Sequence[Outcome], *, check: bool) -> list[str]:
+    """Lines of a table: figure, median, bound, aim; with ``check`` also whether it holds."""
+    rows = [("figure", "median", "at least", "aim", "unit", "" if not check else "verdict")]
+    for outcome in outcomes:
+        figure = outcome.figure
+        verdict = "-" if figure.at_least is None else "ok" if outcome.holds else "BELOW"
+        if outcome.holds and figure.reaches_aim(outcome.median):
+            verdict = "aim reached"
+        sign = "≥" if figure.more_is_better else "≤"
+        bound = "-" if figure.at_least is None else f"{sign} {format_value(figure.at_least)}"
+        rows.append(
+            (
+                figure.name,
+                format_value(outcome.median),
+                bound,
+                "-" if figure.aim is None else format_value(figure.aim),
+                figure.unit,
+                verdict if check else "",
+            )
+        )  # fmt: skip
+    widths = [max(len(row[at]) for row in rows) for at in range(6)]
+    right = {1, 2, 3}
+    return [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def keep(outcomes: Sequence[Outcome], command: str) -> Path:
+    """Append the outcomes to the history."""
+    now = datetime.now(UTC)
+    return history.append([history.line(outcome.figure, outcome.values, command, now) for outcome in outcomes], now)
+
+
+def format_value(value: float) -> str:
+    """A figure as people write it: 1,234,567; 12.3; 0.123."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.3g}"

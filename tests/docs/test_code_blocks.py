@@ -1,0 +1,165 @@
+"""The documentation's code runs, and the commands it names are there.
+
+A Python block runs against a real cluster in place of the address it names. ``python no-run`` is only
+compiled (and says so in the page's source); ``python after`` goes on with the names of the block before it.
+Lines that begin with ``$`` in a ``console`` block, and every line of a ``sh`` block, are commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ADDRESS: Final = "127.0.0.1:9092"
+_FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)$")
+
+
+class CodeBlock(NamedTuple):
+    page: Path
+    line: int
+    info: tuple[str, ...]
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def code_blocks(page: Path) -> list[CodeBlock]:
+    """Return the fenced blocks of a Markdown file."""
+    found: list[CodeBlock] = []
+    opened: tuple[int, re.Match[str]] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        match = _FENCE.match(line)
+        if opened is None:
+            if match:
+                opened, lines = (number, match), []
+        elif match and match["fence"].startswith(opened[1]["fence"]) and not match["info"].strip():
+            found.append(CodeBlock(page, opened[0], tuple(opened[1]["info"].split()), "\n".join(lines) + "\n"))
+            opened = None
+        else:
+            lines.append(line.removeprefix(opened[1]["indent"]))
+    assert opened is None, f"{page}:{opened[0]}: a code block without an end" if opened else ""
+    return found
+
+
+def blocks_of(*languages: str) -> list[CodeBlock]:
+    return [block for page in PAGES for block in code_blocks(page) if block.info[:1] and block.info[0] in languages]
+
+
+def programs() -> Iterator[tuple[CodeBlock, str]]:
+    """Python blocks that run, each behind those it continues."""
+    before = ""
+    for block in blocks_of("python"):
+        before = before + block.text if "after" in block.info else block.text
+        if "no-run" not in block.info:
+            yield block, before
+
+
+PROGRAMS: Final = list(programs())
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    from tidelog.testing import Cluster
+
+    with Cluster(nodes=1, transport="grpc") as cluster:
+        yield cluster.bootstrap
+
+
+def test_there_is_something_to_run() -> None:
+    assert any(block.page.name == "README.md" for block, _ in PROGRAMS)
+
+
+@pytest.mark.parametrize("text", [text for _, text in PROGRAMS], ids=[block.where for block, _ in PROGRAMS])
+def test_python_block_runs(
+    text: str, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text.replace(ADDRESS, bootstrap), "<documentation>", "exec"), names)
+    for name, tested in list(names.items()):
+        if name.startswith("test_") and callable(tested) and not tested.__code__.co_argcount:
+            tested()
+
+
+@pytest.mark.parametrize("block", blocks_of("python"), ids=lambda block: block.where)
+def test_python_block_compiles(block: CodeBlock) -> None:
+    compile(block.text, block.where, "exec")
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every command line of the documentation and where it stands."""
+    found = []
+    for block in blocks_of("sh", "console"):
+        whole = block.text.replace("\\\n", " ")
+        for line in whole.splitlines():
+            if block.info[0] == "console":
+                if not line.startswith("$ "):
+                    continue
+                line = line[2:]
+            found += [(part.strip(), block.where) for part in re.split(r"&&|\|", line) if part.strip()]
+    return [(line, where) for line, where in found if not line.startswith("#")]
+
+
+OURS: Final = [(line, where) for line, where in commands() if shlex.split(line)[0] in ("./dev", "tidelog")]
+
+
+@pytest.mark.parametrize("line", [line for line, _ in OURS], ids=[f"{where} {line}" for line, where in OURS])
+def test_command_is_there_with_its_options(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "./dev":
+        monkeypatch.syspath_prepend(str(ROOT / "tools"))
+        known = importlib.import_module("dev.commands").COMMANDS
+        if len(words) == 1:
+            return
+        assert words[1] in known, f"./dev has no command {words[1]}"
+        if words[1] != "run":
+            return
+        words = words[2:]
+    if words[0] == "tidelog":
+        check_tidelog(words[1:])
+
+
+def check_tidelog(words: list[str]) -> None:
+    from tidelog.cli.root import tree
+
+    command: click.Command = tree
+    context = click.Context(tree, info_name="tidelog")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words[0])
+        assert found is not None, f"{context.command_path} has no command {words[0]}"
+        context = click.Context(found, info_name=words[0], parent=context)
+        command, words = found, words[1:]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for word in words:
+        if word.startswith("--"):
+            name = word.split("=")[0]
+            assert name in options | {"--help", "--version"}, f"{context.command_path} has no option {name}"
+
+
+def test_the_checker_refuses_a_command_that_is_not_there() -> None:
+    with pytest.raises(AssertionError, match="has no command cluser"):
+        check_tidelog(["cluser", "start"])
+    with pytest.raises(AssertionError, match="has no option --nodez"):
+        check_tidelog(["cluster", "start", "--nodez", "3"])
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            path = target.split("#")[0]
+            if path and "://" not in path and not (page.parent / path).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []

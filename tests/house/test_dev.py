@@ -1,0 +1,193 @@
+"""``./dev``: each check of the machine fails with one line and its mend; set-up resumes; the list is whole."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    yield {name: importlib.import_module(f"dev.{name}") for name in ("preflight", "environment", "checks", "commands")}
+    for name in [name for name in sys.modules if name == "dev" or name.startswith("dev.")]:
+        del sys.modules[name]
+
+
+def dev(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(ROOT / "dev"), *arguments], capture_output=True, text=True, timeout=60, **more)
+
+
+def test_alone_it_lists_its_commands() -> None:
+    done = dev()
+    assert done.returncode == 0
+    for command in ("demo", "test [-k NAME]", "check", "bench [--check]", "setup", "clean"):
+        assert f"\n  {command}" in done.stdout
+
+
+def test_an_unknown_command_is_refused_with_those_there_are() -> None:
+    done = dev("demmo")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "'demmo'" in done.stderr
+    assert "demo" in done.stderr
+
+
+def test_it_works_through_a_link_and_from_another_directory(tmp_path: Path) -> None:
+    (tmp_path / "my-dev").symlink_to(ROOT / "dev")
+    done = subprocess.run([tmp_path / "my-dev"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "demo" in done.stdout
+
+
+def test_no_python_is_one_line_with_a_mend(tmp_path: Path) -> None:
+    """Every python of this PATH is too old."""
+    text = (ROOT / "dev").read_text().replace("/usr/bin/python3 /usr/local/bin/python3", "")
+    (tmp_path / "dev").write_text(text)
+    place = tmp_path / "bin"
+    place.mkdir()
+    for name in ("python3", "python3.11", "python3.12", "python3.13", "python3.14", "python"):
+        (place / name).write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 && exit 0\nexit 1\n')
+        (place / name).chmod(0o755)
+    for name in ("dirname", "readlink"):
+        found = shutil.which(name)
+        assert found is not None
+        (place / name).symlink_to(found)
+    done = subprocess.run(
+        ["/bin/sh", str(tmp_path / "dev"), "test"], env={"PATH": str(place)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("FAIL  Python: expected 3.11 or later, found Python 3.9.2. Install it")
+    assert done.stderr.count("\n") == 1
+
+
+def test_this_machine_passes_every_check(tools: dict[str, ModuleType]) -> None:
+    assert tools["preflight"].failures() == []
+
+
+def one_line(text: str | None, *words: str) -> None:
+    assert text is not None
+    assert "\n" not in text
+    for word in words:
+        assert word in text
+
+
+def test_an_old_python(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    one_line(tools["preflight"].python_version(), "expected 3.11 or later, found 3.10.4", "TIDELOG_PYTHON")
+
+
+def test_a_python_without_ensurepip(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ensurepip" else find(name))
+    one_line(tools["preflight"].venv_and_ensurepip(), "without ensurepip", "apt install python3.")
+
+
+def test_links_checked_out_as_files(tools: dict[str, ModuleType], tmp_path: Path) -> None:
+    package = tmp_path / "src" / "tidelog"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "py.typed").touch()
+    one_line(tools["preflight"].links_are_links(tmp_path), "there are no links", "git")
+    (package / "model").symlink_to("../../model")
+    one_line(tools["preflight"].links_are_links(tmp_path), "model", "core.symlinks")
+    (tmp_path / "model").mkdir()
+    assert tools["preflight"].links_are_links(tmp_path) is None
+    (package / "broker").write_text("../../broker")
+    one_line(tools["preflight"].links_are_links(tmp_path), "broker are no links")
+
+
+def test_a_full_disk(tools: dict[str, ModuleType], tmp_path: Path) -> None:
+    one_line(tools["preflight"].free_disk(tmp_path, 10**18), "MB free at", "Free some")
+
+
+def test_a_directory_that_cannot_be_written(tools: dict[str, ModuleType], tmp_path: Path) -> None:
+    one_line(tools["preflight"].writable(tmp_path / "not there"), "cannot be written", "Clone to")
+
+
+def test_a_path_that_no_environment_can_have(tools: dict[str, ModuleType]) -> None:
+    one_line(tools["preflight"].usable_path(Path("/home/me/a:b")), "Rename")
+
+
+def test_setup_resumes_after_a_failure_and_does_nothing_twice(
+    tools: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = tools["environment"]
+    done: list[str] = []
+    broken = [True]
+    inputs: dict[str, list[object]] = {"first": [1], "second": [1]}
+
+    def second() -> None:
+        if broken[0]:
+            raise environment.StepFailed("no network")
+        done.append("second")
+
+    def first() -> None:
+        done.append("first")
+
+    steps = {
+        "first": environment._Step("first", "the first step", first, lambda: inputs["first"]),
+        "second": environment._Step("second", "the second step", second, lambda: inputs["second"]),
+    }
+    monkeypatch.setattr(environment, "_STEPS", steps)
+    monkeypatch.setattr(environment, "STAMPS", tmp_path / "stamps")
+    monkeypatch.setattr(environment, "CACHE", tmp_path)
+    monkeypatch.setattr(environment, "LOG", tmp_path / "setup.log")
+    with pytest.raises(environment.StepFailed, match="the second step: no network"):
+        environment.ensure(["first", "second"])
+    broken[0] = False
+    environment.ensure(["first", "second"])
+    assert done == ["first", "second"]
+    assert "the first step" in capsys.readouterr().out
+    environment.ensure(["first", "second"])
+    assert done == ["first", "second"]
+    assert capsys.readouterr().out == ""
+    inputs["second"] = [2]  # a requirement changed
+    environment.ensure(["first", "second"])
+    assert done == ["first", "second", "second"]
+
+
+def test_stale_generated_code_is_found(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = tools["checks"]
+    assert checks.generated_code_is_fresh() is None
+    generate = checks.generate
+
+    def with_another_field(into: Path) -> str | None:
+        found: str | None = generate(into)
+        path = into / "tidelog/proto/v1/api_pb2.pyi"
+        path.write_text(path.read_text() + "surprise: int\n")
+        return found
+
+    monkeypatch.setattr(checks, "generate", with_another_field)
+    trouble = checks.generated_code_is_fresh()
+    assert trouble is not None
+    assert "api_pb2.pyi" in trouble
+    assert "./dev generate" in trouble
+
+
+def test_a_failed_check_fails_the_command(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tools["checks"], "CHECKS", (("first", lambda: None), ("second", lambda: "line 1 is long")))
+    assert tools["commands"]._check(["--no-tests"]) == 1
+    out = capsys.readouterr().out
+    assert "ok    first" in out
+    assert "FAIL  second" in out
+    assert "line 1 is long" in out
+
+
+def test_every_pin_is_a_version_alone() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines
+    assert [line for line in lines if line.count("==") != 1 or "/" in line or "@" in line] == []
