@@ -1,0 +1,217 @@
+"""What runs the Raft engine: a thread of its own in a node, the event loop itself in the simulation.
+
+Both take inputs from the event loop and hand batches of effects back to it, in order. The thread sleeps
+until the engine's next deadline or the next input; there is no tick. Whatever arrived while it was in
+an fsync goes into the next step together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from tidelog.metadata_quorum import raft_events as ev
+from tidelog.metadata_quorum.raft_engine import RaftEngine
+
+Deliver = Callable[[list[ev.Effect]], None]
+"""Called on the event loop with the effects of a step."""
+Fail = Callable[[BaseException], None]
+"""Called on the event loop, once, when the engine has failed; nothing is delivered afterwards."""
+
+
+class EngineDriver(Protocol):
+    """Runs one engine. All methods are called on the event loop."""
+
+    async def start(self) -> None:
+        """Open the engine and run its first step. Raises what opening it raises."""
+
+    def submit(self, given: ev.EngineInput) -> None:
+        """Hand in an input. Ignored once the driver is stopping."""
+
+    @property
+    def backlog(self) -> int:
+        """Inputs that no step has taken yet."""
+
+    async def stop(self, *, clean: bool) -> None:
+        """End after the running step; when not ``clean``, as if killed: nothing more is written."""
+
+
+def run_step(engine: RaftEngine, inputs: list[ev.EngineInput], now: float) -> Iterator[list[ev.Effect]]:
+    """Run what was handed in as one or two steps: proposals last.
+
+    A commit that an acknowledgement in the same batch completes need not wait until new proposals are synced.
+    """
+    proposals: list[ev.EngineInput] = [each for each in inputs if isinstance(each, ev.Propose)]
+    if not proposals or len(proposals) == len(inputs):
+        yield engine.step(inputs, now)
+    else:
+        yield engine.step([each for each in inputs if not isinstance(each, ev.Propose)], now)
+        yield engine.step(proposals, now)
+
+
+class InlineDriver:
+    """Steps on the event loop itself: deterministic under a virtual clock."""
+
+    def __init__(self, open_engine: Callable[[float], RaftEngine], deliver: Deliver, fail: Fail) -> None:
+        self._open_engine = open_engine
+        self._deliver = deliver
+        self._fail = fail
+        self._engine: RaftEngine | None = None
+        self._inputs: deque[ev.EngineInput] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+
+    @property
+    def backlog(self) -> int:
+        return len(self._inputs)
+
+    async def start(self) -> None:
+        self._engine = self._open_engine(asyncio.get_running_loop().time())
+        self._step()
+
+    def submit(self, given: ev.EngineInput) -> None:
+        if self._engine is None:
+            return
+        self._inputs.append(given)
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._step)
+
+    async def stop(self, *, clean: bool) -> None:
+        self._cancel()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close(clean=clean)
+
+    def _cancel(self) -> None:
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._soon = None
+
+    def _step(self) -> None:
+        self._cancel()
+        engine = self._engine
+        if engine is None:
+            return
+        loop = asyncio.get_running_loop()
+        inputs = list(self._inputs)
+        self._inputs.clear()
+        try:
+            for effects in run_step(engine, inputs, loop.time()):
+                self._deliver(effects)
+            due = engine.deadline()
+        except Exception as error:
+            self._engine = None
+            self._fail(error)
+            return
+        if self._engine is None or self._soon is not None:
+            return
+        now = loop.time()
+        if due <= now:
+            self._soon = loop.call_soon(self._step)
+        elif due != float("inf"):
+            self._timer = loop.call_at(due, self._step)
+
+
+class ThreadDriver:
+    """Steps in a thread, so that a slow disk never holds up the event loop."""
+
+    def __init__(self, name: str, open_engine: Callable[[float], RaftEngine], deliver: Deliver, fail: Fail) -> None:
+        self._open_engine = open_engine
+        self._deliver = deliver
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._condition = threading.Condition(threading.Lock())
+        self._inputs: list[ev.EngineInput] = []
+        self._ending: bool | None = None
+        """``None`` while running, then whether to close cleanly."""
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def backlog(self) -> int:
+        return len(self._inputs)
+
+    async def start(self) -> None:
+        self._thread.start()
+        await asyncio.shield(self._opened)
+
+    def submit(self, given: ev.EngineInput) -> None:
+        with self._condition:
+            if self._ending is None:
+                self._inputs.append(given)
+                self._condition.notify()
+
+    async def stop(self, *, clean: bool) -> None:
+        if self._thread.ident is None:
+            return
+        with self._condition:
+            if self._ending is None:
+                self._ending = clean
+            self._condition.notify()
+        await asyncio.shield(self._ended)
+        self._thread.join()
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            engine = self._open_engine(self._clock())
+        except BaseException as error:
+            self._on_loop(_fail_future, self._opened, error)
+            self._on_loop(_finish_future, self._ended)
+            return
+        failed = False
+        try:
+            self._steps(engine, [])
+            self._on_loop(_finish_future, self._opened)
+            while (inputs := self._next_inputs(engine.deadline())) is not None:
+                self._steps(engine, inputs)
+        except BaseException as error:
+            self._on_loop(_fail_future, self._opened, error)
+            failed = True
+            self._on_loop(self._fail, error)
+        try:
+            engine.close(clean=bool(self._ending) and not failed)
+        except Exception as error:
+            self._on_loop(self._fail, error)
+        self._on_loop(_finish_future, self._ended)
+
+    def _steps(self, engine: RaftEngine, inputs: list[ev.EngineInput]) -> None:
+        for effects in run_step(engine, inputs, self._clock()):
+            if effects:
+                self._on_loop(self._deliver, effects)
+
+    def _next_inputs(self, due: float) -> list[ev.EngineInput] | None:
+        """Wait for input or until ``due``; ``None`` when the driver is ending."""
+        with self._condition:
+            while not self._inputs and self._ending is None:
+                wait = due - self._clock()
+                if wait <= 0:
+                    break
+                self._condition.wait(min(wait, threading.TIMEOUT_MAX))
+            if self._ending is not None:
+                return None
+            inputs, self._inputs = self._inputs, []
+            return inputs
+
+    def _on_loop(self, action: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action, *arguments)
+        except RuntimeError:
+            self._ending = False  # the loop is closed: nobody is left to tell
+
+
+def _finish_future(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail_future(future: asyncio.Future[None], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

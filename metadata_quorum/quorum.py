@@ -1,0 +1,321 @@
+"""The quorum's seam: propose, hear what is committed, know who leads.
+
+Everything here runs on the event loop. The Raft engine runs behind it, in a thread of its own or, for
+the simulation, on the loop (:mod:`tidelog.metadata_quorum.engine_driver`). A metadata offset is a Raft
+index, an epoch is a Raft term; offsets begin at :data:`FIRST_OFFSET`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Final, assert_never
+
+from tidelog.metadata_quorum import raft_events as ev
+from tidelog.metadata_quorum.committed_log import CommittedEntry, CommittedLog, SnapshotNeeded
+from tidelog.metadata_quorum.engine_driver import EngineDriver, InlineDriver, ThreadDriver
+from tidelog.metadata_quorum.quorum_files import QuorumFiles, QuorumLock
+from tidelog.metadata_quorum.quorum_types import (
+    PROPOSAL_BYTES_MAX,
+    NotLeading,
+    OutcomeUnknown,
+    QuorumBusy,
+    QuorumConfigurationError,
+    QuorumIdentity,
+    QuorumListener,
+    QuorumTiming,
+)
+from tidelog.metadata_quorum.raft_engine import RaftEngine
+from tidelog.metadata_quorum.raft_storage import lock_directory, open_engine
+from tidelog.metadata_quorum.raft_transport import RaftLinks
+from tidelog.model.ids import ControllerEpoch, NodeId, Offset
+from tidelog.proto import raft_messages as rm
+from tidelog.proto.network import Address, Network, SessionFactory
+
+PROPOSALS_UNDER_WAY_MAX: Final = 4096
+
+log = logging.getLogger(__name__)
+
+
+class Quorum:
+    """One voter.
+
+    :param voters: every voter's id and controller listener, this node's among them; fixed for the
+        life of the cluster.
+    :param directory: where journal and snapshot lie; used by one process at a time.
+    :param rng: seeds the random timeouts; a simulation hands in its own.
+    :param threaded: whether the engine has a thread of its own.
+    :param on_fatal: called once when the node must stop: a disk error, a broken invariant, a listener
+        that raised. Nothing is delivered to the listener afterwards.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        node_id: NodeId,
+        voters: Mapping[NodeId, Address],
+        directory: Path,
+        files: QuorumFiles,
+        network: Network,
+        rng: random.Random,
+        listener: QuorumListener,
+        on_fatal: Callable[[BaseException], None],
+        timing: QuorumTiming | None = None,
+        threaded: bool = True,
+    ) -> None:
+        """Raises ``ValueError`` where ``node_id`` is not a voter. Touches neither disk nor network."""
+        self.identity = QuorumIdentity(cluster_id, node_id, tuple(sorted(voters)))
+        self._directory = directory
+        self._files = files
+        self._listener = listener
+        self._on_fatal = on_fatal
+        self._timing = timing or QuorumTiming()
+        self._threaded = threaded
+        self._engine_rng = random.Random(rng.random())
+        self._driver: EngineDriver | None = None
+        self._links = RaftLinks(
+            self.identity,
+            voters,
+            network,
+            self._timing,
+            random.Random(rng.random()),
+            self._submit,
+            lambda: self._driver.backlog if self._driver is not None else 0,
+        )
+        self._lock: QuorumLock | None = None
+        self._tickets = count(1)
+        self._pending: dict[int, asyncio.Future[Offset]] = {}
+        self._committed = CommittedLog()
+        self._leader: NodeId | None = None
+        self._epoch = ControllerEpoch(0)
+        self._leading: ControllerEpoch | None = None
+        self._barrier: asyncio.Future[Offset] | None = None
+        self._failed = False
+        self._stopped = False
+        self._snapshot_offset = Offset(1)
+
+    # --- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover from disk, tell the listener what is known, begin to take part.
+
+        Raises
+        :class:`QuorumConfigurationError`, :class:`QuorumDamaged`, :class:`QuorumFailure`, ``OSError``.
+        """
+        if self._driver is not None:
+            raise RuntimeError("a quorum is started once")
+        self._lock = lock_directory(self._files, self._directory)
+        driver: EngineDriver
+        if self._threaded:
+            name = f"quorum-{self.identity.node_id}"
+            driver = ThreadDriver(name, self._open_engine, self._deliver, self._fail)
+        else:
+            driver = InlineDriver(self._open_engine, self._deliver, self._fail)
+        self._driver = driver
+        try:
+            await driver.start()
+        except BaseException:
+            self._lock.close()
+            raise
+        self._links.start()
+
+    async def stop(self) -> None:
+        """Leave in good order: what is proposed and not settled fails with :class:`OutcomeUnknown`."""
+        await self._end(clean=True)
+
+    async def kill(self) -> None:
+        """End as if the process were killed: nothing more is written. For tests."""
+        await self._end(clean=False)
+
+    async def _end(self, *, clean: bool) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        self._abandon(OutcomeUnknown("this node is stopping"))
+        await self._links.stop()
+        if self._driver is not None:
+            await self._driver.stop(clean=clean)
+        if self._lock is not None:
+            self._lock.close()
+
+    def _submit(self, given: ev.EngineInput) -> None:
+        if self._driver is not None:
+            self._driver.submit(given)
+
+    def _open_engine(self, now: float) -> RaftEngine:
+        return open_engine(self._files, self._directory, self.identity, self._timing, self._engine_rng, now)
+
+    # --- what a controller asks --------------------------------------------------------------------
+
+    def propose(self, payload: bytes, epoch: ControllerEpoch) -> asyncio.Future[Offset]:
+        """Propose a command that was decided under ``epoch``; proposals keep the order of the calls.
+
+        The future yields the command's offset once it is committed and the listener has heard it. It
+        fails with :class:`NotLeading` (not done, never will be) or :class:`OutcomeUnknown`.
+
+        Raises :class:`QuorumBusy` beyond :data:`PROPOSALS_UNDER_WAY_MAX`, ``ValueError`` for a payload
+        that is empty or larger than :data:`PROPOSAL_BYTES_MAX`.
+        """
+        if not 0 < len(payload) <= PROPOSAL_BYTES_MAX:
+            raise ValueError(f"expected a payload of 1 to {PROPOSAL_BYTES_MAX} bytes, found {len(payload)}")
+        return self._propose(payload, epoch)
+
+    def _propose(self, payload: bytes, epoch: ControllerEpoch) -> asyncio.Future[Offset]:
+        future: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
+        if self._driver is None or self._stopped or self._failed or self._leading != epoch:
+            future.set_exception(NotLeading(self._not_leading_text(epoch)))
+            return future
+        if len(self._pending) >= PROPOSALS_UNDER_WAY_MAX:
+            raise QuorumBusy(f"expected at most {PROPOSALS_UNDER_WAY_MAX} proposals under way")
+        ticket = next(self._tickets)
+        self._pending[ticket] = future
+        self._driver.submit(ev.Propose(ticket, epoch, payload))
+        return future
+
+    async def barrier(self) -> Offset:
+        """Return an offset that is not before anything committed, anywhere, when this was called.
+
+        The listener has heard everything up to it. It commits an empty entry (H11); callers that wait
+        together share one. Raises :class:`NotLeading` or :class:`OutcomeUnknown`.
+        """
+        under_way = self._barrier
+        if under_way is not None and not under_way.done():
+            await asyncio.wait((under_way,))  # it may have been proposed before something that we must see
+        if self._barrier is None or self._barrier.done():
+            self._barrier = self._propose(b"", self._leading if self._leading is not None else ControllerEpoch(-1))
+        return await asyncio.shield(self._barrier)
+
+    def leader(self) -> tuple[NodeId | None, ControllerEpoch]:
+        """The leader that this node knows of, and the latest epoch that it has seen."""
+        return self._leader, self._epoch
+
+    @property
+    def leading(self) -> ControllerEpoch | None:
+        """The epoch under which this node leads, since ``on_leading`` and until ``on_resigned``."""
+        return self._leading
+
+    @property
+    def commit_offset(self) -> Offset:
+        """The last offset that the listener has heard; 1 before any."""
+        return Offset(self._committed.end - 1)
+
+    @property
+    def snapshot_offset(self) -> Offset:
+        """The last offset that a durable snapshot of this node covers; 1 before any."""
+        return self._snapshot_offset
+
+    def compact(self, offset: Offset, epoch: ControllerEpoch, snapshot: bytes) -> None:
+        """Write a snapshot of the state at an offset that the listener has heard, and cut the journal.
+
+        Done by the engine in the background. Ignored where a later snapshot is there already.
+        """
+        if offset > self.commit_offset:
+            raise ValueError(f"expected a snapshot of at most offset {self.commit_offset}, found {offset}")
+        if self._driver is not None:
+            self._driver.submit(ev.Compact(offset, epoch, snapshot))
+
+    def entries(
+        self, from_offset: Offset, last_epoch: ControllerEpoch, bytes_max: int
+    ) -> tuple[CommittedEntry, ...] | SnapshotNeeded:
+        """Committed entries for a broker that has everything before ``from_offset``.
+
+        ``last_epoch`` is the epoch of its last entry. An asker that has nothing says offset 0. At
+        least one entry is returned if there is any, whatever its size.
+        """
+        return self._committed.read(from_offset, last_epoch, bytes_max)
+
+    @property
+    def raft_session(self) -> SessionFactory:
+        """What the controller listener serves for :attr:`StreamKind.RAFT`; peers wait until :meth:`start`."""
+        return self._links.session
+
+    # --- what the engine did -------------------------------------------------------------------------
+
+    def _deliver(self, effects: list[ev.Effect]) -> None:
+        if self._failed or self._stopped:
+            return
+        try:
+            for effect in effects:
+                self._execute(effect)
+        except Exception as error:
+            self._fail(error)
+
+    def _execute(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(peer, message):
+                self._links.send(peer, rm.encode_message(message))
+            case ev.Committed(index, term, payload):
+                entry = CommittedEntry(Offset(index), ControllerEpoch(term), payload)
+                self._committed.append(entry)
+                self._listener.on_commit(entry.offset, entry.epoch, payload)
+            case ev.ProposalEnded(ticket, outcome, index):
+                self._settle(ticket, outcome, Offset(index))
+            case ev.Loaded(index, term, state):
+                self._committed.restart(Offset(index), ControllerEpoch(term))
+                self._snapshot_offset = Offset(index)
+                self._listener.on_load(Offset(index), ControllerEpoch(term), state)
+            case ev.Leading(term):
+                self._leading = ControllerEpoch(term)
+                self._listener.on_leading(self._leading)
+            case ev.Resigned(term):
+                self._leading = None
+                self._listener.on_resigned(ControllerEpoch(term))
+            case ev.LeaderChanged(leader, term):
+                self._leader, self._epoch = leader, ControllerEpoch(term)
+                self._listener.on_leader_change(leader, self._epoch)
+            case ev.Compacted(index, first_index):
+                self._snapshot_offset = Offset(index)
+                self._committed.trim_before(Offset(first_index))
+            case _:
+                assert_never(effect)
+
+    def _settle(self, ticket: int, outcome: ev.ProposalOutcome, offset: Offset) -> None:
+        future = self._pending.pop(ticket)
+        if future.done():
+            return
+        match outcome:
+            case ev.ProposalOutcome.COMMITTED:
+                future.set_result(offset)
+            case ev.ProposalOutcome.NOT_LEADING:
+                future.set_exception(NotLeading(self._not_leading_text(None)))
+            case ev.ProposalOutcome.UNKNOWN:
+                future.set_exception(OutcomeUnknown("leadership ended before the proposal was settled"))
+            case ev.ProposalOutcome.BUSY:
+                future.set_exception(QuorumBusy("the engine's queue of proposals is full"))
+            case _:
+                assert_never(outcome)
+
+    def _not_leading_text(self, epoch: ControllerEpoch | None) -> str:
+        under = "" if epoch is None else f" under epoch {epoch}"
+        leader = "none known" if self._leader is None else f"node {self._leader}"
+        return f"node {self.identity.node_id} does not lead{under}: leader is {leader}, epoch {self._epoch}"
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed or self._stopped:
+            return
+        self._failed = True
+        log.critical("the quorum of node %d stops: %s", self.identity.node_id, error, exc_info=error)
+        self._abandon(OutcomeUnknown(f"the quorum stopped: {error}"))
+        self._on_fatal(error)
+
+    def _abandon(self, reason: OutcomeUnknown) -> None:
+        pending, self._pending = self._pending, {}
+        self._leading = None
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(reason)
+                future.exception()  # nobody may be waiting any more; the loss is not worth a warning
+
+
+__all__ = [
+    "PROPOSALS_UNDER_WAY_MAX",
+    "CommittedEntry",
+    "Quorum",
+    "QuorumConfigurationError",
+    "SnapshotNeeded",
+]

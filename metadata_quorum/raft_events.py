@@ -1,0 +1,135 @@
+"""What goes into a step of the Raft engine and what comes out of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidelog.model.ids import NodeId
+from tidelog.proto.raft_messages import RaftMessage
+
+# --- in -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Messages of one peer, in the order in which it sent them."""
+
+    peer: NodeId
+    messages: tuple[RaftMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The stream to a peer stands: what is sent may arrive."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The stream to a peer broke: what was sent last may be lost."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSuspected:
+    """The stream from a peer broke: worth asking the others whether they still hear it."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """A command decided under ``epoch``; its outcome names the ticket."""
+
+    ticket: int
+    epoch: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """``state`` is everything up to and with the entry at ``index``, which has ``term``."""
+
+    index: int
+    term: int
+    state: bytes
+
+
+EngineInput: TypeAlias = Received | LinkUp | LinkDown | PeerSuspected | Propose | Compact
+
+# --- out ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message for a peer. Everything it speaks of is durable."""
+
+    peer: NodeId
+    message: RaftMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A snapshot replaces all state."""
+
+    index: int
+    term: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The next committed entry; an empty payload if it carries no valid command."""
+
+    index: int
+    term: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    leader: NodeId | None
+    term: int
+
+
+class ProposalOutcome(enum.Enum):
+    COMMITTED = "committed"
+    NOT_LEADING = "not leading"
+    """Never was and never will be committed."""
+    UNKNOWN = "unknown"
+    BUSY = "busy"
+    """The queue was full; never entered the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEnded:
+    """``index`` is that of the entry if it was committed, else -1."""
+
+    ticket: int
+    outcome: ProposalOutcome
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The snapshot at ``index`` is durable; the journal begins at ``first_index`` now."""
+
+    index: int
+    first_index: int
+
+
+Effect: TypeAlias = Send | Loaded | Committed | Leading | Resigned | LeaderChanged | ProposalEnded | Compacted

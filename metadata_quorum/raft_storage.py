@@ -1,0 +1,61 @@
+"""Opening a voter's directory: the lock, and journal and snapshot that belong together."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Final
+
+from tidelog.metadata_quorum.quorum_files import QuorumFiles, QuorumLock
+from tidelog.metadata_quorum.quorum_types import (
+    QuorumConfigurationError,
+    QuorumDamaged,
+    QuorumIdentity,
+    QuorumTiming,
+)
+from tidelog.metadata_quorum.raft_engine import RaftEngine
+from tidelog.metadata_quorum.raft_journal import JOURNAL_NAME, RaftJournal
+from tidelog.metadata_quorum.raft_snapshot import SnapshotStore
+
+LOCK_NAME: Final = "quorum.lock"
+
+
+def lock_directory(files: QuorumFiles, directory: Path) -> QuorumLock:
+    """Make the directory if need be and take it for this process.
+
+    Raises :class:`QuorumConfigurationError` where another process has it.
+    """
+    files.makedirs(directory)
+    try:
+        return files.lock(directory / LOCK_NAME)
+    except BlockingIOError:
+        raise QuorumConfigurationError(
+            f"{directory}: expected a quorum directory of our own, found it in use by another process"
+        ) from None
+
+
+def open_engine(
+    files: QuorumFiles,
+    directory: Path,
+    identity: QuorumIdentity,
+    timing: QuorumTiming,
+    rng: random.Random,
+    now: float,
+) -> RaftEngine:
+    """Recover an engine from its directory, which it makes if need be.
+
+    Raises :class:`QuorumConfigurationError`, :class:`QuorumDamaged`, :class:`QuorumFailure`, ``OSError``.
+    """
+    files.makedirs(directory)
+    snapshots = SnapshotStore(files, directory, identity.cluster_id)
+    if files.exists(snapshots.path) and not files.exists(directory / JOURNAL_NAME):
+        raise QuorumDamaged(
+            f"{directory / JOURNAL_NAME}: missing, though {snapshots.path} is there: without the votes that it "
+            "held this voter could vote twice. Restore it"
+        )
+    journal = RaftJournal(files, directory, identity)
+    try:
+        return RaftEngine(identity, journal, snapshots, timing, rng, now)
+    except BaseException:
+        journal.close(clean=False)
+        raise

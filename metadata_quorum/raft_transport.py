@@ -1,0 +1,274 @@
+"""Raft messages between controllers over our own frame streams (H7).
+
+Each controller opens one stream of :attr:`StreamKind.RAFT` to each other voter and only sends on it;
+what it receives comes on the streams that the others opened. A stream begins with a hello that both
+sides check: cluster, quorum, who is speaking to whom. Mutual TLS will come with the carrier; nothing
+here depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from tidelog.metadata_quorum import raft_events as ev
+from tidelog.metadata_quorum.quorum_types import QuorumIdentity, QuorumTiming
+from tidelog.model.ids import NodeId
+from tidelog.proto import raft_messages as rm
+from tidelog.proto.network import Address, BadFrame, CallContext, Connection, ConnectionLost, Frame, Network, StreamKind
+
+QUEUED_MESSAGES_MAX: Final = 1024
+QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Beyond either bound messages to a peer are dropped; Raft sends again what mattered."""
+FRAME_BYTES: Final = 1024 * 1024
+"""Messages are put into one frame until it has so many bytes."""
+BACKLOG_MAX: Final = 1024
+"""Inputs that the engine has not taken; beyond it incoming streams are not read."""
+_OPEN_TIMEOUT_S: Final = 5.0
+_HELD_READ_S: Final = 0.002
+
+log = logging.getLogger(__name__)
+
+Submit = Callable[[ev.EngineInput], None]
+
+
+class OutgoingLink:
+    """The stream to one peer: connects, says hello, sends what is queued, connects again."""
+
+    def __init__(
+        self,
+        identity: QuorumIdentity,
+        peer: NodeId,
+        connection: Connection,
+        timing: QuorumTiming,
+        rng: random.Random,
+        submit: Submit,
+    ) -> None:
+        self._identity = identity
+        self._peer = peer
+        self._connection = connection
+        self._timing = timing
+        self._rng = rng
+        self._submit = submit
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._up = False
+        self._told = ""
+        self.dropped = 0
+        """Messages that were not sent because the queue was full."""
+
+    def send(self, message: bytes) -> None:
+        """Queue one message; dropped while there is no stream or no room."""
+        if not self._up:
+            return
+        if len(self._queue) >= QUEUED_MESSAGES_MAX or self._queued_bytes >= QUEUED_BYTES_MAX:
+            self.dropped += 1
+            return
+        self._queue.append(message)
+        self._queued_bytes += len(message)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the stream up until cancelled."""
+        wait = self._timing.reconnect_min_s
+        try:
+            while True:
+                if await self._serve_once():
+                    wait = self._timing.reconnect_min_s
+                await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
+                wait = min(wait * 2, self._timing.reconnect_max_s)
+        finally:
+            await self._connection.close()
+
+    async def _serve_once(self) -> bool:
+        """Open one stream and use it until it ends; returns whether the peer welcomed us."""
+        try:
+            stream = await self._connection.open(StreamKind.RAFT, timeout_s=_OPEN_TIMEOUT_S)
+        except (ConnectionLost, TimeoutError) as error:
+            log.debug("no Raft stream to node %d: %s", self._peer, error)
+            return False
+        welcomed = False
+        try:
+            hello = rm.Hello(
+                rm.PROTOCOL_VERSION,
+                self._identity.cluster_id,
+                self._identity.node_id,
+                self._peer,
+                self._identity.voters,
+            )
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
+                await stream.send([rm.encode_hello(hello)])
+                answer = rm.decode_hello_answer(await stream.receive())
+            if answer.refusal:
+                self._say_refused(answer.refusal)
+                return False
+            welcomed = True
+            self._told = ""
+            self._open_queue()
+            ended = asyncio.ensure_future(stream.receive())
+            sender = asyncio.ensure_future(self._send_queued(stream.send))
+            try:
+                await asyncio.wait((ended, sender), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await _cancel(ended, sender)
+        except (ConnectionLost, TimeoutError, BadFrame) as error:
+            log.debug("Raft stream to node %d ended: %s", self._peer, error)
+        finally:
+            self._close_queue()
+            stream.close()
+        return welcomed
+
+    async def _send_queued(self, send: Callable[[Frame], Awaitable[None]]) -> None:
+        while True:
+            while self._queue:
+                messages = [self._queue.popleft()]
+                size = len(messages[0])
+                while self._queue and size + len(self._queue[0]) <= FRAME_BYTES:
+                    messages.append(self._queue.popleft())
+                    size += len(messages[-1])
+                self._queued_bytes -= size
+                await send(rm.join_messages(messages))
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _open_queue(self) -> None:
+        self._up = True
+        self._submit(ev.LinkUp(self._peer))
+
+    def _close_queue(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self._up:
+            self._up = False
+            self._submit(ev.LinkDown(self._peer))
+
+    def _say_refused(self, refusal: str) -> None:
+        """Log a refusal once, not at each attempt."""
+        if refusal != self._told:
+            self._told = refusal
+            log.error("node %d at %s refuses our Raft stream: %s", self._peer, self._connection.address, refusal)
+
+
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception) and not isinstance(outcome, (ConnectionLost, BadFrame)):
+            raise outcome
+
+
+class RaftLinks:
+    """All streams of one controller: those it opens, and the sessions that serve the others'."""
+
+    def __init__(
+        self,
+        identity: QuorumIdentity,
+        voters: Mapping[NodeId, Address],
+        network: Network,
+        timing: QuorumTiming,
+        rng: random.Random,
+        submit: Submit,
+        backlog: Callable[[], int],
+    ) -> None:
+        self.identity = identity
+        self._submit = submit
+        self._backlog = backlog
+        self._links = {
+            peer: OutgoingLink(identity, peer, network.connect(address), timing, random.Random(rng.random()), submit)
+            for peer, address in voters.items()
+            if peer != identity.node_id
+        }
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sessions: dict[NodeId, RaftSession] = {}
+        self._accepting = asyncio.Event()
+
+    def start(self) -> None:
+        self._accepting.set()
+        self._tasks = [asyncio.ensure_future(link.run()) for link in self._links.values()]
+
+    async def stop(self) -> None:
+        self._accepting.clear()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send(self, peer: NodeId, message: bytes) -> None:
+        self._links[peer].send(message)
+
+    def session(self, context: CallContext) -> RaftSession:
+        """Serve a stream that another controller opened. A :data:`SessionFactory`."""
+        return RaftSession(self, context)
+
+    def refusal_of(self, hello: rm.Hello) -> str:
+        """Say why a hello is refused; empty if it is welcome."""
+        mine = self.identity
+        expected_found = (
+            ("Raft stream version", rm.PROTOCOL_VERSION, hello.version),
+            ("cluster", mine.cluster_id, hello.cluster_id),
+            ("a stream to node", mine.node_id, hello.peer_id),
+            ("voters", list(mine.voters), list(hello.voters)),
+        )
+        for what, expected, found in expected_found:
+            if expected != found:
+                return f"expected {what} {expected}, found {found}"
+        if hello.node_id not in self._links:
+            return f"expected a stream from one of the other voters {sorted(self._links)}, found node {hello.node_id}"
+        return ""
+
+    async def welcome(self, peer: NodeId, session: RaftSession) -> None:
+        """Hear this stream of the peer and no older one; waits until the engine runs."""
+        await self._accepting.wait()
+        self._sessions[peer] = session
+
+    def receive(self, peer: NodeId, session: RaftSession, messages: list[rm.RaftMessage]) -> None:
+        if self._accepting.is_set() and self._sessions.get(peer) is session:  # an older stream of the peer is not heard
+            self._submit(ev.Received(peer, tuple(messages)))
+
+    def closed(self, peer: NodeId, session: RaftSession) -> None:
+        if self._sessions.get(peer) is session:
+            del self._sessions[peer]
+            if self._accepting.is_set():
+                self._submit(ev.PeerSuspected(peer))
+
+    def hold(self) -> Awaitable[None] | None:
+        return asyncio.sleep(_HELD_READ_S) if self._backlog() >= BACKLOG_MAX else None
+
+
+class RaftSession:
+    """The serving end of one stream."""
+
+    def __init__(self, links: RaftLinks, context: CallContext) -> None:
+        self._links = links
+        self._context = context
+        self._peer: NodeId | None = None
+
+    def on_frame(self, frame: memoryview) -> Awaitable[Frame] | None:
+        if self._peer is None:
+            return self._answer(rm.decode_hello(frame))
+        self._links.receive(self._peer, self, rm.decode_frame(frame))
+        return None
+
+    async def _answer(self, hello: rm.Hello) -> Frame:
+        refusal = self._links.refusal_of(hello)
+        if refusal:
+            log.warning("refused a Raft stream from %s: %s", self._context.peer, refusal)
+        else:
+            await self._links.welcome(hello.node_id, self)
+            self._peer = hello.node_id
+        return [rm.encode_hello_answer(rm.HelloAnswer(refusal))]
+
+    def on_close(self) -> None:
+        if self._peer is not None:
+            self._links.closed(self._peer, self)
+
+    def hold(self) -> Awaitable[None] | None:
+        return self._links.hold()
+
+    def on_written(self, frame: Frame) -> None:
+        """Only the answer to the hello is ever written."""
