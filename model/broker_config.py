@@ -99,7 +99,7 @@ class NodeConfig:
         read=parse_voters,
         write=format_items,
     )
-    http_listener: Listener | None = structured(
+    http_listener: Listener | None = structured(  # noqa: RUF009 - a field, like the others
         _HTTP_DEFAULT,
         "Where metrics and health are served; empty for nowhere.",
         read=parse_optional_listener,
@@ -121,7 +121,7 @@ class NodeConfig:
         60_000, "Time in which a starting broker must have registered.", at_least=1
     )
     controller_quorum_election_timeout_ms: int = integer(
-        250, "Shortest time without word from the leader after which a controller stands for election.", at_least=10
+        500, "Shortest time without word from the leader after which a controller stands for election.", at_least=100
     )
     controller_quorum_request_timeout_ms: int = integer(2_000, "Time in which a controller must answer.", at_least=1)
     controller_quorum_retry_backoff_ms: int = integer(20, "Time between two tries to reach a controller.", at_least=0)
@@ -164,7 +164,7 @@ class NodeConfig:
     message_max_bytes: int = integer(
         MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0, update=_CLUSTER_WIDE
     )
-    fetch_max_bytes: int = integer(55 * 2**20, "Most bytes of one fetch answer.", at_least=1024)
+    fetch_max_bytes: int = integer(55 * 2**20, "Most bytes of one fetch answer.", at_least=10024)
     request_timeout_ms: int = integer(30_000, "Time in which another node must answer.", at_least=1)
     socket_request_max_bytes: int = integer(100 * 2**20, "Largest request.", at_least=1)
     queued_max_requests: int = integer(
@@ -513,7 +513,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "log.dir": "Kafka's is /tmp/kafka-logs, which a reboot empties",
     "broker.heartbeat.interval.ms": "2000 in Kafka; leader failover within a second needs it shorter",
     "broker.session.timeout.ms": "9000 in Kafka; leader failover within a second needs it shorter",
-    "controller.quorum.election.timeout.ms": "1000 in Kafka; controller failover within 0.4 s needs it shorter",
+    "controller.quorum.election.timeout.ms": "1000 in Kafka; controller failover within a second needs it shorter",
     "replica.fetch.response.max.bytes": "10 MiB in Kafka; 4 MiB is what one frame of a stream carries",
     "queued.max.request.bytes": "no limit in Kafka; nothing is unbounded here",
     "max.connections": "no limit in Kafka; nothing is unbounded here",

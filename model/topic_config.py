@@ -92,6 +92,12 @@ class TopicConfig:
         made._check_together(values)
         return made
 
+    @classmethod
+    def layered(cls, values: Mapping[str, str], defaults: Self) -> Self:
+        """As :meth:`parse`, for values that were checked one layer at a time: settings of different layers
+        are not judged against each other."""
+        return dataclasses.replace(defaults, **TOPIC_CONFIG_DEF.parse(values)) if values else defaults
+
     def describe(self) -> dict[str, str | None]:
         """Every setting as text, by its Kafka name."""
         return TOPIC_CONFIG_DEF.describe(self)

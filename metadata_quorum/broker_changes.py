@@ -1,0 +1,307 @@
+"""Brokers: registered, alive, fenced, shutting down, with directories that fail.
+
+Source: Kafka's ``ClusterControlManager``, ``BrokerHeartbeatManager`` and ``ReplicationControlManager``;
+KIP-631 (registration, heartbeats), KIP-841 (fenced replicas and shutdown), KIP-858 (directories), KIP-966
+(unclean shutdown). The states of a broker, and what its heartbeat brings:
+
+=====================  ==========================  ======================================================
+state                  heartbeat                   next
+=====================  ==========================  ======================================================
+fenced                 wants to shut down          fenced, should shut down
+fenced                 wants to be fenced          fenced
+fenced                 has applied its own         unfenced; leaderless partitions that it can lead get
+                       registration                a leader
+unfenced               wants to be fenced          fenced: leaves every ISR, its leaderships move
+unfenced               wants to shut down, leads   controlled shutdown: the same, but not fenced yet
+unfenced               wants to shut down          fenced, should shut down
+controlled shutdown    still leads, or an active   controlled shutdown
+                       broker has not seen it
+controlled shutdown    else                        fenced, should shut down
+any but fenced         none for the session time   fenced
+=====================  ==========================  ======================================================
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from tidelog.metadata_quorum.broker_liveness import BrokerLiveness
+from tidelog.metadata_quorum.config_view import ConfigView
+from tidelog.metadata_quorum.decision import Decision, PartitionUpdates, stale_epoch
+from tidelog.metadata_quorum.features import registration_fault
+from tidelog.metadata_quorum.image import BrokerRegistration, MetadataImage, directory_of
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import (
+    LOST_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    BrokerEpoch,
+    DirectoryId,
+    NodeId,
+    Offset,
+    TopicIdPartition,
+    id_text,
+)
+from tidelog.proto.api import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+)
+from tidelog.proto.metadata import (
+    BrokerRegistrationChangeRecord,
+    DirectoryList,
+    MetadataRecord,
+    RegisterBrokerRecord,
+)
+
+LOG_DIRS_MAX = 100
+"""Most log directories of one broker."""
+
+
+class BrokerState(enum.Enum):
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "fenced, should shut down"
+
+
+class BrokerChanges:
+    """Decides about brokers, by one controller's settings."""
+
+    def __init__(self, config: NodeConfig, cluster_id: str, configs: ConfigView) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._configs = configs
+
+    # --- Registration ---
+
+    def register(
+        self, image: MetadataImage, request: RegisterBrokerRequest, *, has_valid_session: bool
+    ) -> Decision[RegisterBrokerResponse]:
+        """Give a broker its epoch. A new incarnation starts fenced and out of every ISR; one that cannot
+        name the epoch it shut down cleanly under is taken out of every ELR as well."""
+        fault = self._registration_fault(image, request, has_valid_session)
+        if fault is not None:
+            return Decision((), fault)
+        existing = image.broker(request.node_id)
+        records: list[MetadataRecord] = []
+        if existing is not None and existing.record.incarnation_id == request.incarnation_id:
+            # The answer to the first request was lost: same incarnation, same epoch.
+            broker_epoch = existing.broker_epoch
+            fenced, shutting_down = existing.fenced, existing.in_controlled_shutdown
+        else:
+            broker_epoch = BrokerEpoch(image.broker_epoch_highest + 1)
+            fenced, shutting_down = True, False
+            clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch
+            records += self._leave(image, request.node_id, request.log_dirs, existing, clean=clean)
+        records.append(
+            RegisterBrokerRecord(
+                node_id=request.node_id,
+                incarnation_id=request.incarnation_id,
+                broker_epoch=broker_epoch,
+                listeners=request.listeners,
+                rack=request.rack,
+                fenced=fenced,
+                in_controlled_shutdown=shutting_down,
+                log_dirs=request.log_dirs,
+                features=request.features,
+            )
+        )
+        return Decision(tuple(records), RegisterBrokerResponse(ErrorCode.NONE, broker_epoch))
+
+    def _registration_fault(
+        self, image: MetadataImage, request: RegisterBrokerRequest, has_valid_session: bool
+    ) -> RegisterBrokerResponse | None:
+        def refused(code: ErrorCode, text: str) -> RegisterBrokerResponse:
+            return RegisterBrokerResponse(code, error_message=text)
+
+        if request.cluster_id != self._cluster_id:
+            return refused(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"expected cluster id {self._cluster_id!r}, found {request.cluster_id!r}",
+            )
+        existing = image.broker(request.node_id)
+        if (
+            existing is not None
+            and existing.record.incarnation_id != request.incarnation_id
+            and not existing.fenced
+            and has_valid_session
+        ):
+            return refused(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"expected a free node id, found {request.node_id}, under which another broker is alive",
+            )
+        text = self._request_fault(image, request)
+        if text is not None:
+            return refused(ErrorCode.INVALID_REGISTRATION, text)
+        text = registration_fault(image, request.features)
+        if text is not None:
+            return refused(ErrorCode.UNSUPPORTED_VERSION, text)
+        return None
+
+    def _request_fault(self, image: MetadataImage, request: RegisterBrokerRequest) -> str | None:
+        if request.node_id < 0:
+            return f"expected a node id of at least 0, found {request.node_id}"
+        if image.broker(request.node_id) is None and len(image.brokers) >= self._config.controller_brokers_max:
+            return (
+                f"expected at most {self._config.controller_brokers_max} brokers (controller.brokers.max), found more"
+            )
+        if len(request.incarnation_id) != 16:
+            return f"expected an incarnation id of 16 bytes, found {len(request.incarnation_id)}"
+        if not request.listeners:
+            return "expected an advertised listener, found none"
+        if not 1 <= len(request.log_dirs) <= LOG_DIRS_MAX:
+            return f"expected 1 to {LOG_DIRS_MAX} log directories, found {len(request.log_dirs)}"
+        if len(set(request.log_dirs)) != len(request.log_dirs):
+            return "expected log directories of different ids, found one twice"
+        for directory in request.log_dirs:
+            if len(directory) != 16 or directory in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY):
+                return f"expected the id of a log directory, found {id_text(directory)}"
+        taken = set(request.log_dirs)
+        for node_id, other in image.brokers.items():
+            if node_id != request.node_id and not taken.isdisjoint(other.log_dirs):
+                return f"expected log directories of its own, found one of broker {node_id}"
+        return None
+
+    def _leave(
+        self,
+        image: MetadataImage,
+        node_id: NodeId,
+        log_dirs: tuple[DirectoryId, ...],
+        existing: BrokerRegistration | None,
+        *,
+        clean: bool,
+    ) -> Iterable[MetadataRecord]:
+        """Take a broker that has been away out of the ISRs, and after an unclean stop out of the ELRs."""
+        updates = PartitionUpdates(image, self._configs)
+        # The only directory was replaced by another: what the log says of its replicas is not so any more.
+        replaced = not clean and len(log_dirs) == 1 and (existing is None or len(existing.log_dirs) <= 1)
+        for at in image.partitions_of(node_id):
+            partition = image.topics[at.topic_id].partitions[at.partition]
+            directory = directory_of(partition, node_id)
+            wiped = replaced and directory != log_dirs[0] and directory != UNASSIGNED_DIRECTORY
+            change = updates.change(
+                at,
+                leaving=node_id,
+                unclean=not clean,
+                wiped=wiped,
+                directory=log_dirs[0] if replaced else None,
+            )
+            if change is not None:
+                yield change
+
+    # --- Heartbeats ---
+
+    def next_state(
+        self, image: MetadataImage, request: BrokerHeartbeatRequest, registered_at: Offset, liveness: BrokerLiveness
+    ) -> BrokerState:
+        """Where a registered broker of the right epoch stands after its heartbeat: the table above."""
+        registration = image.brokers[request.node_id]
+        if registration.fenced:
+            if request.want_shut_down:
+                return BrokerState.SHUTDOWN_NOW
+            caught_up = request.current_metadata_offset >= registered_at
+            return BrokerState.UNFENCED if caught_up and not request.want_fence else BrokerState.FENCED
+        if registration.in_controlled_shutdown:
+            active = [node for node, found in image.brokers.items() if found.active]
+            if image.leads_any(request.node_id) or not liveness.is_seen_by_all(request.node_id, active):
+                return BrokerState.CONTROLLED_SHUTDOWN
+            return BrokerState.SHUTDOWN_NOW
+        if request.want_fence:
+            return BrokerState.SHUTDOWN_NOW if request.want_shut_down else BrokerState.FENCED
+        if request.want_shut_down:
+            leads = image.leads_any(request.node_id)
+            return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
+        return BrokerState.UNFENCED
+
+    def heartbeat(
+        self, image: MetadataImage, request: BrokerHeartbeatRequest, registered_at: Offset, liveness: BrokerLiveness
+    ) -> Decision[BrokerHeartbeatResponse]:
+        """Take a heartbeat. ``registered_at``: offset of the broker's registration, once committed. The caller
+        tells ``liveness`` afterwards."""
+        stale = stale_epoch(image, request.node_id, request.broker_epoch)
+        if stale is not None:
+            return Decision((), BrokerHeartbeatResponse(stale.code, error_message=stale.message))
+        state = self.next_state(image, request, registered_at, liveness)
+        registration = image.brokers[request.node_id]
+        records: list[MetadataRecord] = []
+        match state:
+            case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW if not registration.fenced:
+                records += self.fence(image, request.node_id)
+            case BrokerState.UNFENCED if registration.fenced:
+                records += self.unfence(image, request.node_id)
+            case BrokerState.CONTROLLED_SHUTDOWN if not registration.in_controlled_shutdown:
+                records += self.begin_shutdown(image, request.node_id)
+            case _:
+                pass
+        if request.offline_log_dirs:
+            after = image.apply(records, image.offset, image.epoch) if records else image
+            records += self.directories_offline(after, request.node_id, request.offline_log_dirs)
+        return Decision(
+            tuple(records),
+            BrokerHeartbeatResponse(
+                error=ErrorCode.NONE,
+                is_caught_up=request.current_metadata_offset >= registered_at,
+                is_fenced=state in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW),
+                should_shut_down=state is BrokerState.SHUTDOWN_NOW,
+            ),
+        )
+
+    # --- What follows from a broker's state ---
+
+    def fence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
+        """A broker leaves every ISR, its leaderships move, then it is fenced. The fencing is the last record,
+        so that a controller that finds the change half done sees a silent, unfenced broker and does it again."""
+        return [
+            *self._leave_isrs(image, node_id, image.partitions_of(node_id)),
+            BrokerRegistrationChangeRecord(node_id, image.brokers[node_id].broker_epoch, fenced=True),
+        ]
+
+    def unfence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
+        """A broker may lead again: what has no leader and can be led by it gets one."""
+        updates = PartitionUpdates(image, self._configs)
+        held = image.replicas.get(node_id)
+        leaderless = [] if held is None else sorted(at for at in image.leaderless if at in held)
+        changes = [updates.change(at, joining=node_id) for at in leaderless]
+        record = BrokerRegistrationChangeRecord(node_id, image.brokers[node_id].broker_epoch, fenced=False)
+        return [record, *(change for change in changes if change is not None)]
+
+    def begin_shutdown(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
+        """A broker leaves every ISR and gives up what it leads, while it is still there to serve."""
+        record = BrokerRegistrationChangeRecord(
+            node_id, image.brokers[node_id].broker_epoch, in_controlled_shutdown=True
+        )
+        return [record, *self._leave_isrs(image, node_id, image.partitions_of(node_id))]
+
+    def directories_offline(
+        self, image: MetadataImage, node_id: NodeId, offline: Iterable[DirectoryId]
+    ) -> list[MetadataRecord]:
+        """Directories failed: the replicas on them leave their ISRs."""
+        registration = image.brokers[node_id]
+        failed = set(offline).intersection(registration.log_dirs)
+        if not failed:
+            return []
+        affected = [
+            at
+            for at in image.partitions_of(node_id)
+            if directory_of(image.topics[at.topic_id].partitions[at.partition], node_id) in failed
+        ]
+        working = tuple(directory for directory in registration.log_dirs if directory not in failed)
+        return [
+            *self._leave_isrs(image, node_id, affected),
+            BrokerRegistrationChangeRecord(node_id, registration.broker_epoch, log_dirs=DirectoryList(working)),
+        ]
+
+    def _leave_isrs(
+        self, image: MetadataImage, node_id: NodeId, partitions: Iterable[TopicIdPartition]
+    ) -> Iterable[MetadataRecord]:
+        updates = PartitionUpdates(image, self._configs)
+        for at in partitions:
+            partition = image.topics[at.topic_id].partitions[at.partition]
+            if node_id not in partition.isr and partition.leader != node_id:
+                continue
+            change = updates.change(at, leaving=node_id)
+            if change is not None:
+                yield change

@@ -1,0 +1,91 @@
+"""Who has been heard from, and when: the sessions of brokers. Lives on the active controller only, in memory.
+
+Source: Kafka's ``BrokerHeartbeatManager``. Times are monotonic milliseconds of the active controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.model.ids import NO_OFFSET, NodeId, Offset
+
+
+@dataclass(slots=True)
+class _Session:
+    contact_ms: int
+    fenced: bool
+    metadata_offset: Offset = NO_OFFSET
+    shutdown_offset: Offset = NO_OFFSET
+    """Once every active broker has applied this offset, nobody sends to the broker that is shutting down."""
+
+
+class BrokerLiveness:
+    """The sessions of all registered brokers. A session ends ``session_timeout_ms`` after the last contact."""
+
+    def __init__(self, session_timeout_ms: int) -> None:
+        self._timeout_ms = session_timeout_ms
+        self._sessions: dict[NodeId, _Session] = {}
+
+    def reset(self, unfenced: Iterable[NodeId], fenced: Iterable[NodeId], now_ms: int) -> None:
+        """Forget everything; every broker gets a fresh session: a new controller has heard from nobody yet."""
+        self._sessions = {node: _Session(now_ms, False) for node in unfenced}
+        self._sessions |= {node: _Session(now_ms, True) for node in fenced}
+
+    def register(self, node_id: NodeId, fenced: bool, now_ms: int) -> None:
+        """Begin a new session: a broker, or a new incarnation of one, has registered."""
+        self._sessions[node_id] = _Session(now_ms, fenced)
+
+    def remove(self, node_id: NodeId) -> None:
+        self._sessions.pop(node_id, None)
+
+    def touch(self, node_id: NodeId, fenced: bool, metadata_offset: Offset, now_ms: int) -> None:
+        """A registered broker was heard from and stands so."""
+        session = self._sessions.setdefault(node_id, _Session(now_ms, fenced))
+        session.contact_ms = now_ms
+        session.fenced = fenced
+        session.metadata_offset = metadata_offset
+        if fenced:
+            session.shutdown_offset = NO_OFFSET
+
+    def fence(self, node_id: NodeId) -> None:
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.fenced = True
+            session.shutdown_offset = NO_OFFSET
+
+    def shuts_down_at(self, node_id: NodeId, offset: Offset) -> None:
+        """The controlled shutdown of a broker was committed at ``offset``; only the first time counts."""
+        session = self._sessions.get(node_id)
+        if session is not None and not session.fenced and session.shutdown_offset == NO_OFFSET:
+            session.shutdown_offset = offset
+
+    def has_valid_session(self, node_id: NodeId, now_ms: int) -> bool:
+        """Whether an unfenced broker has been heard from in time. A fenced one has no valid session."""
+        session = self._sessions.get(node_id)
+        return session is not None and not session.fenced and now_ms < session.contact_ms + self._timeout_ms
+
+    def is_seen_by_all(self, node_id: NodeId, active: Iterable[NodeId]) -> bool:
+        """Whether every ``active`` broker knows of the controlled shutdown of ``node_id``."""
+        session = self._sessions.get(node_id)
+        if session is None or session.shutdown_offset == NO_OFFSET:
+            return False
+        return all(
+            other.metadata_offset >= session.shutdown_offset
+            for other in (self._sessions.get(node) for node in active if node != node_id)
+            if other is not None
+        )
+
+    def expired(self, now_ms: int) -> list[NodeId]:
+        """The unfenced brokers whose sessions have ended, longest silence first."""
+        late = [
+            (session.contact_ms, node)
+            for node, session in self._sessions.items()
+            if not session.fenced and now_ms >= session.contact_ms + self._timeout_ms
+        ]
+        return [node for _, node in sorted(late)]
+
+    def next_expiry_ms(self) -> int | None:
+        """When the next session ends if nobody is heard from; ``None`` without an unfenced broker."""
+        contacts = [session.contact_ms for session in self._sessions.values() if not session.fenced]
+        return min(contacts) + self._timeout_ms if contacts else None

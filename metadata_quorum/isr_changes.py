@@ -1,0 +1,164 @@
+"""What leaders and replicas ask for: another ISR, and the directory a replica stands on.
+
+Source: Kafka's ``ReplicationControlManager.alterPartition`` and ``handleAssignReplicasToDirs``; KIP-497
+(partition epoch), KIP-841 (eligible replicas), KIP-903 (broker epochs of ISR members), KIP-858
+(directories).
+"""
+
+from __future__ import annotations
+
+from tidelog.metadata_quorum.config_view import ConfigView
+from tidelog.metadata_quorum.decision import Decision, PartitionUpdates, leader_test, stale_epoch
+from tidelog.metadata_quorum.image import MetadataImage, directory_of
+from tidelog.metadata_quorum.image_change import merged
+from tidelog.metadata_quorum.partition_change import Election, change_partition
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerEpoch, NodeId, TopicIdPartition
+from tidelog.proto.api import (
+    AlteredPartition,
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    IsrMember,
+)
+from tidelog.proto.metadata import MetadataRecord, PartitionRecord
+
+
+def alter_partition(
+    image: MetadataImage, configs: ConfigView, request: AlterPartitionRequest
+) -> Decision[AlterPartitionResponse]:
+    """A leader asks for other ISRs; each partition is changed or refused by itself.
+
+    In order: unknown partition; an epoch newer than the controller's (NOT_CONTROLLER); an older leader
+    epoch (FENCED_LEADER_EPOCH); not the leader (INVALID_REQUEST); an older partition epoch
+    (INVALID_UPDATE_VERSION); a malformed ISR (INVALID_REQUEST); a member that is fenced, shutting down
+    or of another broker epoch (INELIGIBLE_REPLICA).
+    """
+    stale = stale_epoch(image, request.node_id, request.broker_epoch)
+    if stale is not None:
+        return Decision((), AlterPartitionResponse(stale.code))
+    updates = PartitionUpdates(image, configs)
+    records: list[MetadataRecord] = []
+    results: list[AlteredPartition] = []
+    seen: set[TopicIdPartition] = set()
+    for item in request.partitions:
+        at = TopicIdPartition(item.topic_id, item.partition)
+        partition = image.partition(*at)
+        error = ErrorCode.INVALID_REQUEST if at in seen else _fault(image, request.node_id, item, partition)
+        seen.add(at)
+        if partition is None or error is not ErrorCode.NONE:
+            results.append(_result(item, error, partition))
+            continue
+        _, min_isr, election = updates.min_isr_and_election(at)
+        change = change_partition(
+            partition,
+            can_lead=leader_test(image, partition),
+            min_isr=min_isr,
+            election=election,
+            isr=[member.node_id for member in item.new_isr],
+            # A leader asks for an ISR once it has recovered: Kafka's brokers always say RECOVERED here.
+            recovered=True,
+        )
+        if change is None:
+            results.append(_result(item, ErrorCode.NONE, partition))
+            continue
+        records.append(change)
+        after = merged(partition, change)
+        moved = after.leader != request.node_id
+        results.append(_result(item, ErrorCode.NEW_LEADER_ELECTED if moved else ErrorCode.NONE, after))
+    return Decision(tuple(records), AlterPartitionResponse(ErrorCode.NONE, tuple(results)))
+
+
+def _fault(
+    image: MetadataImage, sender: NodeId, item: AlterPartitionItem, partition: PartitionRecord | None
+) -> ErrorCode:
+    if partition is None:
+        known = item.topic_id in image.topics
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
+    if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER
+    if item.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if sender != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if item.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    members = [member.node_id for member in item.new_isr]
+    if len(set(members)) != len(members) or sender not in members or not set(members) <= set(partition.replicas):
+        return ErrorCode.INVALID_REQUEST
+    if not all(_is_eligible(image, member, partition) for member in item.new_isr):
+        return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+def _is_eligible(image: MetadataImage, member: IsrMember, partition: PartitionRecord) -> bool:
+    """Whether a broker may be in an ISR. Who joins must be named with its epoch; for who is in it already
+    -1, "not known", will do, as in Kafka."""
+    found = image.broker(member.node_id)
+    if found is None or not found.active:
+        return False
+    if member.broker_epoch == BrokerEpoch(-1):
+        return member.node_id in partition.isr
+    return found.broker_epoch == member.broker_epoch
+
+
+def _result(item: AlterPartitionItem, error: ErrorCode, partition: PartitionRecord | None) -> AlteredPartition:
+    if partition is None:
+        return AlteredPartition(item.topic_id, item.partition, error)
+    return AlteredPartition(
+        topic_id=item.topic_id,
+        partition=item.partition,
+        error=error,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        isr=partition.isr,
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+def assign_directories(
+    image: MetadataImage, configs: ConfigView, request: AssignReplicasToDirsRequest
+) -> Decision[AssignReplicasToDirsResponse]:
+    """A broker says on which directories its replicas stand.
+
+    A replica that moves to a failed directory leaves the ISR. One that comes from a directory that is gone
+    was made anew, empty: it leaves ISR and ELR, and is no last known leader. Partitions that are
+    gone meanwhile, or have no replica on the broker, are passed over.
+    """
+    stale = stale_epoch(image, request.node_id, request.broker_epoch)
+    if stale is not None:
+        return Decision((), AssignReplicasToDirsResponse(stale.code))
+    registration = image.brokers[request.node_id]
+    updates = PartitionUpdates(image, configs)
+    records: list[MetadataRecord] = []
+    wanted = {TopicIdPartition(found.topic_id, found.partition): found.directory_id for found in request.assignments}
+    for at, directory in wanted.items():
+        partition = image.partition(*at)
+        if partition is None or request.node_id not in partition.replicas:
+            continue
+        before = directory_of(partition, request.node_id)
+        if before == directory:
+            continue
+        gone = before != UNASSIGNED_DIRECTORY and before not in registration.log_dirs
+        if gone or directory not in registration.log_dirs:
+            change = updates.change(
+                at,
+                leaving=request.node_id,
+                unclean=gone,
+                wiped=gone,
+                directory=directory if directory in registration.log_dirs else LOST_DIRECTORY,
+            )
+        else:
+            _, min_isr, _ = updates.min_isr_and_election(at)
+            change = change_partition(
+                partition,
+                can_lead=leader_test(image, partition),
+                min_isr=min_isr,
+                election=Election.ONLINE,
+                directories={request.node_id: directory},
+            )
+        if change is not None:
+            records.append(change)
+    return Decision(tuple(records), AssignReplicasToDirsResponse(ErrorCode.NONE))

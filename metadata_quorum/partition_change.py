@@ -1,0 +1,169 @@
+"""How a partition's ISR, eligible leader replicas and leader change: the one place that decides it.
+
+Source: Kafka's ``PartitionChangeBuilder``, KIP-966 (eligible leader replicas), KIP-704 (leader recovery),
+KIP-858 (directories). In words:
+
+====================================================  ==============================================
+the new ISR has at least min ISR members              ELR becomes empty
+it has fewer                                          who leaves the ISR goes to the ELR, unless it
+                                                      stopped uncleanly; ELR members stay
+a leader is in the ISR, live, directory online        it stays
+else                                                  the first such replica of the ISR (of the ELR
+                                                      when the ISR is empty) leads, leader epoch +1
+elected from the ELR                                  ISR = it alone
+ISR and ELR empty, the last known leader is live      it leads; ISR = it alone; recovery
+the same, unclean elections allowed                   the first live replica leads; the same
+nobody                                                leader none, leader epoch +1
+the ISR becomes empty                                 the leader until then is remembered as last known
+there is a leader again                               that memory is cleared
+====================================================  ==============================================
+
+The ELR is sound because a leader does not advance the high watermark while its ISR is below min ISR:
+whoever was in the ISR last time it was not has everything committed. Two rules are stricter here than
+in Kafka: the last known leader must be live to be elected, and a replica whose disk was replaced is
+no longer the last known leader.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
+from tidelog.proto.metadata import DirectoryList, NodeList, PartitionChangeRecord, PartitionRecord
+
+
+class Election(enum.Enum):
+    """Which replica should lead (``PartitionChangeBuilder.Election``)."""
+
+    ONLINE = "online"
+    """The present leader while it can, else any that is safe."""
+    PREFERRED = "preferred"
+    """The first replica if it is safe, else as ONLINE."""
+    UNCLEAN = "unclean"
+    """As ONLINE, but any live replica rather than none."""
+
+
+class _Elected(NamedTuple):
+    node_id: NodeId
+    unclean: bool
+
+
+_NOBODY: Final = _Elected(NO_NODE, False)
+
+
+def change_partition(
+    partition: PartitionRecord,
+    *,
+    can_lead: Callable[[NodeId], bool],
+    min_isr: int,
+    election: Election = Election.ONLINE,
+    isr: Sequence[NodeId] | None = None,
+    unclean: Collection[NodeId] = (),
+    wiped: Collection[NodeId] = (),
+    directories: Mapping[NodeId, DirectoryId] | None = None,
+    recovered: bool = False,
+) -> PartitionChangeRecord | None:
+    """Return the record that changes ``partition``, or ``None`` where nothing changes.
+
+    ``can_lead``: whether a broker is live and its replica's directory online. ``min_isr``: the effective
+    one, at most the number of replicas. ``isr``: the wanted ISR, the present one without. ``unclean``:
+    brokers that stopped without a clean shutdown; they leave ISR and ELR. ``wiped``: brokers whose replica
+    has lost its data; as ``unclean``, and they are no last known leader either. ``directories``: new
+    places of replicas. ``recovered``: the leader says it is done with KIP-704's recovery.
+    """
+    gone = {*unclean, *wiped}
+    isr_next = [node for node in (partition.isr if isr is None else isr) if node not in gone]
+    last_known = [node for node in partition.last_known_elr if node not in wiped]
+    elr_next = _eligible(partition, isr_next, gone, min_isr)
+
+    elected = _elect(partition, isr_next, elr_next, last_known, can_lead, election)
+    leader_changes = elected.node_id != partition.leader
+    if leader_changes and elected.node_id in elr_next:
+        isr_next = [elected.node_id]
+    elif leader_changes and elected.unclean:
+        isr_next = [elected.node_id]
+        elr_next = []
+    if len(isr_next) >= min_isr:
+        elr_next = []
+    elr_next = [node for node in elr_next if node not in isr_next]
+
+    if elected.node_id != NO_NODE:
+        last_known = []
+    elif not isr_next and partition.isr and partition.leader != NO_NODE:
+        last_known = [partition.leader] if partition.leader not in wiped else []
+
+    recovering = (partition.leader_recovery and not recovered) or (leader_changes and elected.unclean)
+    placed = _placed(partition, directories)
+
+    change = PartitionChangeRecord(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        isr=_changed(partition.isr, isr_next),
+        leader=elected.node_id if leader_changes else None,
+        eligible_leader_replicas=_changed(partition.eligible_leader_replicas, elr_next),
+        last_known_elr=_changed(partition.last_known_elr, last_known),
+        leader_recovery=recovering if recovering != partition.leader_recovery else None,
+        directories=DirectoryList(placed) if placed != partition.directories else None,
+    )
+    return None if _says_nothing(change) else change
+
+
+def _eligible(
+    partition: PartitionRecord, isr_next: Sequence[NodeId], gone: Collection[NodeId], min_isr: int
+) -> list[NodeId]:
+    """The ELR that goes with ``isr_next``, in the order of the replicas (``maybePopulateTargetElr``)."""
+    if len(isr_next) >= min_isr:
+        return []
+    candidates = {*partition.eligible_leader_replicas, *partition.isr}
+    return [node for node in partition.replicas if node in candidates and node not in isr_next and node not in gone]
+
+
+def _elect(
+    partition: PartitionRecord,
+    isr: Sequence[NodeId],
+    elr: Sequence[NodeId],
+    last_known: Sequence[NodeId],
+    can_lead: Callable[[NodeId], bool],
+    election: Election,
+) -> _Elected:
+    safe = isr or elr
+    preferred = partition.replicas[0]
+    if election is Election.PREFERRED and preferred in safe and can_lead(preferred):
+        return _Elected(preferred, False)
+    if partition.leader in safe and can_lead(partition.leader):
+        return _Elected(partition.leader, False)
+    for node in partition.replicas:
+        if node in safe and can_lead(node):
+            return _Elected(node, False)
+    if not safe and len(last_known) == 1 and can_lead(last_known[0]):
+        return _Elected(last_known[0], True)
+    if election is Election.UNCLEAN:
+        for node in partition.replicas:
+            if can_lead(node):
+                return _Elected(node, True)
+    return _NOBODY
+
+
+def _placed(partition: PartitionRecord, directories: Mapping[NodeId, DirectoryId] | None) -> tuple[DirectoryId, ...]:
+    if not directories:
+        return partition.directories
+    return tuple(
+        directories.get(node, before) for node, before in zip(partition.replicas, partition.directories, strict=True)
+    )
+
+
+def _changed(before: Sequence[NodeId], after: Sequence[NodeId]) -> NodeList | None:
+    return None if tuple(before) == tuple(after) else NodeList(tuple(after))
+
+
+def _says_nothing(change: PartitionChangeRecord) -> bool:
+    return (
+        change.isr is None
+        and change.leader is None
+        and change.eligible_leader_replicas is None
+        and change.last_known_elr is None
+        and change.leader_recovery is None
+        and change.directories is None
+    )
