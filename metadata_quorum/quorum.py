@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Callable, Mapping
 from itertools import count
-from pathlib import Path
 from typing import Final, assert_never
 
 from tidelog.metadata_quorum import raft_events as ev
@@ -59,7 +59,7 @@ class Quorum:
         cluster_id: str,
         node_id: NodeId,
         voters: Mapping[NodeId, Address],
-        directory: Path,
+        directory: str | os.PathLike[str],
         files: QuorumFiles,
         network: Network,
         rng: random.Random,
@@ -70,7 +70,7 @@ class Quorum:
     ) -> None:
         """Raises ``ValueError`` where ``node_id`` is not a voter. Touches neither disk nor network."""
         self.identity = QuorumIdentity(cluster_id, node_id, tuple(sorted(voters)))
-        self._directory = directory
+        self._directory = os.fspath(directory)
         self._files = files
         self._listener = listener
         self._on_fatal = on_fatal
@@ -120,7 +120,7 @@ class Quorum:
         try:
             await driver.start()
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
         self._links.start()
 
@@ -141,7 +141,7 @@ class Quorum:
         if self._driver is not None:
             await self._driver.stop(clean=clean)
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
 
     def _submit(self, given: ev.EngineInput) -> None:
         if self._driver is not None:

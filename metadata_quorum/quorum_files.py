@@ -1,18 +1,17 @@
 """The disk as the quorum sees it, so that tests and the simulation can put a failing one in its place.
 
-The protocols are a subset of the storage layer's file seam under the same names, so one simulated
-disk serves both. Every error is an ``OSError``.
+These protocols are the part that the quorum needs of the storage layer's file seam, under the same
+names and with the same promises: the node hands in the one it has, and one simulated disk serves
+both. (The quorum stands beside storage, not above it, and may not import it.) Every error is an
+``OSError``. Paths are strings.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
-Buffer = bytes | bytearray | memoryview
+from tidelog.proto.network import Buffer
 
 
 class QuorumFile(Protocol):
@@ -35,95 +34,31 @@ class QuorumFile(Protocol):
 
 
 class QuorumLock(Protocol):
-    """A held lock on a path."""
+    """A lock on a path, held until it is released or the process ends."""
 
-    def close(self) -> None:
-        """Release the lock."""
+    def release(self) -> None: ...
 
 
 class QuorumFiles(Protocol):
     """A file system."""
 
-    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> QuorumFile:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> QuorumFile:
         """Open for reading and writing; ``exclusive`` fails with ``FileExistsError`` where there is one."""
 
-    def exists(self, path: Path) -> bool: ...
+    def exists(self, path: str) -> bool: ...
 
-    def makedirs(self, path: Path) -> None: ...
+    def makedirs(self, path: str) -> None: ...
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: str, target: str) -> None:
         """Replace ``target`` atomically; durable only after :meth:`fsync_dir`."""
 
-    def unlink(self, path: Path) -> None: ...
+    def unlink(self, path: str) -> None: ...
 
-    def fsync_dir(self, path: Path) -> None:
+    def fsync_dir(self, path: str) -> None:
         """Make names created, renamed and removed in a directory durable."""
 
-    def lock(self, path: Path) -> QuorumLock:
+    def lock(self, path: str) -> QuorumLock:
         """Take an exclusive lock; raises ``BlockingIOError`` where another process holds it."""
-
-
-class SystemQuorumFile:
-    """A file of the operating system."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def pread(self, size: int, offset: int) -> bytes:
-        return os.pread(self._descriptor, size, offset)
-
-    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        return os.pwritev(self._descriptor, buffers, offset)
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
-
-    def fdatasync(self) -> None:
-        os.fdatasync(self._descriptor)
-
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class SystemQuorumFiles:
-    """The operating system's file system. Implements :class:`QuorumFiles`."""
-
-    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> SystemQuorumFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0)
-        return SystemQuorumFile(os.open(path, flags, 0o600))
-
-    def exists(self, path: Path) -> bool:
-        return path.exists()
-
-    def makedirs(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-
-    def rename(self, source: Path, target: Path) -> None:
-        source.rename(target)
-
-    def unlink(self, path: Path) -> None:
-        path.unlink()
-
-    def fsync_dir(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def lock(self, path: Path) -> SystemQuorumFile:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return SystemQuorumFile(descriptor)
 
 
 def write_all(file: QuorumFile, data: Buffer, offset: int) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final, Protocol
 
 from crc32c import crc32c
@@ -61,7 +60,7 @@ class RaftJournal:
     the disk holds. Entries run without gap from ``self[0]``, whose index is 1 or that of a snapshot.
     """
 
-    def __init__(self, files: QuorumFiles, directory: Path, identity: QuorumIdentity) -> None:
+    def __init__(self, files: QuorumFiles, directory: str, identity: QuorumIdentity) -> None:
         """Open the journal, or make a new one where there is none.
 
         Raises :class:`QuorumDamaged`, :class:`QuorumConfigurationError` for the journal of another
@@ -69,7 +68,7 @@ class RaftJournal:
         """
         self._files = files
         self._directory = directory
-        self.path = directory / JOURNAL_NAME
+        self.path = f"{directory}/{JOURNAL_NAME}"
         self._identity = identity
         self._entries: list[JournalEntry] = []
         self._term = 0
@@ -256,7 +255,7 @@ class RaftJournal:
 
     def _rewritten(self, entries: Sequence[JournalEntry]) -> QuorumFile:
         """Write a new file beside the old one, put it in its place, return it open."""
-        temporary = self.path.with_suffix(".new")
+        temporary = self.path + ".new"
         if self._files.exists(temporary):
             self._files.unlink(temporary)
         file = self._files.open(temporary, create=True, exclusive=True)

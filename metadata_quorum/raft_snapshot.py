@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -49,12 +48,12 @@ class SnapshotId(NamedTuple):
 class SnapshotStore:
     """The snapshot file of one voter."""
 
-    def __init__(self, files: QuorumFiles, directory: Path, cluster_id: str) -> None:
+    def __init__(self, files: QuorumFiles, directory: str, cluster_id: str) -> None:
         self._files = files
         self._directory = directory
         self._cluster_id = cluster_id
-        self.path = directory / SNAPSHOT_NAME
-        self._incoming_path = self.path.with_suffix(".incoming")
+        self.path = f"{directory}/{SNAPSHOT_NAME}"
+        self._incoming_path = self.path + ".incoming"
 
     def load(self) -> Snapshot | None:
         """Return the snapshot, or ``None`` where there is none.
@@ -74,7 +73,7 @@ class SnapshotStore:
         name = self._cluster_id.encode()
         rest = _HEAD.pack(snapshot.index, snapshot.term, len(name)) + name
         crc = crc32c(snapshot.state, crc32c(rest))
-        temporary = self.path.with_suffix(".new")
+        temporary = self.path + ".new"
         file = self._fresh(temporary)
         try:
             head = _MAGIC + _CRC.pack(crc) + rest
@@ -99,19 +98,19 @@ class SnapshotStore:
         self._files.rename(self._incoming_path, self.path)
         self._files.fsync_dir(self._directory)
 
-    def _fresh(self, path: Path) -> QuorumFile:
+    def _fresh(self, path: str) -> QuorumFile:
         if self._files.exists(path):
             self._files.unlink(path)
         return self._files.open(path, create=True, exclusive=True)
 
-    def _read(self, path: Path) -> bytes:
+    def _read(self, path: str) -> bytes:
         file = self._files.open(path)
         try:
             return read_all(file)
         finally:
             file.close()
 
-    def _parse(self, data: bytes, path: Path) -> Snapshot:
+    def _parse(self, data: bytes, path: str) -> Snapshot:
         start = len(_MAGIC) + _CRC.size
         if data[: len(_MAGIC)] != _MAGIC or len(data) < start + _HEAD.size:
             raise QuorumDamaged(f"{path}: damaged at offset 0: expected a snapshot, found {data[:8]!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Final
 
 from tidelog.metadata_quorum.quorum_files import QuorumFiles, QuorumLock
@@ -20,14 +19,14 @@ from tidelog.metadata_quorum.raft_snapshot import SnapshotStore
 LOCK_NAME: Final = "quorum.lock"
 
 
-def lock_directory(files: QuorumFiles, directory: Path) -> QuorumLock:
+def lock_directory(files: QuorumFiles, directory: str) -> QuorumLock:
     """Make the directory if need be and take it for this process.
 
     Raises :class:`QuorumConfigurationError` where another process has it.
     """
     files.makedirs(directory)
     try:
-        return files.lock(directory / LOCK_NAME)
+        return files.lock(f"{directory}/{LOCK_NAME}")
     except BlockingIOError:
         raise QuorumConfigurationError(
             f"{directory}: expected a quorum directory of our own, found it in use by another process"
@@ -36,7 +35,7 @@ def lock_directory(files: QuorumFiles, directory: Path) -> QuorumLock:
 
 def open_engine(
     files: QuorumFiles,
-    directory: Path,
+    directory: str,
     identity: QuorumIdentity,
     timing: QuorumTiming,
     rng: random.Random,
@@ -48,9 +47,10 @@ def open_engine(
     """
     files.makedirs(directory)
     snapshots = SnapshotStore(files, directory, identity.cluster_id)
-    if files.exists(snapshots.path) and not files.exists(directory / JOURNAL_NAME):
+    journal_path = f"{directory}/{JOURNAL_NAME}"
+    if files.exists(snapshots.path) and not files.exists(journal_path):
         raise QuorumDamaged(
-            f"{directory / JOURNAL_NAME}: missing, though {snapshots.path} is there: without the votes that it "
+            f"{journal_path}: missing, though {snapshots.path} is there: without the votes that it "
             "held this voter could vote twice. Restore it"
         )
     journal = RaftJournal(files, directory, identity)
