@@ -36,6 +36,9 @@ FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
 
+BATCH_BYTES: Final = 1024 * 1024
+"""Entries of one append message: as many as fit, at least one."""
+
 REGULAR_COMMAND: Final = b"\x00"
 EMPTY_COMMAND: Final = b"\x01"
 """First byte of an entry's command, pysyncobj's ``_COMMAND_TYPE``."""
@@ -168,7 +171,7 @@ class PinnedSyncObj(_Base):  # type: ignore[misc]  # pysyncobj is not typed
         """Return entries without copying the rest of the log, which the original does for each batch."""
         if from_index is None:
             return []
-        bytes_max = maxSizeBytes if maxSizeBytes is not None else 1 << 62
+        bytes_max = min(maxSizeBytes, BATCH_BYTES) if maxSizeBytes is not None else 1 << 62
         return self.journal.entries_from(from_index, count if count is not None else 1 << 62, bytes_max)
 
 
