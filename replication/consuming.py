@@ -1,0 +1,242 @@
+"""Consumers' fetches: read below the high watermark, or wait for it to rise, and read each byte once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_OFFSET, Offset, TopicIdPartition
+from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from tidelog.proto.network import Buffer
+from tidelog.replication.leader import Diverging
+from tidelog.replication.replica import Replica
+from tidelog.replication.settings import ReplicationSettings
+from tidelog.storage.log_errors import LogDirFailed
+
+ReadFailed = Callable[[Replica, LogDirFailed], None]
+
+
+class Consuming:
+    """The leader's side of consumer fetches for all partitions of a node."""
+
+    def __init__(
+        self,
+        replicas: Mapping[TopicIdPartition, Replica],
+        settings: ReplicationSettings,
+        failed: ReadFailed,
+    ) -> None:
+        self.replicas = replicas
+        self.settings = settings
+        self.failed = failed
+        self.waiting = 0
+        self.held_bytes = 0
+        """What waiting fetches have read so far."""
+        self.bytes = 0
+
+    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        """Answer at once when there is enough, an error, or no wish to wait; else when there is enough.
+
+        "Enough" is ``bytes_min`` (at most ``fetch_min_bytes_max``). The answer is cut at the smaller of
+        the request's ``bytes_max`` and ``fetch_max_bytes``, except that the first batch is always whole.
+        """
+        fetch = ConsumerFetch(self, request)
+        fetch.begin()
+        return fetch.future
+
+    def may_wait(self, held: int) -> bool:
+        settings = self.settings
+        return self.waiting < settings.fetch_waiters_max and self.held_bytes + held <= settings.fetch_held_bytes_max
+
+
+class _Part:
+    """What one partition of a fetch has yielded so far."""
+
+    __slots__ = ("answer", "item", "next_offset", "pieces", "replica", "size")
+
+    def __init__(self, item: FetchPartition, replica: Replica | None) -> None:
+        self.item = item
+        self.replica = replica
+        self.next_offset = item.fetch_offset
+        self.pieces: list[Buffer] = []
+        self.size = 0
+        self.answer: FetchedPartition | None = None
+        """Set where this partition's answer is final: an error or a divergence."""
+
+
+class ConsumerFetch:
+    """One fetch from its arrival to its answer. What was read is kept, so no byte is read twice."""
+
+    __slots__ = (
+        "_bytes_left",
+        "_bytes_min",
+        "_held",
+        "_owner",
+        "_parts",
+        "_request",
+        "_size",
+        "_timer",
+        "_waits",
+        "future",
+    )
+
+    def __init__(self, owner: Consuming, request: FetchRequest) -> None:
+        self._owner = owner
+        self._request = request
+        self._bytes_left = min(request.bytes_max, owner.settings.fetch_max_bytes)
+        self._bytes_min = min(request.bytes_min, owner.settings.fetch_min_bytes_max, self._bytes_left)
+        self._size = 0
+        self._held = 0
+        self._waits = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._parts = [
+            _Part(item, owner.replicas.get(TopicIdPartition(item.topic_id, item.partition)))
+            for item in request.partitions
+        ]
+        self.future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+
+    def begin(self) -> None:
+        for part in self._parts:
+            self._read(part)
+        wait_ms = self._request.wait_ms_max
+        if self._is_enough() or wait_ms <= 0 or not self._parts or not self._owner.may_wait(self._size):
+            self._answer()
+            return
+        self._waits = True
+        self._owner.waiting += 1
+        self._hold()
+        for part in self._parts:
+            if part.replica is not None:
+                part.replica.consumers[self] = None
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._answer)
+        self.future.add_done_callback(self._leave)
+
+    def reached(self, replica: Replica) -> None:
+        """Implements :class:`~tidelog.replication.replica.ReachWatch`."""
+        for part in self._parts:
+            if part.replica is replica:
+                self._read(part)
+        self._hold()
+        if self._is_enough() or self._owner.held_bytes > self._owner.settings.fetch_held_bytes_max:
+            self._answer()
+
+    def _is_enough(self) -> bool:
+        return self._size >= self._bytes_min or any(part.answer is not None for part in self._parts)
+
+    def _hold(self) -> None:
+        self._owner.held_bytes += self._size - self._held
+        self._held = self._size
+
+    def _read(self, part: _Part) -> None:
+        """Read on in one partition as far as it has become readable."""
+        if part.answer is not None:
+            return
+        replica, item = part.replica, part.item
+        if replica is None:
+            part.answer = FetchedPartition(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+            return
+        partition = replica.partition
+        leading = partition.led(item.current_leader_epoch)
+        if isinstance(leading, Refusal):
+            part.answer = refused_fetch(replica, leading.code)
+            return
+        if not part.pieces:
+            verdict = leading.agrees(item.fetch_offset, item.last_fetched_epoch)
+            if isinstance(verdict, Diverging):
+                part.answer = diverged(replica, verdict)
+                return
+            if verdict is not None:
+                part.answer = refused_fetch(replica, verdict.code)
+                return
+        end = partition.fetchable_end(self._request.read_committed)
+        room = min(item.bytes_max - part.size, self._bytes_left - self._size)
+        if part.next_offset >= end or (room <= 0 and self._size > 0):
+            return
+        try:
+            read = partition.log.read(part.next_offset, max(room, 0), offset_end=end, at_least_one=self._size == 0)
+        except LogDirFailed as failure:
+            self._owner.failed(replica, failure)
+            part.answer = refused_fetch(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        if isinstance(read, Refusal):
+            part.answer = refused_fetch(replica, read.code)
+        elif len(read.records):
+            part.pieces.append(read.records)
+            part.size += len(read.records)
+            part.next_offset = read.next_offset
+            self._size += len(read.records)
+
+    def _answer(self) -> None:
+        if self.future.done():
+            return
+        self._owner.bytes += self._size
+        self.future.set_result(FetchResponse(ErrorCode.NONE, [self._result(part) for part in self._parts]))
+        self._leave(self.future)
+
+    def _result(self, part: _Part) -> FetchedPartition:
+        if part.answer is not None:
+            return part.answer
+        assert part.replica is not None
+        partition = part.replica.partition
+        leading = partition.led(part.item.current_leader_epoch)
+        if isinstance(leading, Refusal):
+            return refused_fetch(part.replica, leading.code)
+        return FetchedPartition(
+            part.item.topic_id,
+            part.item.partition,
+            ErrorCode.NONE,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            current_leader=partition.state.leader,
+            current_leader_epoch=partition.state.leader_epoch,
+            records=part.pieces,
+        )
+
+    def _leave(self, _: asyncio.Future[FetchResponse]) -> None:
+        """Answered or cancelled: nobody may wake this again."""
+        if not self._waits:
+            return
+        self._waits = False
+        self._owner.waiting -= 1
+        self._owner.held_bytes -= self._held
+        if self._timer is not None:
+            self._timer.cancel()
+        for part in self._parts:
+            if part.replica is not None:
+                part.replica.consumers.pop(self, None)
+        self._parts = []
+
+
+def refused_fetch(replica: Replica, error: ErrorCode, *, leader_log_end: Offset = NO_OFFSET) -> FetchedPartition:
+    """An answer with an error that names the leader this node knows (KIP-951).
+
+    With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and ``diverging_end_offset`` say from
+    where to where the leader's log goes, which spares the follower the question.
+    """
+    partition = replica.partition
+    return FetchedPartition(
+        replica.key.topic_id,
+        replica.key.partition,
+        error,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_end_offset=leader_log_end,
+        current_leader=partition.state.leader,
+        current_leader_epoch=partition.state.leader_epoch,
+    )
+
+
+def diverged(replica: Replica, verdict: Diverging) -> FetchedPartition:
+    partition = replica.partition
+    return FetchedPartition(
+        replica.key.topic_id,
+        replica.key.partition,
+        ErrorCode.NONE,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=verdict.epoch,
+        diverging_end_offset=verdict.end_offset,
+        current_leader=partition.state.leader,
+        current_leader_epoch=partition.state.leader_epoch,
+    )

@@ -1,0 +1,90 @@
+"""The in-sync replicas of a partition as its leader knows them: what is committed, what is asked for.
+
+States (``org.apache.kafka.server.partition.PartitionState``; KIP-497):
+
+=============  ==============================================  ==========================================
+state          leaves it by                                    to
+=============  ==============================================  ==========================================
+committed      :meth:`IsrState.propose`                        proposed
+proposed       :meth:`IsrState.commit` of a newer epoch, or    committed (the set that the controller
+               of the same epoch with the set asked for        named, whatever was asked for)
+proposed       :meth:`IsrState.refused`, nothing uncertain     committed (the set as it was)
+proposed       :meth:`IsrState.refused` after an attempt       proposed: the earlier attempt may yet take
+               whose outcome is unknown                        effect, so it is asked again; committed after
+                                                               ``REFUSALS_AFTER_UNKNOWN`` refusals in a row
+=============  ==============================================  ==========================================
+
+While a change is proposed the leader counts with the *maximal* set: nothing that one of the two sets
+lacks is ever called committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.model.ids import NodeId, PartitionEpoch
+
+REFUSALS_AFTER_UNKNOWN: Final = 8
+"""With the pauses between attempts some seconds: longer than a lost request survives in a network."""
+
+
+@dataclass(slots=True, eq=False)
+class IsrProposal:
+    """A change of the ISR that the controller was, or will be, asked for.
+
+    ``partition_epoch`` is the one it was decided under. ``uncertain``: an attempt was sent and its
+    outcome never came back.
+    """
+
+    isr: tuple[NodeId, ...]
+    partition_epoch: PartitionEpoch
+    uncertain: bool = False
+    refusals: int = 0
+
+
+class IsrState:
+    """One writer: the leader's partition. Epochs only rise."""
+
+    __slots__ = ("committed", "maximal", "partition_epoch", "proposal")
+
+    def __init__(self, isr: tuple[NodeId, ...], partition_epoch: PartitionEpoch) -> None:
+        self.committed = isr
+        self.partition_epoch = partition_epoch
+        self.proposal: IsrProposal | None = None
+        self.maximal: frozenset[NodeId] = frozenset(isr)
+        """Every node that is in the committed or in the proposed set."""
+
+    def propose(self, isr: tuple[NodeId, ...]) -> IsrProposal:
+        """Ask for ``isr``; one change at a time."""
+        assert self.proposal is None, "a second ISR change while one is in flight"
+        self.proposal = IsrProposal(isr, self.partition_epoch)
+        self.maximal = frozenset(self.committed) | frozenset(isr)
+        return self.proposal
+
+    def commit(self, isr: tuple[NodeId, ...], partition_epoch: PartitionEpoch) -> bool:
+        """Take the controller's word. Returns False for news that is older than what is known."""
+        if partition_epoch < self.partition_epoch:
+            return False
+        if partition_epoch == self.partition_epoch:
+            assert set(isr) == set(self.committed), "two ISRs under one partition epoch"
+            if self.proposal is not None and set(isr) != set(self.proposal.isr):
+                return False
+        self.committed = isr
+        self.partition_epoch = partition_epoch
+        self._settle()
+        return True
+
+    def refused(self, proposal: IsrProposal) -> bool:
+        """The controller will certainly not make this change. Returns False where that settles nothing."""
+        if proposal is not self.proposal:
+            return False
+        proposal.refusals += 1
+        if proposal.uncertain and proposal.refusals < REFUSALS_AFTER_UNKNOWN:
+            return False
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        self.proposal = None
+        self.maximal = frozenset(self.committed)

@@ -1,0 +1,159 @@
+"""Leaders' wishes for another ISR on their way to the controller: one request in flight, batched, retried.
+
+Source: KIP-497, ``AlterPartitionManager`` and ``Partition.handleAlterPartitionUpdate``. A change counts
+for nothing until the controller's answer, or newer metadata, says that it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import TopicIdPartition
+from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse, IsrMember
+from tidelog.proto.network import CallTimeout, ConnectionLost
+from tidelog.replication.isr import IsrProposal
+from tidelog.replication.replica import Replica
+from tidelog.replication.settings import ReplicationSettings
+
+log = logging.getLogger(__name__)
+
+AlterPartition = Callable[[tuple[AlterPartitionItem, ...]], Awaitable[AlterPartitionResponse]]
+"""Brings ISR changes to the active controller. Raises ``ConnectionLost`` or ``CallTimeout``: outcome unknown."""
+
+REFUSED: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
+"""The controller judged the change itself and did not make it."""
+SUPERSEDED: Final = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""The controller knows newer state of the partition; it is on its way here and decides."""
+
+
+class IsrChanges:
+    """Changes that wait, at most one per partition, and the task that brings them to the controller."""
+
+    def __init__(
+        self,
+        alter_partition: AlterPartition,
+        settings: ReplicationSettings,
+        rng: random.Random,
+        settled: Callable[[Replica], None],
+    ) -> None:
+        """``settled``: the ISR of this partition is committed anew, or free to be proposed anew."""
+        self._alter_partition = alter_partition
+        self._settings = settings
+        self._rng = rng
+        self._settled = settled
+        self._waiting: dict[Replica, IsrProposal] = {}
+        self._wake = asyncio.Event()
+        self.failures = 0
+
+    def submit(self, replica: Replica, proposal: IsrProposal) -> None:
+        self._waiting[replica] = proposal
+        self._wake.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def run(self) -> None:
+        """Send what waits until cancelled."""
+        settings = self._settings
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while batch := self._next_batch():
+                if await self._send(batch):
+                    failures = 0
+                    continue
+                failures += 1
+                self.failures += 1
+                pause_ms = min(settings.retry_first_ms << min(failures, 16), settings.replica_fetch_backoff_ms)
+                await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
+
+    def _next_batch(self) -> dict[Replica, IsrProposal]:
+        batch: dict[Replica, IsrProposal] = {}
+        for replica, proposal in tuple(self._waiting.items()):
+            if not _is_current(replica, proposal):
+                del self._waiting[replica]
+            elif len(batch) < self._settings.alter_partition_items_max:
+                batch[replica] = proposal
+        return batch
+
+    async def _send(self, batch: dict[Replica, IsrProposal]) -> bool:
+        """One request. Returns False where something of it must be tried again."""
+        try:
+            response = await self._alter_partition(tuple(_item(replica, change) for replica, change in batch.items()))
+        except (ConnectionLost, CallTimeout) as error:
+            log.info("ISR change of %d partitions: %s; trying again", len(batch), error)
+            for proposal in batch.values():
+                proposal.uncertain = True
+            return False
+        if response.error is not ErrorCode.NONE:
+            log.info("ISR change of %d partitions: %s; trying again", len(batch), response.error.name)
+            return False
+        answers = {TopicIdPartition(item.topic_id, item.partition): item for item in response.partitions}
+        complete = True
+        for replica, proposal in batch.items():
+            answer = answers.get(replica.key)
+            if answer is None or not self._take(replica, proposal, answer):
+                complete = False
+        return complete
+
+    def _take(self, replica: Replica, proposal: IsrProposal, answer: AlteredPartition) -> bool:
+        """Returns False where the change must be tried again."""
+        if not _is_current(replica, proposal):
+            self._drop(replica, proposal)
+            return True
+        if answer.error is ErrorCode.NONE:
+            if replica.partition.isr_committed(answer.isr, answer.leader_epoch, answer.partition_epoch):
+                self._drop(replica, proposal)
+                self._settled(replica)
+                return True
+            # An answer about an older state than is known here; the proposal was not part of it.
+            return False
+        if answer.error in SUPERSEDED:
+            log.info("ISR change of %s: %s; waiting for newer metadata", replica.key, answer.error.name)
+            self._drop(replica, proposal)
+            return True
+        if answer.error in REFUSED:
+            leading = replica.partition.leading
+            assert leading is not None
+            if not leading.isr.refused(proposal):
+                return False
+            self._drop(replica, proposal)
+            self._settled(replica)
+            return True
+        return False
+
+    def _drop(self, replica: Replica, proposal: IsrProposal) -> None:
+        if self._waiting.get(replica) is proposal:
+            del self._waiting[replica]
+
+
+def _is_current(replica: Replica, proposal: IsrProposal) -> bool:
+    leading = replica.partition.leading
+    return leading is not None and leading.isr.proposal is proposal
+
+
+def _item(replica: Replica, proposal: IsrProposal) -> AlterPartitionItem:
+    leading = replica.partition.leading
+    assert leading is not None
+    return AlterPartitionItem(
+        replica.key.topic_id,
+        replica.key.partition,
+        leading.epoch,
+        tuple(IsrMember(node, leading.broker_epoch(node)) for node in proposal.isr),
+        proposal.partition_epoch,
+    )

@@ -1,0 +1,64 @@
+"""Offsets by time and by epoch, as a leader answers them."""
+
+from __future__ import annotations
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.proto.api import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    EpochEnd,
+    EpochEndPartition,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+)
+from tidelog.replication.partition import Partition
+
+
+def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed: bool) -> ListOffsetsResult:
+    """Answer one partition of ListOffsets (``Partition.fetchOffsetForTimestamp``, KIP-207, KIP-734).
+
+    A record at or past the end that the caller may read does not exist for it.
+    """
+    leading = partition.led(item.current_leader_epoch)
+    if isinstance(leading, Refusal):
+        return _refused(item, leading)
+    latest = partition.latest_offset(read_committed)
+    log = partition.log
+    match item.timestamp:
+        case value if value == EARLIEST_TIMESTAMP:
+            start = log.log_start_offset
+            return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, start, log.epoch_at(start))
+        case value if value == LATEST_TIMESTAMP:
+            if isinstance(latest, Refusal):
+                return _refused(item, latest)
+            return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, latest, leading.epoch)
+        case value if value < MAX_TIMESTAMP:
+            return _refused(
+                item, Refusal(ErrorCode.INVALID_REQUEST, f"expected a timestamp of -3 or more, found {item.timestamp}")
+            )
+    if isinstance(latest, Refusal):
+        return _refused(item, latest)
+    found = (
+        log.offset_of_max_timestamp(offset_end=latest)
+        if item.timestamp == MAX_TIMESTAMP
+        else log.offset_for_timestamp(item.timestamp, offset_end=latest)
+    )
+    if found is None:
+        return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE)
+    if isinstance(found, Refusal):
+        return _refused(item, found)
+    return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, *found)
+
+
+def find_epoch_end(partition: Partition, item: EpochEndPartition) -> EpochEnd:
+    """Answer one partition of OffsetForLeaderEpoch (``Partition.lastOffsetForLeaderEpoch``, KIP-279, KIP-320)."""
+    leading = partition.led(item.current_leader_epoch)
+    if isinstance(leading, Refusal):
+        return EpochEnd(item.topic_id, item.partition, leading.code)
+    epoch, end = partition.log.end_offset_for_epoch(item.leader_epoch)
+    return EpochEnd(item.topic_id, item.partition, ErrorCode.NONE, epoch, end)
+
+
+def _refused(item: ListOffsetsPartition, refusal: Refusal) -> ListOffsetsResult:
+    return ListOffsetsResult(item.topic, item.partition, refusal.code, error_message=refusal.message)

@@ -1,0 +1,513 @@
+"""All replicas of a node: takes over what the controller decided, serves clients and followers, follows leaders.
+
+The shell around :mod:`tidelog.replication.partition`. One thread: the event loop's. Appends and reads
+happen at the call; what waits, waits on futures that the event it waits for resolves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os.path
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tidelog.model.clock import Clock
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import (
+    UNASSIGNED_DIRECTORY,
+    BrokerEpoch,
+    NodeId,
+    Offset,
+    TopicIdPartition,
+    TopicPartition,
+)
+from tidelog.proto.api import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
+    EpochEnd,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from tidelog.proto.frames import FetchRequest, FetchResponse, ProducedPartition, ProduceRequest
+from tidelog.proto.network import CallContext, Connection
+from tidelog.replication.consuming import Consuming
+from tidelog.replication.fetcher import BrokerFetcher
+from tidelog.replication.flushing import Flusher, RunBlocking, run_inline
+from tidelog.replication.isr import IsrProposal
+from tidelog.replication.isr_changes import AlterPartition, IsrChanges
+from tidelog.replication.leader import BrokerEpochOf
+from tidelog.replication.lookups import find_epoch_end, find_offset
+from tidelog.replication.partition import Partition, RoleChange
+from tidelog.replication.partition_state import PartitionState
+from tidelog.replication.producing import Producing
+from tidelog.replication.purging import Purge, PurgeCount
+from tidelog.replication.replica import Replica
+from tidelog.replication.session import ReplicaSession
+from tidelog.replication.settings import ReplicationSettings
+from tidelog.storage.log_errors import LogDirFailed
+from tidelog.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+SLICE_MS: Final = 20
+"""How long :meth:`ReplicaManager.apply_in_slices` works before it lets others run."""
+
+
+class ReplicaManager:
+    """See the module. Implements what sessions, fetchers and flushers need of their node."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        logs: LogManager,
+        clock: Clock,
+        rng: random.Random,
+        settings: ReplicationSettings,
+        *,
+        connect: Callable[[NodeId], Connection | None],
+        alter_partition: AlterPartition,
+        broker_epoch_of: BrokerEpochOf,
+        on_fatal: Callable[[BaseException], None],
+        run_blocking: RunBlocking = run_inline,
+    ) -> None:
+        """``broker_epoch_of`` answers -1 for a broker that is unknown, fenced or shutting down, and for
+        this node its own epoch. ``alter_partition`` makes one try. ``on_fatal`` hears of a bug in a task
+        of this manager: the node must end."""
+        self.node_id = node_id
+        self.clock = clock
+        self.rng = rng
+        self.settings = settings
+        self.broker_epoch_of = broker_epoch_of
+        self.connect = connect
+        self._logs = logs
+        self._on_fatal = on_fatal
+        self._replicas: dict[TopicIdPartition, Replica] = {}
+        self._by_name: dict[TopicPartition, Replica] = {}
+        self._lost: dict[TopicIdPartition, PartitionState] = {}
+        """Replicas whose log could not be opened: their directory has failed."""
+        self._sources: dict[TopicIdPartition, NodeId] = {}
+        self._fetchers: dict[NodeId, BrokerFetcher] = {}
+        self._fetcher_tasks: dict[NodeId, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sessions: set[ReplicaSession] = set()
+        self._unsettled: dict[Replica, None] = {}
+        self._timed_flush: dict[Replica, None] = {}
+        self._changed_high_watermarks: dict[Replica, None] = {}
+        self._high_watermarks = logs.high_watermarks()
+        self._purges = PurgeCount(settings.delete_records_waiters_max)
+        self._running = False
+        self.isr_changes = IsrChanges(alter_partition, settings, rng, self._isr_settled)
+        self.producing = Producing(
+            self._replicas,
+            clock,
+            waiters_max=settings.produce_waiters_max,
+            appended=self._appended,
+            failed=self.disk_failed,
+        )
+        self.consuming = Consuming(self._replicas, settings, self.disk_failed)
+        self._flusher = Flusher(run_blocking, self._flushed, self.disk_failed, on_fatal)
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to follow, to watch for lag and to bring ISR changes to the controller."""
+        assert not self._running
+        self._running = True
+        self._spawn(self.isr_changes.run(), "ISR changes")
+        self._spawn(self._watch_lag(), "follower lag")
+        self._spawn(self._flush_by_time(), "flush.ms")
+        for source in self._fetchers:
+            self._start_fetcher(source)
+
+    async def stop(self) -> None:
+        """Stop serving and following; what waits is answered NOT_LEADER_OR_FOLLOWER. The logs stay open."""
+        self._running = False
+        self.fence()
+        tasks = (*self._tasks, *self._fetcher_tasks.values())
+        self._cancel_all()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._flusher.close()
+
+    def kill(self) -> None:
+        """Drop everything where it stands: tasks end, nobody is answered, nothing is written."""
+        self._running = False
+        self._cancel_all()
+        self._flusher.kill()
+
+    def _cancel_all(self) -> None:
+        for task in (*self._tasks, *self._fetcher_tasks.values()):
+            task.cancel()
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetcher_tasks.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            log.critical("task %s ended", task.get_name(), exc_info=bug)
+            self._on_fatal(bug)
+
+    # --- what the controller decided ------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> Mapping[TopicIdPartition, Replica]:
+        return self._replicas
+
+    def partition(self, key: TopicIdPartition) -> Partition | None:
+        replica = self._replicas.get(key)
+        return None if replica is None else replica.partition
+
+    def partition_named(self, topic: str, partition: int) -> Partition | None:
+        replica = self._by_name.get(TopicPartition(topic, partition))
+        return None if replica is None else replica.partition
+
+    def apply(self, changes: Sequence[PartitionState]) -> None:
+        """Take over partitions' states, each fenced by its leader and partition epoch.
+
+        Work is proportional to ``changes``. A log that cannot be opened makes that replica offline alone.
+        """
+        now_ms = self.clock.monotonic_ms()
+        for state in changes:
+            self._apply(state, now_ms)
+
+    async def apply_in_slices(self, changes: Iterable[PartitionState]) -> None:
+        """:meth:`apply` for many partitions, without holding the event loop for long at a time."""
+        begun = self.clock.monotonic_ms()
+        for state in changes:
+            now_ms = self.clock.monotonic_ms()
+            if now_ms - begun >= SLICE_MS:
+                await asyncio.sleep(0)
+                begun = self.clock.monotonic_ms()
+            self._apply(state, now_ms)
+
+    def _apply(self, state: PartitionState, now_ms: int) -> None:
+        replica = self._replicas.get(state.key)
+        try:
+            if replica is None:
+                opened = self._open(state)
+                if opened is None:
+                    return
+                replica = opened
+                change = replica.partition.begin(now_ms)
+            else:
+                before = replica.partition.state
+                change = replica.partition.update(state, now_ms)
+                if change is not RoleChange.STALE and state.config is not before.config:
+                    self._config_changed(replica)
+        except LogDirFailed as failure:
+            if replica is None:
+                self._lost[state.key] = state
+                log.error("%s-%d cannot be opened: %s", state.topic, state.partition, failure)
+            else:
+                self.disk_failed(replica, failure)
+            return
+        self._role_changed(replica, change, now_ms)
+
+    def _open(self, state: PartitionState) -> Replica | None:
+        """Open or create the log. ``None`` where its directory is known to be gone."""
+        directory = None if state.directory_id == UNASSIGNED_DIRECTORY else state.directory_id
+        opened = self._logs.get_or_create(state.topic, state.topic_id, state.partition, state.config, directory)
+        partition = Partition(
+            self.node_id,
+            opened,
+            state,
+            high_watermark=self._high_watermarks.get(state.key, Offset(0)),
+            lag_time_max_ms=self.settings.replica_lag_time_max_ms,
+            broker_epoch_of=self.broker_epoch_of,
+        )
+        replica = Replica(partition, self._changed_high_watermarks)
+        self._lost.pop(state.key, None)
+        self._replicas[state.key] = replica
+        self._by_name[TopicPartition(state.topic, state.partition)] = replica
+        self._config_changed(replica)
+        return replica
+
+    def _config_changed(self, replica: Replica) -> None:
+        config = replica.partition.state.config
+        replica.partition.log.update_config(config)
+        if config.flush_ms < 2**63 - 1:
+            self._timed_flush[replica] = None
+        else:
+            self._timed_flush.pop(replica, None)
+
+    def _role_changed(self, replica: Replica, change: RoleChange, now_ms: int) -> None:
+        partition = replica.partition
+        match change:
+            case RoleChange.STALE:
+                return
+            case RoleChange.SAME:
+                return
+            case RoleChange.LEADER:
+                self._unfollow(replica.key)
+                replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                log.debug(
+                    "leads %s from epoch %d at %d", replica.key, partition.leader_epoch, partition.log.log_end_offset
+                )
+            case RoleChange.FOLLOWER:
+                replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self._unsettled.pop(replica, None)
+                self._follow(replica)
+            case RoleChange.IDLE:
+                self._unfollow(replica.key)
+                replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self._unsettled.pop(replica, None)
+            case RoleChange.ISR:
+                pass
+        if partition.leading is not None:
+            self._unsettled[replica] = None
+            self._progressed(replica, now_ms)
+            proposal = partition.propose_recovered()
+            if proposal is not None:
+                self.isr_change_wanted(replica, proposal)
+
+    def remove(self, partitions: Sequence[TopicIdPartition], delete: bool) -> None:
+        """Let go of replicas; ``delete`` removes their logs as well."""
+        for key in partitions:
+            self._unfollow(key)
+            self._lost.pop(key, None)
+            replica = self._replicas.pop(key, None)
+            if replica is None:
+                continue
+            partition = replica.partition
+            name = TopicPartition(partition.state.topic, partition.state.partition)
+            if self._by_name.get(name) is replica:
+                del self._by_name[name]
+            for known in (self._unsettled, self._timed_flush, self._changed_high_watermarks):
+                known.pop(replica, None)
+            self._high_watermarks.pop(key, None)
+            partition.resign()
+            replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if delete and not partition.offline:
+                try:
+                    self._logs.delete(partition.log)
+                except LogDirFailed as failure:
+                    self.disk_failed(replica, failure)
+
+    def fence(self) -> None:
+        """This broker may lead nothing any more, until the controller names it leader under a newer epoch."""
+        for replica in self._replicas.values():
+            if replica.partition.leading is not None:
+                replica.partition.resign()
+                replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._unsettled.clear()
+
+    # --- following ------------------------------------------------------------------------------------
+
+    def _follow(self, replica: Replica) -> None:
+        following = replica.partition.following
+        assert following is not None
+        source = following.leader
+        if self._sources.get(replica.key) != source:
+            self._unfollow(replica.key)
+        self._sources[replica.key] = source
+        fetcher = self._fetchers.get(source)
+        if fetcher is None:
+            fetcher = self._fetchers[source] = BrokerFetcher(source, self)
+            if self._running:
+                self._start_fetcher(source)
+        fetcher.add(replica)
+
+    def _unfollow(self, key: TopicIdPartition) -> None:
+        source = self._sources.pop(key, None)
+        if source is not None:
+            self._fetchers[source].remove(key)
+
+    def _start_fetcher(self, source: NodeId) -> None:
+        task = asyncio.get_running_loop().create_task(self._fetchers[source].run(), name=f"fetcher from node {source}")
+        self._fetcher_tasks[source] = task
+        task.add_done_callback(self._task_ended)
+
+    def own_broker_epoch(self) -> BrokerEpoch:
+        return self.broker_epoch_of(self.node_id)
+
+    def follower_flush(self, replica: Replica, done: Callable[[], None]) -> None:
+        self._flusher.request(replica, done)
+
+    # --- serving ----------------------------------------------------------------------------------------
+
+    def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
+        """See :meth:`tidelog.replication.producing.Producing.produce`."""
+        return self.producing.produce(request)
+
+    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        """A consumer's fetch; see :meth:`tidelog.replication.consuming.Consuming.fetch`."""
+        return self.consuming.fetch(request)
+
+    def replica_session(self, context: CallContext) -> ReplicaSession:
+        """The serving end of one follower's stream."""
+        session = ReplicaSession(self)
+        self._sessions.add(session)
+        return session
+
+    def session_closed(self, session: ReplicaSession) -> None:
+        self._sessions.discard(session)
+
+    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Offsets by time, for partitions led here."""
+        results = []
+        for item in request.partitions:
+            replica = self._by_name.get(TopicPartition(item.topic, item.partition))
+            if replica is None:
+                results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            try:
+                results.append(find_offset(replica.partition, item, request.read_committed))
+            except LogDirFailed as failure:
+                self.disk_failed(replica, failure)
+                results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+        return ListOffsetsResponse(tuple(results))
+
+    def offset_for_leader_epoch(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        """Where epochs end, for partitions led here."""
+        results = []
+        for item in request.partitions:
+            replica = self._replicas.get(TopicIdPartition(item.topic_id, item.partition))
+            if replica is None:
+                results.append(EpochEnd(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID))
+            else:
+                results.append(find_epoch_end(replica.partition, item))
+        return OffsetForLeaderEpochResponse(tuple(results))
+
+    def delete_records(self, request: DeleteRecordsRequest) -> Awaitable[DeleteRecordsResponse]:
+        """Move log starts now; answers when every live replica has followed, or at the timeout."""
+        answers: list[asyncio.Future[DeleteRecordsResult] | DeleteRecordsResult] = []
+        for item in request.partitions:
+            replica = self._by_name.get(TopicPartition(item.topic, item.partition))
+            if replica is None:
+                answers.append(DeleteRecordsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            purge = Purge(replica, item, self._purges)
+            purge.begin(request.timeout_ms, self.disk_failed)
+            answers.append(purge.future)
+        return _gathered(answers)
+
+    # --- what happens in between ------------------------------------------------------------------------
+
+    def _appended(self, replica: Replica) -> None:
+        """A leader's log has grown."""
+        partition = replica.partition
+        if partition.leading is not None and partition.leading.followers:
+            self._unsettled[replica] = None
+        replica.log_moved()
+        replica.settle()
+        if partition.needs_flush:
+            self._flusher.request(replica)
+
+    def _progressed(self, replica: Replica, now_ms: int) -> None:
+        """Something that the high watermark depends on may have changed."""
+        replica.partition.advance(now_ms)
+        replica.settle()
+
+    def _flushed(self, replica: Replica) -> None:
+        self._progressed(replica, self.clock.monotonic_ms())
+
+    def isr_change_wanted(self, replica: Replica, proposal: IsrProposal) -> None:
+        leading = replica.partition.leading
+        assert leading is not None
+        if len(proposal.isr) > len(leading.isr.committed):
+            self.isr_expands += 1
+        elif len(proposal.isr) < len(leading.isr.committed):
+            self.isr_shrinks += 1
+        log.info("%s: asks for ISR %s instead of %s", replica.key, proposal.isr, leading.isr.committed)
+        self.isr_changes.submit(replica, proposal)
+
+    def _isr_settled(self, replica: Replica) -> None:
+        """An ISR change was committed or refused: count anew, and see whether another one is due."""
+        self._progressed(replica, self.clock.monotonic_ms())
+        leading = replica.partition.leading
+        if leading is None:
+            return
+        for node in leading.followers:
+            proposal = replica.partition.propose_expansion(node)
+            if proposal is not None:
+                self.isr_change_wanted(replica, proposal)
+                return
+
+    async def _watch_lag(self) -> None:
+        """Look at the partitions that are not settled; those where nothing moved cost nothing."""
+        while True:
+            await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
+            self.check_lag()
+
+    def check_lag(self) -> None:
+        """Drop laggards from ISRs, and let high watermarks pass replicas that do not keep up any more."""
+        now_ms = self.clock.monotonic_ms()
+        for replica in tuple(self._unsettled):
+            leading = replica.partition.leading
+            if leading is None or leading.is_settled():
+                del self._unsettled[replica]
+                continue
+            proposal = replica.partition.propose_shrink(now_ms)
+            if proposal is not None:
+                self.isr_change_wanted(replica, proposal)
+            self._progressed(replica, now_ms)
+
+    async def _flush_by_time(self) -> None:
+        """``flush.ms``: bring to disk what has waited that long."""
+        while True:
+            await asyncio.sleep(self.settings.log_flush_scheduler_interval_ms / 1000)
+            now_ms = self.clock.now_ms()
+            for replica in tuple(self._timed_flush):
+                if not replica.partition.offline and replica.partition.log.flush_due(now_ms):
+                    self._flusher.request(replica)
+
+    # --- directories and checkpoints --------------------------------------------------------------------
+
+    def disk_failed(self, replica: Replica, failure: LogDirFailed) -> None:
+        """A log's disk failed under a call: everything in that directory goes offline, the rest goes on."""
+        log.error("%s: %s", replica.key, failure)
+        self._fail([replica])
+        self.directory_failed(failure.directory)
+
+    def directory_failed(self, directory: str) -> None:
+        """A log directory, by its path, is out of service."""
+        self._fail(
+            [known for known in self._replicas.values() if os.path.dirname(known.partition.log.directory) == directory]
+        )
+
+    def _fail(self, replicas: Sequence[Replica]) -> None:
+        for replica in replicas:
+            if replica.partition.offline:
+                continue
+            replica.partition.fail()
+            self._unfollow(replica.key)
+            self._unsettled.pop(replica, None)
+            self._timed_flush.pop(replica, None)
+            replica.left_role(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def offline_partitions(self) -> Sequence[TopicIdPartition]:
+        """Replicas that this node should have and cannot serve."""
+        return [
+            *self._lost,
+            *(key for key, replica in self._replicas.items() if replica.partition.offline),
+        ]
+
+    def high_watermarks(self) -> Mapping[TopicIdPartition, Offset]:
+        """Every replica's high watermark, for the checkpoint; those of replicas not opened yet as they were read."""
+        for replica in self._changed_high_watermarks:
+            self._high_watermarks[replica.key] = replica.partition.high_watermark
+        self._changed_high_watermarks.clear()
+        return self._high_watermarks
+
+
+async def _gathered(
+    answers: Sequence[asyncio.Future[DeleteRecordsResult] | DeleteRecordsResult],
+) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        tuple([answer if isinstance(answer, DeleteRecordsResult) else await answer for answer in answers])
+    )

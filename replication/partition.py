@@ -1,0 +1,370 @@
+"""One replica of one partition on this node: its role, its high watermark, what it may do under which epoch.
+
+Pure over a :class:`~tidelog.storage.log.Log`; the shell (:mod:`tidelog.replication.replica`,
+:mod:`tidelog.replication.manager`) brings requests and time, and wakes who waits.
+
+Roles and what moves between them:
+
+===========  =============================================================  =====================
+from         news                                                           to
+===========  =============================================================  =====================
+any          partition epoch or leader epoch older than known               no change (*stale*)
+any          newer leader epoch, leader is this node                        leader
+any          newer leader epoch, leader is another node                     follower of it
+any          newer leader epoch, no leader                                  idle
+leader       same leader epoch, newer partition epoch                       leader, new ISR/replicas
+leader       :meth:`Partition.resign` (the broker is fenced or stops)       idle, until newer epoch
+any          :meth:`Partition.fail` (its directory failed)                  offline, until removed
+===========  =============================================================  =====================
+
+The high watermark outlives roles and only rises, except when records below it are cut away, which
+happens after an unclean election only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from tidelog.proto.frames import FetchedPartition, FetchPartition
+from tidelog.proto.records import Batch
+from tidelog.replication.follower import (
+    FollowerState,
+    KeepLog,
+    StartAt,
+    TruncateTo,
+    out_of_range,
+    truncation_point,
+)
+from tidelog.replication.isr import IsrProposal
+from tidelog.replication.leader import BrokerEpochOf, Diverging, FollowerContact, LeaderState
+from tidelog.replication.partition_state import PartitionState
+from tidelog.storage.log import Log, LogAppend
+from tidelog.storage.log_read import LogRead
+
+
+class RoleChange(enum.Enum):
+    """What :meth:`Partition.update` made of the news."""
+
+    STALE = "stale"
+    SAME = "same"
+    ISR = "isr"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    IDLE = "idle"
+
+
+class Fetched(enum.Enum):
+    """What :meth:`Partition.take` did with a leader's answer, and so what the fetcher does next."""
+
+    NOTHING_NEW = "nothing new"
+    """The position stands as the leader knows it."""
+    MOVED = "moved"
+    """The position, or the log start, changed: name it to the leader."""
+    STALE = "stale"
+    """Not an answer to what was asked under the current epoch: ask again."""
+    RETRY = "retry"
+    """Refused for now: ask again after a pause."""
+
+
+@dataclass(slots=True)
+class PartitionCounts:
+    """What happened to one replica that an operator wants to see."""
+
+    truncations: int = 0
+    truncations_below_high_watermark: int = 0
+
+
+class Partition:
+    """See the module. ``high_watermark`` at creation is the checkpointed one, 0 where there is none."""
+
+    __slots__ = (
+        "_broker_epoch_of",
+        "_lag_time_max_ms",
+        "counts",
+        "following",
+        "high_watermark",
+        "leading",
+        "log",
+        "node_id",
+        "offline",
+        "state",
+    )
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        log: Log,
+        state: PartitionState,
+        *,
+        high_watermark: Offset,
+        lag_time_max_ms: int,
+        broker_epoch_of: BrokerEpochOf,
+    ) -> None:
+        self.node_id = node_id
+        self.log = log
+        self._lag_time_max_ms = lag_time_max_ms
+        self._broker_epoch_of = broker_epoch_of
+        self.high_watermark = Offset(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
+        self.leading: LeaderState | None = None
+        self.following: FollowerState | None = None
+        self.offline = False
+        self.counts = PartitionCounts()
+        self.state = state
+        """The newest state that was taken over; its ISR is the committed one."""
+
+    # --- role -----------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> RoleChange:
+        """Take up the role that the first state gives."""
+        return self._take_role(now_ms)
+
+    def update(self, state: PartitionState, now_ms: int) -> RoleChange:
+        """Take over newer news of the controller; older news changes nothing."""
+        known = self.state
+        assert state.key == known.key
+        if state.leader_epoch < known.leader_epoch or state.partition_epoch < known.partition_epoch:
+            return RoleChange.STALE
+        self.state = state
+        if state.leader_epoch > known.leader_epoch:
+            return self._take_role(now_ms)
+        if self.leading is None:
+            return RoleChange.SAME
+        if state.replicas != known.replicas:
+            self.leading.replicas_changed(state.replicas, now_ms)
+        elif state.partition_epoch == known.partition_epoch and state.config is known.config:
+            return RoleChange.SAME
+        self.leading.isr.commit(state.isr, state.partition_epoch)
+        return RoleChange.ISR
+
+    def _take_role(self, now_ms: int) -> RoleChange:
+        state = self.state
+        self.leading = self.following = None
+        if self.offline or state.leader == NO_NODE or self.node_id not in state.replicas:
+            return RoleChange.IDLE
+        if state.leader != self.node_id:
+            self.following = FollowerState(state.leader, state.leader_epoch)
+            return RoleChange.FOLLOWER
+        self.leading = LeaderState(
+            self.node_id,
+            self.log,
+            state.leader_epoch,
+            state.replicas,
+            state.isr,
+            state.partition_epoch,
+            now_ms=now_ms,
+            lag_time_max_ms=self._lag_time_max_ms,
+            broker_epoch_of=self._broker_epoch_of,
+        )
+        return RoleChange.LEADER
+
+    def resign(self) -> None:
+        """Stop leading until a newer leader epoch says otherwise."""
+        self.leading = None
+
+    def fail(self) -> None:
+        """The log's directory is gone."""
+        self.offline = True
+        self.leading = self.following = None
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self.state.leader_epoch
+
+    @property
+    def min_isr(self) -> int:
+        """Effective ``min.insync.replicas``: never more than there are replicas (KIP-966)."""
+        return min(self.state.config.min_insync_replicas, len(self.state.replicas))
+
+    @property
+    def vouched_end(self) -> Offset:
+        """The offset up to which this replica may be counted on: its log end, less what ``flush.messages``
+        still wants on disk. An acknowledged record is then durable on each replica that acknowledged it."""
+        return self.log.acknowledgeable_offset
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether records wait for an fsync before they may count."""
+        log = self.log
+        return log.acknowledgeable_offset < log.log_end_offset
+
+    def led(self, leader_epoch: LeaderEpoch) -> LeaderState | Refusal:
+        """The leadership, where this node leads under the epoch that a request names (-1: any).
+
+        Source: ``Partition.getLocalLog`` and ``checkCurrentLeaderEpoch`` (KIP-320).
+        """
+        if self.offline:
+            return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory {self.log.directory} has failed")
+        known = self.state.leader_epoch
+        if leader_epoch >= 0:
+            if leader_epoch < known:
+                return Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"expected leader epoch {known}, found {leader_epoch}")
+            if leader_epoch > known:
+                return Refusal(
+                    ErrorCode.UNKNOWN_LEADER_EPOCH, f"expected leader epoch {known} at most, found {leader_epoch}"
+                )
+        if self.leading is None:
+            return Refusal(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead; node {self.state.leader} does"
+            )
+        return self.leading
+
+    # --- as leader --------------------------------------------------------------------------------
+
+    def append(self, batches: Sequence[Batch], acks: int, now_ms: int, wall_ms: int) -> LogAppend | Refusal:
+        """Append what a producer sent; ``acks`` -1 asks for an ISR of ``min.insync.replicas`` first."""
+        leading = self.led(LeaderEpoch(-1))
+        if isinstance(leading, Refusal):
+            return leading
+        in_sync = len(leading.isr.committed)
+        if acks == -1 and in_sync < self.min_isr:
+            return Refusal(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"expected min.insync.replicas ({self.min_isr}) in-sync replicas, found {in_sync}",
+            )
+        leading.before_append()
+        appended = self.log.append_as_leader(batches, leading.epoch, wall_ms)
+        if isinstance(appended, LogAppend) and not appended.duplicate:
+            self.advance(now_ms)
+        return appended
+
+    def advance(self, now_ms: int) -> bool:
+        """Raise the high watermark as far as the followers' positions allow. True where it rose."""
+        leading = self.leading
+        if leading is None:
+            return False
+        reached = leading.reached(self.vouched_end, self.min_isr, now_ms)
+        if reached <= self.high_watermark:
+            return False
+        self.high_watermark = reached
+        return True
+
+    def commit_error(self) -> ErrorCode:
+        """How a batch that the high watermark has passed is answered (``checkEnoughReplicasReachOffset``)."""
+        leading = self.leading
+        if leading is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if len(leading.isr.maximal) < self.min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    def follower_fetch(
+        self, node: NodeId, broker_epoch: BrokerEpoch, item: FetchPartition, now_ms: int, contact: FollowerContact
+    ) -> Diverging | Refusal | None:
+        """A follower names its position; ``None``: it stands, and the high watermark may have risen."""
+        leading = self.led(item.current_leader_epoch)
+        if isinstance(leading, Refusal):
+            return leading
+        verdict = leading.on_fetch(node, broker_epoch, item, now_ms, contact)
+        if verdict is None:
+            self.advance(now_ms)
+        return verdict
+
+    def read_for_follower(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> LogRead | Refusal:
+        """Read for replication: up to the log's end."""
+        log = self.log
+        return log.read(offset, bytes_max, offset_end=log.log_end_offset, at_least_one=at_least_one)
+
+    def fetchable_end(self, read_committed: bool) -> Offset:
+        """The offset before which a consumer may read."""
+        return self.last_stable_offset if read_committed else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The high watermark, or the first record of a transaction that is still open below it."""
+        unstable = self.log.first_unstable_offset
+        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+
+    def latest_offset(self, read_committed: bool) -> Offset | Refusal:
+        """What "latest" means to a client; not known until the high watermark has reached this epoch (KIP-207)."""
+        leading = self.leading
+        if leading is None:
+            return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead")
+        if self.high_watermark < leading.epoch_start:
+            return Refusal(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"the high watermark {self.high_watermark} has not reached this leader epoch's start "
+                f"{leading.epoch_start} yet",
+            )
+        return self.fetchable_end(read_committed)
+
+    # --- ISR as leader ----------------------------------------------------------------------------
+
+    def propose_expansion(self, node: NodeId) -> IsrProposal | None:
+        return None if self.leading is None else self.leading.propose_expansion(node, self.high_watermark)
+
+    def propose_shrink(self, now_ms: int) -> IsrProposal | None:
+        return None if self.leading is None else self.leading.propose_shrink(now_ms)
+
+    def propose_recovered(self) -> IsrProposal | None:
+        """After an unclean election: tell the controller, by naming the ISR as it is, that we recovered (KIP-704)."""
+        leading = self.leading
+        if leading is None or not self.state.leader_recovery or leading.isr.proposal is not None:
+            return None
+        return leading.isr.propose(leading.isr.committed)
+
+    def isr_committed(self, isr: tuple[NodeId, ...], leader_epoch: LeaderEpoch, epoch: PartitionEpoch) -> bool:
+        """The controller answered that this is the ISR. Returns False where the answer is stale."""
+        leading = self.leading
+        if leading is None or leader_epoch != leading.epoch:
+            return False
+        return leading.isr.commit(isr, epoch)
+
+    # --- as follower ------------------------------------------------------------------------------
+
+    def take(self, item: FetchedPartition, wall_ms: int) -> Fetched:
+        """Do what the leader's answer says: append, cut, or move the watermark and the log's start.
+
+        Only an answer under the epoch that is followed now counts: what a deposed leader still sends
+        is dropped unread. Raises what the log raises when its disk fails.
+        """
+        following = self.following
+        if following is None:
+            return Fetched.NOTHING_NEW
+        if item.current_leader_epoch != following.epoch:
+            return Fetched.RETRY if item.error is not ErrorCode.NONE else Fetched.STALE
+        log = self.log
+        if item.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return self._take_out_of_range(item)
+        if item.error is not ErrorCode.NONE:
+            return Fetched.RETRY
+        if item.diverging_epoch >= 0:
+            self._truncate(truncation_point(log, item.diverging_epoch, item.diverging_end_offset))
+            return Fetched.MOVED
+        end = log.log_end_offset
+        for records in item.records:
+            appended = log.append_as_follower(records, wall_ms, leader_epoch_max=following.epoch)
+            if isinstance(appended, Refusal):
+                return Fetched.RETRY
+        if item.records and log.log_end_offset == end:
+            return Fetched.STALE
+        moved = log.log_end_offset != end
+        if item.log_start_offset > log.log_start_offset:
+            log.advance_log_start(Offset(min(item.log_start_offset, log.log_end_offset)))
+            moved = True
+        self.high_watermark = Offset(
+            max(self.high_watermark, log.log_start_offset, min(item.high_watermark, log.log_end_offset))
+        )
+        return Fetched.MOVED if moved else Fetched.NOTHING_NEW
+
+    def _take_out_of_range(self, item: FetchedPartition) -> Fetched:
+        match out_of_range(self.log, item.log_start_offset, item.diverging_end_offset):
+            case TruncateTo(offset):
+                self._truncate(offset)
+            case StartAt(offset):
+                self.log.truncate_fully_and_start_at(offset)
+                self.high_watermark = offset
+                self.counts.truncations += 1
+            case KeepLog():
+                return Fetched.RETRY
+        return Fetched.MOVED
+
+    def _truncate(self, offset: Offset) -> None:
+        self.counts.truncations += 1
+        self.log.truncate_to(offset)
+        if offset < self.high_watermark:
+            self.counts.truncations_below_high_watermark += 1
+            self.high_watermark = Offset(max(offset, self.log.log_start_offset))

@@ -1,0 +1,42 @@
+"""What the controller has decided about one partition, as a broker's reconciler hands it down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.model.ids import (
+    UNASSIGNED_DIRECTORY,
+    DirectoryId,
+    LeaderEpoch,
+    NodeId,
+    PartitionEpoch,
+    TopicId,
+    TopicIdPartition,
+)
+from tidelog.model.topic_config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition in the metadata image, for a node that is one of its replicas.
+
+    ``leader`` is -1 for none. ``leader_recovery`` is true after an unclean election until the leader
+    has said that it recovered (KIP-704). ``is_new`` is true where this node was not a replica before.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    config: TopicConfig
+    leader_recovery: bool = False
+    directory_id: DirectoryId = UNASSIGNED_DIRECTORY
+    is_new: bool = False
+
+    @property
+    def key(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)

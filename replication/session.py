@@ -1,0 +1,298 @@
+"""The serving end of a follower's stream: one per (follower, this leader), many partitions in a message.
+
+What the stream remembers between fetches (the idea of KIP-227's sessions), so that a message costs
+what changed and not what there is:
+
+- A partition that the follower *names* is armed at the position named. It stays armed while answers
+  without it pass.
+- An answer that carries records, an error or a divergence for a partition disarms it: the follower
+  names it again once it has dealt with that (written, if need be flushed, or waited after an error).
+  Naming is also the acknowledgement: everything before the named offset is replicated there.
+- High watermark and log start ride with records; changed alone, they go with the next answer,
+  at the latest when the long poll ends (``replica.fetch.wait.max.ms``), and disarm nothing.
+- A new fetch while one is waiting ends that wait: it is answered first, with what there is.
+
+An append only marks its partition's entries here; one wake per turn of the event loop answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from tidelog.model.clock import Clock
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_NODE, NO_OFFSET, BrokerEpoch, TopicIdPartition
+from tidelog.proto.frames import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+from tidelog.proto.network import BadFrame, Frame
+from tidelog.replication.consuming import diverged, refused_fetch
+from tidelog.replication.isr import IsrProposal
+from tidelog.replication.leader import BrokerEpochOf, Diverging, FollowerContact
+from tidelog.replication.replica import Replica
+from tidelog.replication.settings import ReplicationSettings
+from tidelog.storage.log_errors import LogDirFailed
+
+
+class SessionOwner(Protocol):
+    """What a session needs of its node."""
+
+    @property
+    def replicas(self) -> Mapping[TopicIdPartition, Replica]: ...
+    @property
+    def settings(self) -> ReplicationSettings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def broker_epoch_of(self) -> BrokerEpochOf: ...
+
+    def isr_change_wanted(self, replica: Replica, proposal: IsrProposal) -> None: ...
+    def disk_failed(self, replica: Replica, failure: LogDirFailed) -> None: ...
+    def session_closed(self, session: ReplicaSession) -> None: ...
+
+
+class FetchEntry:
+    """One partition on one follower's stream. Implements :class:`~tidelog.replication.replica.FollowerWatch`."""
+
+    __slots__ = ("armed", "item", "replica", "sent_high_watermark", "sent_log_start", "session")
+
+    def __init__(self, session: ReplicaSession, replica: Replica, item: FetchPartition) -> None:
+        self.session = session
+        self.replica = replica
+        self.item = item
+        self.armed = False
+        self.sent_high_watermark = NO_OFFSET
+        self.sent_log_start = NO_OFFSET
+
+    def log_moved(self) -> None:
+        if self.armed:
+            self.session.data_ready(self)
+
+    def marks_moved(self) -> None:
+        self.session.marks[self] = None
+
+
+class _Parked:
+    """A fetch that waits for something to say."""
+
+    __slots__ = ("correlation", "future", "request", "timer")
+
+    def __init__(self, correlation: int, request: FetchRequest, on_timeout: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.correlation = correlation
+        self.request = request
+        self.future: asyncio.Future[Frame] = loop.create_future()
+        self.timer = loop.call_later(request.wait_ms_max / 1000, on_timeout)
+
+
+class ReplicaSession:
+    """Implements :class:`~tidelog.proto.network.FrameSession` for REPLICA_FETCH."""
+
+    def __init__(self, owner: SessionOwner) -> None:
+        self._owner = owner
+        self._entries: dict[TopicIdPartition, FetchEntry] = {}
+        self._ready: dict[FetchEntry, None] = {}
+        self._outbox: list[FetchedPartition] = []
+        self._parked: _Parked | None = None
+        self._wake_scheduled = False
+        self._contact = FollowerContact(owner.clock.monotonic_ms())
+        self._closed = False
+        self.node = NO_NODE
+        self.marks: dict[FetchEntry, None] = {}
+        """Entries whose high watermark or log start the follower does not know yet."""
+        self.bytes_sent = 0
+
+    # --- from the carrier ---------------------------------------------------------------------------
+
+    def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
+        correlation, request = decode_fetch_request(frame)
+        if request.replica_id < 0:
+            raise BadFrame(f"expected a follower's node id, found {request.replica_id}")
+        if self.node == NO_NODE:
+            self.node = request.replica_id
+        elif self.node != request.replica_id:
+            raise BadFrame(f"expected replica id {self.node} on this stream, found {request.replica_id}")
+        if self._parked is not None:
+            self._answer()
+        known = self._owner.broker_epoch_of(request.replica_id)
+        if known > request.replica_epoch:
+            return encode_fetch_response(correlation, FetchResponse(ErrorCode.STALE_BROKER_EPOCH, ()))
+        now_ms = self._owner.clock.monotonic_ms()
+        self._contact.last_fetch_ms = now_ms
+        for topic_id, partition in request.forgotten:
+            self._forget(TopicIdPartition(topic_id, partition))
+        for item in request.partitions:
+            self._name(item, request.replica_epoch, now_ms)
+        if self._ready or self._outbox or request.wait_ms_max == 0:
+            return self._build(correlation, request)
+        self._parked = _Parked(correlation, request, self._answer)
+        return self._parked.future
+
+    def on_close(self) -> None:
+        self._closed = True
+        if self._parked is not None:
+            self._parked.timer.cancel()
+            self._parked.future.cancel()
+            self._parked = None
+        for key in tuple(self._entries):
+            self._forget(key)
+        self._owner.session_closed(self)
+
+    # --- from replicas ------------------------------------------------------------------------------
+
+    def data_ready(self, entry: FetchEntry) -> None:
+        """An armed entry has something to say; answered once this turn of the event loop is over."""
+        self._ready[entry] = None
+        if self._parked is not None and not self._wake_scheduled:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_scheduled = False
+        if self._parked is not None and (self._ready or self._outbox):
+            self._answer()
+
+    # --- naming -------------------------------------------------------------------------------------
+
+    def _name(self, item: FetchPartition, broker_epoch: BrokerEpoch, now_ms: int) -> None:
+        """Take the follower's position in one partition, and with it what it acknowledges."""
+        key = TopicIdPartition(item.topic_id, item.partition)
+        replica = self._owner.replicas.get(key)
+        if replica is None:
+            self._forget(key)
+            self._outbox.append(FetchedPartition(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID))
+            return
+        partition = replica.partition
+        verdict = partition.follower_fetch(self.node, broker_epoch, item, now_ms, self._contact)
+        if verdict is not None:
+            self._forget(key)
+            if isinstance(verdict, Diverging):
+                self._outbox.append(diverged(replica, verdict))
+            else:
+                self._refuse(replica, verdict)
+            return
+        entry = self._entries.get(key)
+        if entry is None or entry.replica is not replica:
+            entry = self._entries[key] = FetchEntry(self, replica, item)
+        entry.item = item
+        entry.armed = True
+        replica.followers[self.node] = entry
+        replica.settle()
+        proposal = partition.propose_expansion(self.node)
+        if proposal is not None:
+            self._owner.isr_change_wanted(replica, proposal)
+        log = partition.log
+        if item.fetch_offset < log.log_end_offset:
+            self._ready[entry] = None
+        if partition.high_watermark != entry.sent_high_watermark or log.log_start_offset != entry.sent_log_start:
+            self.marks[entry] = None
+
+    def _forget(self, key: TopicIdPartition) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        entry.armed = False
+        self._ready.pop(entry, None)
+        self.marks.pop(entry, None)
+        if entry.replica.followers.get(self.node) is entry:
+            del entry.replica.followers[self.node]
+
+    def _refuse(self, replica: Replica, refusal: Refusal) -> None:
+        end = NO_OFFSET
+        if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            end = replica.partition.log.log_end_offset
+        self._outbox.append(refused_fetch(replica, refusal.code, leader_log_end=end))
+
+    # --- answering ----------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        parked = self._parked
+        if parked is None:
+            return
+        self._parked = None
+        parked.timer.cancel()
+        if not parked.future.done():
+            parked.future.set_result(self._build(parked.correlation, parked.request))
+
+    def _build(self, correlation: int, request: FetchRequest) -> Frame:
+        """What is ready, oldest first, up to the answer's size; then marks that have moved."""
+        out = self._outbox
+        self._outbox = []
+        room = min(request.bytes_max, self._owner.settings.replica_fetch_response_max_bytes)
+        sent = 0
+        for entry in tuple(self._ready):
+            if sent and room <= 0:
+                break
+            answer, size = self._read(entry, room, at_least_one=sent == 0)
+            if answer is None:
+                if entry.armed and size < 0:
+                    break  # its next batch does not fit behind what is already in the answer
+                self._ready.pop(entry, None)
+                continue
+            self._ready.pop(entry, None)
+            out.append(answer)
+            sent += size
+            room -= size
+        for entry in self.marks:
+            if not isinstance(entry.replica.partition.led(entry.item.current_leader_epoch), Refusal):
+                self._note_sent(entry)
+                out.append(_marks(entry.replica))
+        self.marks.clear()
+        self.bytes_sent += sent
+        return encode_fetch_response(correlation, FetchResponse(ErrorCode.NONE, out))
+
+    def _read(self, entry: FetchEntry, room: int, *, at_least_one: bool) -> tuple[FetchedPartition | None, int]:
+        """One entry's answer and its size; ``None`` with size 0: nothing to say, with -1: does not fit now."""
+        replica, item = entry.replica, entry.item
+        partition = replica.partition
+        if not entry.armed:
+            return None, 0
+        leading = partition.led(item.current_leader_epoch)
+        if isinstance(leading, Refusal):
+            self._forget(replica.key)
+            return refused_fetch(replica, leading.code), 0
+        if item.fetch_offset >= partition.log.log_end_offset:
+            return None, 0
+        try:
+            read = partition.read_for_follower(item.fetch_offset, min(item.bytes_max, room), at_least_one=at_least_one)
+        except LogDirFailed as failure:
+            self._owner.disk_failed(replica, failure)
+            self._forget(replica.key)
+            return refused_fetch(replica, ErrorCode.KAFKA_STORAGE_ERROR), 0
+        if isinstance(read, Refusal):
+            end = partition.log.log_end_offset
+            self._forget(replica.key)
+            return refused_fetch(replica, read.code, leader_log_end=end), 0
+        if not len(read.records):
+            return None, -1
+        entry.armed = False
+        self.marks.pop(entry, None)
+        self._note_sent(entry)
+        return _marks(replica, (read.records,)), len(read.records)
+
+    def _note_sent(self, entry: FetchEntry) -> None:
+        partition = entry.replica.partition
+        entry.sent_high_watermark = partition.high_watermark
+        entry.sent_log_start = partition.log.log_start_offset
+
+
+def _marks(replica: Replica, records: tuple[bytes | memoryview, ...] = ()) -> FetchedPartition:
+    partition = replica.partition
+    return FetchedPartition(
+        replica.key.topic_id,
+        replica.key.partition,
+        ErrorCode.NONE,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        current_leader=partition.state.leader,
+        current_leader_epoch=partition.state.leader_epoch,
+        records=records,
+    )

@@ -1,0 +1,67 @@
+"""Every bound of replication with its default; names and meanings are Kafka's where Kafka has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.model.broker_config import NodeConfig
+
+FETCH_MAX_BYTES: Final = 8 * 2**20
+"""Kafka allows 55 MiB; what is beyond a few MiB costs memory and buys no speed on a stream of frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    replica_lag_time_max_ms: int = 30_000
+    """A follower that has not reached the leader's end for this long leaves the ISR."""
+    replica_fetch_wait_max_ms: int = 500
+    """Longest wait of a follower's fetch at the leader; also how late a high watermark may travel alone."""
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 2**20
+    """Per partition in one answer; a larger first batch is sent whole."""
+    replica_fetch_response_max_bytes: int = 4 * 2**20
+    """Per answer to a follower, what the leader is willing to hold and a frame to carry."""
+    replica_fetch_backoff_ms: int = 1_000
+    """Longest pause after a refused partition or a lost leader; the first is ``retry_first_ms``."""
+    replica_socket_timeout_ms: int = 30_000
+    """A leader that leaves a fetch unanswered for this long beyond its wait has lost the stream."""
+    replica_connect_timeout_ms: int = 5_000
+    """Time in which a leader must accept a follower's stream."""
+    retry_first_ms: int = 20
+    """First pause of every retry here; doubles up to ``replica_fetch_backoff_ms``, with jitter."""
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    log_flush_scheduler_interval_ms: int = 1_000
+    """How often logs with ``flush.ms`` are looked at."""
+    fetch_max_bytes: int = FETCH_MAX_BYTES
+    """Per answer to a consumer, whatever it asks for."""
+    fetch_min_bytes_max: int = 2**20
+    """Largest ``fetch.min.bytes`` that is honoured: a waiting fetch holds what it has read so far."""
+    fetch_held_bytes_max: int = 64 * 2**20
+    """What all waiting consumer fetches may hold together; beyond it they are answered at once."""
+    fetch_waiters_max: int = 10_000
+    """Consumer fetches that wait; beyond it they are answered at once."""
+    produce_waiters_max: int = 50_000
+    """Appends that wait for replicas or disk; beyond it a produce is refused before it is appended."""
+    delete_records_waiters_max: int = 1_000
+    fetch_partitions_max: int = 20_000
+    """Partitions that a follower names in one fetch; the rest follow in the next."""
+    alter_partition_items_max: int = 2_000
+    """ISR changes in one request to the controller; the rest follow in the next."""
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> ReplicationSettings:
+        """What a node's configuration says; the rest as it is here."""
+        return cls(
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
+            replica_fetch_min_bytes=config.replica_fetch_min_bytes,
+            replica_fetch_max_bytes=config.replica_fetch_max_bytes,
+            replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
+            replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
+            replica_socket_timeout_ms=config.replica_socket_timeout_ms,
+            replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+            fetch_max_bytes=min(config.fetch_max_bytes, FETCH_MAX_BYTES),
+        )
