@@ -114,7 +114,7 @@ class FrameSession(Protocol):
 class PacedSession(FrameSession, Protocol):
     """A session that also bounds the bytes it holds for its peer."""
 
-    def hold(self) -> Awaitable[None] | None:
+    def hold(self) -> Awaitable[object] | None:
         """Asked before each frame is read: an awaitable stops reading until it is done, then it is asked again."""
 
     def on_written(self, frame: Frame) -> None:

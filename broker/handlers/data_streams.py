@@ -2,15 +2,15 @@
 
 A produce frame is appended when it arrives, before the next one is looked at: the order of a stream
 is the order of the log. What an answer waits for (high watermark, long poll) holds back neither the
-frames after it nor their answers.
+frames after it nor their answers. No task is made for a frame: an answer is a future's callback.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.traffic import Traffic
@@ -28,6 +28,8 @@ from tidelog.proto.frames import (
 )
 from tidelog.proto.network import BadFrame, Frame
 
+T = TypeVar("T")
+
 FETCH_WAIT_MS_MAX: Final = 60_000
 """Longest long poll; a longer one asked for is cut to it."""
 
@@ -35,26 +37,40 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 class DataReplicas(Protocol):
     """What the streams need of the replica manager."""
 
-    def produce(self, request: ProduceRequest) -> Awaitable[list[ProducedPartition]]:
+    def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
         """Append now, in order; the answer waits for what ``acks`` asks."""
 
-    def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]: ...
+    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]: ...
 
 
 class ProduceSession:
-    """One producer's stream. ``bytes_max`` bounds what of it is unanswered, the budget the node's."""
+    """One producer's stream. ``bytes_max`` bounds what of it is unanswered, the budget the node's.
 
-    def __init__(self, replicas: DataReplicas, budget: MemoryBudget, traffic: Traffic, bytes_max: int) -> None:
+    Nothing is read before ``ready``: a starting node would deny partitions that it is about to lead.
+    """
+
+    def __init__(
+        self,
+        replicas: DataReplicas,
+        budget: MemoryBudget,
+        traffic: Traffic,
+        bytes_max: int,
+        ready: asyncio.Event,
+    ) -> None:
         self._replicas = replicas
+        self._ready = ready
         self._budget = budget
         self._traffic = traffic
         self._bytes_max = bytes_max
         self._bytes_held = 0
         self._room: asyncio.Future[None] | None = None
         self._open = True
+        self._time = asyncio.get_running_loop().time
         traffic.produce_streams += 1
 
-    def hold(self) -> Awaitable[None] | None:
+    def hold(self) -> Awaitable[object] | None:
+        if not self._ready.is_set():
+            return self._ready.wait()
         if self._bytes_held >= self._bytes_max:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
@@ -65,34 +81,35 @@ class ProduceSession:
         correlation, request = decode_produce_request(frame)
         size = len(frame)
         self._traffic.produce_requests += 1
-        refused = _refused(request)
-        if refused is not None:
-            return encode_produce_response(correlation, refused)
-        started = asyncio.get_running_loop().time()
-        answer = self._replicas.produce(request)
+        if request.transactional_id is not None:
+            return encode_produce_response(correlation, _no_transactions(request))
+        started = self._time()
+        produced = self._replicas.produce(request)
+        if produced.done():
+            return self._answer(correlation, started, produced)
         self._bytes_held += size
         self._budget.use(size)
-        return self._answer(correlation, size, started, answer)
 
-    async def _answer(
-        self, correlation: int, size: int, started: float, answer: Awaitable[list[ProducedPartition]]
-    ) -> Frame:
-        try:
-            produced = await answer
-        finally:
+        def finish(done: asyncio.Future[list[ProducedPartition]]) -> Frame:
             self._give(size)
-        self._traffic.produced(produced, asyncio.get_running_loop().time() - started)
-        return encode_produce_response(correlation, produced)
+            return self._answer(correlation, started, done)
+
+        return _then(produced, finish)
 
     def on_written(self, frame: Frame) -> None:
         """Nothing is held for an answer: it is small."""
 
     def on_close(self) -> None:
-        # What the stream still held goes back here: an answer that was cancelled early never ran.
+        # What the stream still held goes back here: an answer that is cancelled never finishes.
         if self._open:
             self._open = False
             self._traffic.produce_streams -= 1
             self._budget.give(self._bytes_held)
+
+    def _answer(self, correlation: int, started: float, done: asyncio.Future[list[ProducedPartition]]) -> Frame:
+        produced = done.result()
+        self._traffic.produced(produced, self._time() - started)
+        return encode_produce_response(correlation, produced)
 
     def _give(self, size: int) -> None:
         if not self._open:
@@ -103,21 +120,26 @@ class ProduceSession:
             self._room.set_result(None)
 
 
-def _refused(request: ProduceRequest) -> list[ProducedPartition] | None:
-    """Refuse what no replica would take: Kafka's INVALID_REQUIRED_ACKS, and transactions, which are not built yet."""
-    if request.acks not in (-1, 0, 1):
-        code, text = ErrorCode.INVALID_REQUIRED_ACKS, f"acks: expected -1, 0 or 1, found {request.acks}"
-    elif request.transactional_id is not None:
-        code, text = ErrorCode.INVALID_REQUEST, "transactional produce: this version has no transactions"
-    else:
-        return None
-    return [ProducedPartition(item.topic_id, item.partition, code, error_message=text) for item in request.partitions]
+def _no_transactions(request: ProduceRequest) -> list[ProducedPartition]:
+    text = f"transactional id {request.transactional_id!r}: this version has no transactions"
+    return [
+        ProducedPartition(item.topic_id, item.partition, ErrorCode.INVALID_REQUEST, error_message=text)
+        for item in request.partitions
+    ]
 
 
 class FetchSession:
     """One consumer's stream. Bytes count from reading until the carrier took the answer."""
 
-    def __init__(self, replicas: DataReplicas, budget: MemoryBudget, traffic: Traffic, response_bytes_max: int) -> None:
+    def __init__(
+        self,
+        replicas: DataReplicas,
+        budget: MemoryBudget,
+        traffic: Traffic,
+        response_bytes_max: int,
+        ready: asyncio.Event,
+    ) -> None:
+        self._ready = ready
         self._replicas = replicas
         self._budget = budget
         self._traffic = traffic
@@ -126,14 +148,16 @@ class FetchSession:
         self._open = True
         traffic.fetch_streams += 1
 
-    def hold(self) -> Awaitable[None] | None:
+    def hold(self) -> Awaitable[object] | None:
+        if not self._ready.is_set():
+            return self._ready.wait()
         return self._budget.room()
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
         correlation, request = decode_fetch_request(frame)
         self._traffic.fetch_requests += 1
         if request.replica_id != NO_NODE:
-            # A follower's fetch moves high watermarks: it has a stream of its own, on another listener's table.
+            # A follower's fetch moves high watermarks: it has a stream of its own kind.
             raise BadFrame(f"expected a consumer's fetch (replica id -1), found replica id {request.replica_id}")
         if request.bytes_max > self._response_bytes_max or request.wait_ms_max > FETCH_WAIT_MS_MAX:
             request = replace(
@@ -141,17 +165,10 @@ class FetchSession:
                 bytes_max=min(request.bytes_max, self._response_bytes_max),
                 wait_ms_max=min(request.wait_ms_max, FETCH_WAIT_MS_MAX),
             )
-        return self._answer(correlation, self._replicas.fetch(request))
-
-    async def _answer(self, correlation: int, answer: Awaitable[FetchResponse]) -> Frame:
-        response = await answer
-        frame = encode_fetch_response(correlation, response)
-        size = sum(map(len, frame))
-        self._traffic.fetched(response)
-        if self._open:
-            self._unwritten[id(frame)] = size
-            self._budget.use(size)
-        return frame
+        fetched = self._replicas.fetch(request)
+        if fetched.done():
+            return self._answer(correlation, fetched)
+        return _then(fetched, lambda done: self._answer(correlation, done))
 
     def on_written(self, frame: Frame) -> None:
         size = self._unwritten.pop(id(frame), None)
@@ -164,3 +181,37 @@ class FetchSession:
             self._traffic.fetch_streams -= 1
             self._budget.give(sum(self._unwritten.values()))
             self._unwritten.clear()
+
+    def _answer(self, correlation: int, done: asyncio.Future[FetchResponse]) -> Frame:
+        response = done.result()
+        frame = encode_fetch_response(correlation, response)
+        self._traffic.fetched(response)
+        if self._open:
+            size = sum(map(len, frame))
+            self._unwritten[id(frame)] = size
+            self._budget.use(size)
+        return frame
+
+
+def _then(source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], Frame]) -> asyncio.Future[Frame]:
+    """A future of ``finish``'s frame. Cancelling it cancels ``source``; what either raises, it raises."""
+    out: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+
+    def done(_: asyncio.Future[T]) -> None:
+        if out.done():
+            return
+        if source.cancelled():
+            out.cancel()
+            return
+        try:
+            out.set_result(finish(source))
+        except Exception as error:
+            out.set_exception(error)
+
+    def dropped(_: asyncio.Future[Frame]) -> None:
+        if out.cancelled():
+            source.cancel()
+
+    source.add_done_callback(done)
+    out.add_done_callback(dropped)
+    return out

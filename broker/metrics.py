@@ -1,0 +1,240 @@
+"""A node's metrics for Prometheus, under names that map to Kafka's.
+
+A name is Kafka's MBean in lower case, joined by ``_``: ``kafka.server:type=ReplicaManager,name=LeaderCount``
+becomes ``kafka_server_replicamanager_leadercount``; a meter ("…PerSec") becomes a counter that ends in
+``_total``, since Prometheus takes rates itself. What Kafka has no name for begins with ``tidelog_``.
+Nothing is counted here: the data path keeps plain integers, and they are read when somebody scrapes.
+``docs/metrics.md`` lists every name; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tidelog.broker.traffic import LATENCY_BOUNDS_S, Latency
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """One metric: its name without the suffix of its kind, what it is in Kafka, and what it says."""
+
+    name: str
+    kind: str
+    kafka: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def exported(self) -> str:
+        """The name as Prometheus shows it."""
+        return self.name + "_total" if self.kind == COUNTER else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one metric stands at. ``labels`` are values in the order of the metric's label names."""
+
+    metric: MetricName
+    value: float | Latency
+    labels: tuple[str, ...] = ()
+
+
+class MetricSource(Protocol):
+    """Something that has metrics."""
+
+    def readings(self) -> Iterable[Reading]: ...
+
+
+def _topic(name: str, meaning: str) -> MetricName:
+    return MetricName(
+        f"kafka_server_brokertopicmetrics_{name.lower()}",
+        COUNTER,
+        f"kafka.server:type=BrokerTopicMetrics,name={name}PerSec",
+        meaning,
+    )
+
+
+def _replicas(name: str, meaning: str) -> MetricName:
+    return MetricName(
+        f"kafka_server_replicamanager_{name.lower()}", GAUGE, f"kafka.server:type=ReplicaManager,name={name}", meaning
+    )
+
+
+def _controller(name: str, meaning: str) -> MetricName:
+    return MetricName(
+        f"kafka_controller_kafkacontroller_{name.lower()}",
+        GAUGE,
+        f"kafka.controller:type=KafkaController,name={name}",
+        meaning,
+    )
+
+
+def _own(name: str, kind: str, meaning: str, *labels: str) -> MetricName:
+    return MetricName(f"tidelog_{name}", kind, "", meaning, labels)
+
+
+BATCHES_IN: Final = _own("batches_in", COUNTER, "Record batches that clients appended here.")
+BYTES_IN: Final = _topic("BytesIn", "Bytes of record batches that clients appended here.")
+BYTES_OUT: Final = _topic("BytesOut", "Bytes of record batches that consumers were sent.")
+MESSAGES_IN: Final = _topic("MessagesIn", "Records that clients appended here.")
+PRODUCES: Final = _topic("TotalProduceRequests", "Produce requests of clients.")
+FETCHES: Final = _topic("TotalFetchRequests", "Fetch requests of consumers.")
+FAILED_PRODUCES: Final = _topic("FailedProduceRequests", "Partitions of produce requests that were refused.")
+FAILED_FETCHES: Final = _topic("FailedFetchRequests", "Partitions of fetch requests that were refused.")
+REPLICATION_BYTES_IN: Final = _topic("ReplicationBytesIn", "Bytes that this node's followers fetched.")
+REPLICATION_BYTES_OUT: Final = _topic("ReplicationBytesOut", "Bytes that this node sent to other nodes' followers.")
+PRODUCE_TIME: Final = MetricName(
+    "kafka_network_requestmetrics_totaltime_seconds",
+    HISTOGRAM,
+    "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=Produce",
+    "Time from a produce request's arrival to its answer.",
+    ("request",),
+)
+
+PARTITION_COUNT: Final = _replicas("PartitionCount", "Replicas on this node.")
+LEADER_COUNT: Final = _replicas("LeaderCount", "Partitions that this node leads.")
+UNDER_REPLICATED: Final = _replicas("UnderReplicatedPartitions", "Led partitions whose ISR lacks a replica.")
+UNDER_MIN_ISR: Final = _replicas("UnderMinIsrPartitionCount", "Led partitions with fewer than min.insync.replicas.")
+AT_MIN_ISR: Final = _replicas("AtMinIsrPartitionCount", "Led partitions with just min.insync.replicas.")
+OFFLINE_REPLICAS: Final = _replicas("OfflineReplicaCount", "Replicas whose log directory has failed.")
+ISR_UPDATES_FAILED: Final = MetricName(
+    "kafka_server_replicamanager_failedisrupdates",
+    COUNTER,
+    "kafka.server:type=ReplicaManager,name=FailedIsrUpdatesPerSec",
+    "ISR changes that had to be tried again.",
+)
+PRODUCES_WAITING: Final = MetricName(
+    "kafka_server_delayedoperationpurgatory_purgatorysize",
+    GAUGE,
+    "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Produce|Fetch",
+    "Requests that wait for replicas, for a disk or for data.",
+    ("delayedoperation",),
+)
+OFFLINE_DIRS: Final = MetricName(
+    "kafka_log_logmanager_offlinelogdirectorycount",
+    GAUGE,
+    "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+    "Log directories that have failed.",
+)
+LOG_SIZE: Final = MetricName(
+    "kafka_log_log_size",
+    GAUGE,
+    "kafka.log:type=Log,name=Size,topic=…",
+    "Bytes of a topic's logs on this node, over its partitions here.",
+    ("topic",),
+)
+
+ACTIVE_CONTROLLERS: Final = _controller("ActiveControllerCount", "1 on the active controller, else 0.")
+TOPICS: Final = _controller("GlobalTopicCount", "Topics of the cluster.")
+PARTITIONS: Final = _controller("GlobalPartitionCount", "Partitions of the cluster.")
+OFFLINE_PARTITIONS: Final = _controller("OfflinePartitionsCount", "Partitions without a leader.")
+ACTIVE_BROKERS: Final = _controller("ActiveBrokerCount", "Brokers that are registered and not fenced.")
+FENCED_BROKERS: Final = _controller("FencedBrokerCount", "Brokers that are registered and fenced.")
+METADATA_OFFSET: Final = MetricName(
+    "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+    GAUGE,
+    "kafka.server:type=broker-metadata-metrics,name=last-applied-record-offset",
+    "Offset of the newest metadata that this node has applied.",
+)
+RAFT_EPOCH: Final = MetricName(
+    "kafka_server_raft_metrics_current_epoch",
+    GAUGE,
+    "kafka.server:type=raft-metrics",
+    "The quorum's epoch as known here.",
+)
+RAFT_LEADER: Final = MetricName(
+    "kafka_server_raft_metrics_current_leader",
+    GAUGE,
+    "kafka.server:type=raft-metrics",
+    "Node id of the active controller as known here, -1 for none.",
+)
+
+REQUEST_BYTES_HELD: Final = _own(
+    "request_bytes_held", GAUGE, "Bytes of requests and answers held for clients; bounded by queued.max.request.bytes."
+)
+REQUEST_BYTES_PEAK: Final = _own("request_bytes_held_peak", GAUGE, "The most of them at one time since the start.")
+REQUEST_WAITS: Final = _own("request_waits", COUNTER, "How often a stream was not read because that bound was reached.")
+STREAMS: Final = _own("streams", GAUGE, "Open data streams of clients.", "kind")
+BROKER_STATE: Final = MetricName(
+    "kafka_server_kafkaserver_brokerstate",
+    GAUGE,
+    "kafka.server:type=KafkaServer,name=BrokerState",
+    "1 starting, 3 running, 6 shutting down, 7 stopped (Kafka's numbers), 0 not a broker.",
+)
+UPTIME: Final = _own("uptime_seconds", GAUGE, "Time since the node's start.")
+
+BROKER_METRICS: Final = (
+    BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
+    REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
+    UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS, ISR_UPDATES_FAILED, PRODUCES_WAITING, OFFLINE_DIRS, LOG_SIZE,
+    REQUEST_BYTES_HELD, REQUEST_BYTES_PEAK, REQUEST_WAITS, STREAMS, BROKER_STATE,
+)  # fmt: skip
+CONTROLLER_METRICS: Final = (
+    ACTIVE_CONTROLLERS, TOPICS, PARTITIONS, OFFLINE_PARTITIONS, ACTIVE_BROKERS, FENCED_BROKERS,
+)  # fmt: skip
+NODE_METRICS: Final = (METADATA_OFFSET, RAFT_EPOCH, RAFT_LEADER, UPTIME)
+ALL_METRICS: Final[Mapping[str, MetricName]] = {
+    metric.name: metric for metric in (*BROKER_METRICS, *CONTROLLER_METRICS, *NODE_METRICS)
+}
+
+
+class MetricsPage:
+    """Renders what the sources read, with the process's own figures, in Prometheus's text format."""
+
+    def __init__(self, *sources: MetricSource) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+
+        self._sources = sources
+        self._registry = CollectorRegistry()
+        self._registry.register(self)  # type: ignore[arg-type]
+        ProcessCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        """Prometheus's side of a custom collector."""
+        from prometheus_client import core
+
+        families: dict[str, Any] = {}
+        kinds: dict[str, Any] = {
+            COUNTER: core.CounterMetricFamily,
+            GAUGE: core.GaugeMetricFamily,
+            HISTOGRAM: core.HistogramMetricFamily,
+        }
+        for source in self._sources:
+            for reading in source.readings():
+                metric = reading.metric
+                family = families.get(metric.name)
+                if family is None:
+                    family = families[metric.name] = kinds[metric.kind](
+                        metric.name, metric.meaning, labels=metric.labels
+                    )
+                if isinstance(reading.value, Latency):
+                    family.add_metric(reading.labels, _buckets(reading.value), reading.value.total_s)
+                else:
+                    family.add_metric(reading.labels, reading.value)
+        yield from families.values()
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: names need not be known before the first scrape."""
+        return ()
+
+
+def _buckets(latency: Latency) -> list[tuple[str, float]]:
+    counts = list(accumulate(latency.buckets))
+    bounds = [str(bound) for bound in LATENCY_BOUNDS_S] + ["+Inf"]
+    return list(zip(bounds, counts, strict=True))

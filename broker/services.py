@@ -1,0 +1,52 @@
+"""Which listener serves what.
+
+Every listener of a broker serves clients; the one named by ``inter.broker.listener.name`` also serves
+followers. Controller listeners serve the quorum and what brokers and tools ask of a controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidelog.proto.api import Request
+from tidelog.proto.network import CallContext, CallHandler, Service, SessionFactory, StreamKind
+
+Calls = Mapping[type[Request[Any]], CallHandler]
+
+
+def held_until(ready: asyncio.Event, calls: Calls) -> dict[type[Request[Any]], CallHandler]:
+    """The same calls, each of which waits until the node is ready: what it would say before is not true.
+
+    The caller's own timeout bounds the wait.
+    """
+
+    def hold(handler: CallHandler) -> CallHandler:
+        async def serve(request: Any, context: CallContext) -> Any:
+            if not ready.is_set():
+                await ready.wait()
+            return await handler(request, context)
+
+        return serve
+
+    return {request_type: hold(handler) for request_type, handler in calls.items()}
+
+
+def broker_service(
+    calls: Calls, produce: SessionFactory, fetch: SessionFactory, follow: SessionFactory | None
+) -> Service:
+    """What a broker's listener serves; ``follow`` where followers may come to it."""
+    streams: dict[StreamKind, SessionFactory] = {StreamKind.PRODUCE: produce, StreamKind.FETCH: fetch}
+    if follow is not None:
+        streams[StreamKind.REPLICA_FETCH] = follow
+    return Service(dict(calls), streams)
+
+
+def as_async(work: Callable[[Any], Any]) -> CallHandler:
+    """A handler out of a function that answers at once."""
+
+    async def serve(request: Any, _: CallContext) -> Any:
+        return work(request)
+
+    return serve

@@ -1,0 +1,406 @@
+"""A cluster of nodes in this process, in asyncio form: real nodes, real log files, faults as calls.
+
+Nodes have the ids 1 to ``nodes`` and both roles, unless ``controllers`` says how many of them form the
+quorum; the others are brokers only. With the in-memory transport (the default) links between nodes
+can be cut; with gRPC they run over the loopback address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.node import Node
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.clock import SystemClock
+from tidelog.model.errors import ErrorCode, error_for
+from tidelog.model.ids import NO_NODE, NodeId, id_text, random_id
+from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
+from tidelog.proto.memory_transport import MemoryFabric
+from tidelog.proto.network import Address, Network
+from tidelog.testing.killable_files import KillableFiles
+from tidelog.testing.ports import LOOPBACK, free_ports
+
+if TYPE_CHECKING:
+    from tidelog.aio import Admin, Consumer, Producer
+
+CLIENT: Final = "client"
+"""Name of the clients' end in :meth:`AsyncCluster.partition`."""
+READY_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.002
+MEMORY: Final = "memory"
+GRPC: Final = "grpc"
+Side = int | str
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "http.listener": "",
+    "log.segment.delete.delay.ms": "0",
+    "log.segment.bytes": str(64 * 1024 * 1024),
+}
+
+
+class AsyncCluster:
+    """See the module. ``config`` are settings of every node by Kafka's names; ``seed`` makes ids and
+    jitter repeatable; ``directory`` is kept after :meth:`stop`, without it a temporary one is removed."""
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        transport: str = MEMORY,
+        controllers: int | None = None,
+        config: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        log_dirs: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        if nodes < 1:
+            raise ValueError(f"nodes: expected at least 1, found {nodes}")
+        if transport not in (MEMORY, GRPC):
+            raise ValueError(f"transport: expected {MEMORY} or {GRPC}, found {transport!r}")
+        voters = min(nodes, 3) if controllers is None else controllers
+        if not 1 <= voters <= nodes:
+            raise ValueError(f"controllers: expected 1 to {nodes}, found {voters}")
+        self._rng = random.Random(seed)
+        self._settings = {**_DEFAULTS, "default.replication.factor": str(min(nodes, 3)), **(config or {})}
+        self._kept = directory is not None
+        self._directory = directory
+        self._log_dirs = log_dirs
+        self.cluster_id = id_text(random_id(self._rng))
+        self.transport = transport
+        self.fabric = MemoryFabric()
+        self.node_ids = [NodeId(n) for n in range(1, nodes + 1)]
+        self.controller_ids = self.node_ids[:voters]
+        self.nodes: dict[NodeId, Node] = {}
+        """The nodes that run."""
+        self.failures: list[tuple[NodeId, str, BaseException]] = []
+        """Nodes that went down by themselves, and why."""
+        self._addresses = self._choose_addresses()
+        self._disks: dict[NodeId, KillableFiles] = {}
+
+    # --- Life ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start every node and wait until all are ready."""
+        if self._directory is None:
+            self._directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="tidelog-"))
+        try:
+            await asyncio.gather(*(self.start_node(node_id) for node_id in self.node_ids))
+            await self.wait_ready()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def stop(self) -> None:
+        """Stop every node that runs. Raises what took a node down by itself."""
+        for node_id in list(self.nodes):
+            await self.kill(node_id)
+        self._remove()
+        if self.failures:
+            node_id, what, error = self.failures[0]
+            raise AssertionError(f"node {node_id} went down by itself: {what}") from error
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.stop()
+        else:
+            await self._abandon()
+
+    async def start_node(self, node_id: int) -> Node:
+        """Start one node that does not run; returns once it serves. Raises what keeps it from starting."""
+        key = self._known(node_id)
+        if key in self.nodes:
+            raise ValueError(f"node {node_id} runs already")
+        disk = self._disks[key] = KillableFiles()
+        node = Node(
+            self.node_config(key),
+            network=self._network(f"node{key}"),
+            files=disk,
+            quorum_files=disk,
+            clock=SystemClock(),
+            rng=random.Random(self._rng.random()),
+            cluster_id=self.cluster_id,
+            on_fatal=lambda what, error: self._failed(key, what, error),
+        )
+        self.nodes[key] = node
+        try:
+            await node.start()
+        except BaseException:
+            self.nodes.pop(key, None)
+            node.drop()
+            disk.kill()
+            await node.kill()
+            raise
+        return node
+
+    async def stop_node(self, node_id: int) -> None:
+        """Stop one node in good order (controlled shutdown)."""
+        node = self.nodes.pop(self._known(node_id))
+        await node.stop()
+        self._disks.pop(NodeId(node_id)).kill()
+
+    async def kill(self, node_id: int) -> None:
+        """End one node as kill -9 does: nothing is flushed, nobody is told."""
+        key = self._known(node_id)
+        node = self.nodes.pop(key)
+        node.drop()
+        self._disks.pop(key).kill()
+        if self.transport == MEMORY:
+            self.fabric.drop_node(f"node{key}")
+        await node.kill()
+
+    async def restart(self, node_id: int) -> Node:
+        """Start a node again that was stopped or killed; kill it first if it runs."""
+        if node_id in self.nodes:
+            await self.kill(node_id)
+        return await self.start_node(node_id)
+
+    # --- Faults of the network ------------------------------------------------------------------------
+
+    def partition(self, a: Side, b: Side, *, one_way: bool = False) -> None:
+        """Cut the link from ``a`` to ``b``, and back unless ``one_way``. A side is a node's id or ``"client"``.
+
+        What is sent over a cut link is held and delivered after :meth:`heal`, as TCP would.
+        """
+        self._needs_memory("partition")
+        self.fabric.cut(self._side(a), self._side(b))
+        if not one_way:
+            self.fabric.cut(self._side(b), self._side(a))
+
+    def isolate(self, node_id: int, *, clients: bool = False) -> None:
+        """Cut a node off from every other node, and from clients too where asked."""
+        others: list[Side] = [n for n in self.node_ids if n != self._known(node_id)]
+        for other in [*others, CLIENT] if clients else others:
+            self.partition(node_id, other)
+
+    def heal(self) -> None:
+        """Mend every link."""
+        self._needs_memory("heal")
+        self.fabric.heal()
+
+    # --- What is where ----------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin: every node's client address."""
+        return ",".join(str(self._addresses[n]["CLIENT"]) for n in self.node_ids)
+
+    def client_network(self) -> Network:
+        """The carrier for clients of this cluster; their end is called ``"client"``."""
+        return self._network(CLIENT)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata that a running node has."""
+        return max((node.view.image for node in self.nodes.values()), key=lambda image: image.offset)
+
+    def leader_of(self, topic: str, partition: int) -> NodeId | None:
+        """The partition's leader, ``None`` where there is none (or no such partition)."""
+        found = self.image.topic(topic)
+        if found is None or partition not in found.partitions:
+            return None
+        leader = found.partitions[partition].leader
+        return None if leader == NO_NODE else leader
+
+    def isr_of(self, topic: str, partition: int) -> tuple[NodeId, ...]:
+        """The in-sync replicas of a partition; empty where there is no such partition."""
+        found = self.image.topic(topic)
+        return () if found is None or partition not in found.partitions else found.partitions[partition].isr
+
+    def controller(self) -> NodeId | None:
+        """The active controller, as a running node that leads says."""
+        leading = [node_id for node_id, node in self.nodes.items() if node.is_active_controller]
+        return leading[0] if len(leading) == 1 else None
+
+    def node_directory(self, node_id: int, number: int = 0) -> Path:
+        """A log directory of a node."""
+        assert self._directory is not None
+        return self._directory / f"node{node_id}" / f"data{number}"
+
+    # --- Clients ----------------------------------------------------------------------------------------
+
+    def producer(self, **config: Any) -> Producer:
+        """An asyncio producer that is connected to this cluster."""
+        from tidelog.aio import Producer
+
+        return Producer(bootstrap_servers=self.bootstrap, _network=self.client_network(), **config)
+
+    def consumer(self, *topics: str, **config: Any) -> Consumer:
+        from tidelog.aio import Consumer
+
+        return Consumer(*topics, bootstrap_servers=self.bootstrap, _network=self.client_network(), **config)
+
+    def admin(self, **config: Any) -> Admin:
+        from tidelog.aio import Admin
+
+        return Admin(bootstrap_servers=self.bootstrap, _network=self.client_network(), **config)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a topic and wait until every partition has its leader and every running node knows of it.
+        Raises the error of the controller's refusal."""
+        topic = NewTopic(
+            name,
+            partitions,
+            -1 if replication_factor is None else replication_factor,
+            (),
+            tuple(ConfigEntry(key, value) for key, value in (config or {}).items()),
+        )
+        connection = self.client_network().connect(self._addresses[min(self.nodes)]["CLIENT"])
+        try:
+            answer = await connection.call(CreateTopicsRequest((topic,)), timeout_s=READY_TIMEOUT_S)
+        finally:
+            await connection.close()
+        made = answer.topics[0]
+        if made.error is not ErrorCode.NONE:
+            raise error_for(made.error, made.error_message)
+
+        def known(node: Node) -> bool:
+            found = node.view.image.topics.get(made.topic_id)
+            return found is not None and all(p.leader != NO_NODE for p in found.partitions.values())
+
+        await self.wait_for(lambda: all(map(known, self.nodes.values())), f"leaders of {name}")
+
+    # --- Waiting ----------------------------------------------------------------------------------------
+
+    async def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until ``condition`` holds. Raises ``TimeoutError`` naming ``what`` after the bound."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._raise_failure()
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise TimeoutError(f"expected within {timeout_s:g} s: {what}") from None
+
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every running node serves and knows every other running broker as live."""
+
+        def ready() -> bool:
+            return all(
+                node.standing in (None, Standing.RUNNING)
+                and all(node.view.image.is_active(other) for other in self.nodes)
+                for node in self.nodes.values()
+            )
+
+        await self.wait_for(ready, f"nodes {sorted(self.nodes)} ready", timeout_s)
+
+    async def wait_for_controller(self, timeout_s: float = READY_TIMEOUT_S) -> NodeId:
+        await self.wait_for(lambda: self.controller() is not None, "an active controller", timeout_s)
+        found = self.controller()
+        assert found is not None
+        return found
+
+    async def wait_for_leader(
+        self, topic: str, partition: int, *, other_than: int | None = None, timeout_s: float = READY_TIMEOUT_S
+    ) -> NodeId:
+        """Wait until a partition has a leader that runs, another one than ``other_than``; return it."""
+
+        def led() -> bool:
+            leader = self.leader_of(topic, partition)
+            return leader in self.nodes and leader != other_than
+
+        await self.wait_for(led, f"a leader of {topic}-{partition} other than {other_than}", timeout_s)
+        found = self.leader_of(topic, partition)
+        assert found is not None
+        return found
+
+    async def wait_for_isr(
+        self, topic: str, partition: int, nodes: Iterable[int] | int, timeout_s: float = READY_TIMEOUT_S
+    ) -> None:
+        """Wait until the in-sync replicas are these nodes, or that many."""
+        if isinstance(nodes, int):
+            wanted = nodes
+            await self.wait_for(
+                lambda: len(self.isr_of(topic, partition)) == wanted,
+                f"{wanted} in-sync replicas of {topic}-{partition}",
+                timeout_s,
+            )
+        else:
+            those = {NodeId(n) for n in nodes}
+            await self.wait_for(
+                lambda: set(self.isr_of(topic, partition)) == those,
+                f"in-sync replicas {sorted(those)} of {topic}-{partition}",
+                timeout_s,
+            )
+
+    # --- Inside -----------------------------------------------------------------------------------------
+
+    def node_config(self, node_id: int) -> NodeConfig:
+        """The configuration that a node of this cluster has."""
+        key = NodeId(node_id)
+        own = self._addresses[key]
+        roles = "broker,controller" if key in self.controller_ids else "broker"
+        dirs = ",".join(str(self.node_directory(key, n)) for n in range(self._log_dirs))
+        return NodeConfig.parse(
+            {
+                "node.id": str(key),
+                "process.roles": roles,
+                "listeners": ",".join(f"{name}://{address}" for name, address in own.items()),
+                "controller.quorum.voters": ",".join(
+                    f"{n}@{self._addresses[n]['CONTROLLER']}" for n in self.controller_ids
+                ),
+                "log.dirs": dirs,
+                **self._settings,
+            }
+        )
+
+    def _choose_addresses(self) -> dict[NodeId, dict[str, Address]]:
+        names = {n: ["CLIENT", "REPLICATION"] + ["CONTROLLER"] * (n in self.controller_ids) for n in self.node_ids}
+        if self.transport == MEMORY:
+            return {n: {name: Address(f"node{n}", 9092 + i) for i, name in enumerate(names[n])} for n in names}
+        ports = iter(free_ports(sum(map(len, names.values())), random.Random()))
+        return {n: {name: Address(LOOPBACK, next(ports)) for name in names[n]} for n in names}
+
+    def _network(self, name: str) -> Network:
+        if self.transport == MEMORY:
+            return self.fabric.network(name)
+        from tidelog.proto.grpc_transport import GrpcNetwork
+
+        return GrpcNetwork()
+
+    def _known(self, node_id: int) -> NodeId:
+        if node_id not in self.node_ids:
+            raise ValueError(f"expected a node of {self.node_ids}, found {node_id}")
+        return NodeId(node_id)
+
+    def _side(self, side: Side) -> str:
+        return CLIENT if side == CLIENT else f"node{self._known(int(side))}"
+
+    def _needs_memory(self, what: str) -> None:
+        if self.transport != MEMORY:
+            raise ValueError(f"{what}: expected a cluster with transport={MEMORY!r}, found {self.transport!r}")
+
+    def _failed(self, node_id: NodeId, what: str, error: BaseException) -> None:
+        self.failures.append((node_id, what, error))
+
+    def _raise_failure(self) -> None:
+        for node_id, what, error in self.failures:
+            raise AssertionError(f"node {node_id} went down by itself: {what}") from error
+
+    async def _abandon(self) -> None:
+        for node_id in list(self.nodes):
+            await self.kill(node_id)
+        self._remove()
+
+    def _remove(self) -> None:
+        if not self._kept and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,190 @@
+"""Produce and fetch streams: order, bounds, what is held and given back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog.broker.handlers.data_streams import FETCH_WAIT_MS_MAX, FetchSession, ProduceSession
+from tidelog.broker.memory_budget import MemoryBudget
+from tidelog.broker.traffic import Traffic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
+from tidelog.proto.frames import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    decode_fetch_response,
+    decode_produce_response,
+    encode_fetch_request,
+    encode_produce_request,
+)
+from tidelog.proto.network import BadFrame, Frame
+
+TOPIC = TopicId(b"t" * 16)
+READY = asyncio.Event()
+READY.set()
+
+
+class Replicas:
+    """Answers when told to."""
+
+    def __init__(self) -> None:
+        self.produced: list[tuple[bytes, asyncio.Future[list[ProducedPartition]]]] = []
+        self.fetched: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
+
+    def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
+        future: asyncio.Future[list[ProducedPartition]] = asyncio.get_running_loop().create_future()
+        self.produced.append((bytes(request.partitions[0].records), future))
+        return future
+
+    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.fetched.append((request, future))
+        return future
+
+    def answer_produce(self, at: int, code: ErrorCode = ErrorCode.NONE) -> None:
+        self.produced[at][1].set_result([ProducedPartition(TOPIC, 0, code, Offset(at))])
+
+    def answer_fetch(self, at: int, records: bytes) -> None:
+        self.fetched[at][1].set_result(
+            FetchResponse(ErrorCode.NONE, [FetchedPartition(TOPIC, 0, ErrorCode.NONE, records=[records])])
+        )
+
+
+def joined(frame: Frame) -> memoryview:
+    return memoryview(b"".join(frame))
+
+
+def produce_frame(correlation: int, records: bytes, transactional_id: str | None = None) -> memoryview:
+    request = ProduceRequest(-1, 1000, [ProducePartition(TOPIC, 0, records)], transactional_id)
+    return joined(encode_produce_request(correlation, request))
+
+
+def fetch_frame(correlation: int, *, replica: int = -1, wait_ms: int = 500, bytes_max: int = 1000) -> memoryview:
+    item = FetchPartition(TOPIC, 0, LeaderEpoch(-1), Offset(0), LeaderEpoch(-1), Offset(-1), 1000)
+    request = FetchRequest(NodeId(replica), BrokerEpoch(-1), wait_ms, 1, bytes_max, False, [item])
+    return joined(encode_fetch_request(correlation, request))
+
+
+async def test_appends_at_arrival_and_answers_when_ready_in_any_order() -> None:
+    replicas, budget, traffic = Replicas(), MemoryBudget(10_000), Traffic()
+    session = ProduceSession(replicas, budget, traffic, 10_000, READY)
+    first = session.on_frame(produce_frame(7, b"one"))
+    second = session.on_frame(produce_frame(8, b"two"))
+    assert [records for records, _ in replicas.produced] == [b"one", b"two"], "appended before anything was awaited"
+    assert isinstance(first, asyncio.Future)
+    assert isinstance(second, asyncio.Future)
+    replicas.answer_produce(1)
+    assert decode_produce_response(joined(await second))[0] == 8
+    assert not first.done()
+    replicas.answer_produce(0, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert decode_produce_response(joined(await first))[0] == 7
+    assert budget.bytes_used == 0
+    assert (traffic.produce_requests, traffic.failed_produces) == (2, 1)
+
+
+async def test_a_stream_is_not_read_while_too_much_of_it_is_unanswered() -> None:
+    replicas, budget = Replicas(), MemoryBudget(10_000)
+    session = ProduceSession(replicas, budget, Traffic(), 100, READY)
+    assert session.hold() is None
+    answer = session.on_frame(produce_frame(1, b"x" * 100))
+    room = session.hold()
+    assert isinstance(room, asyncio.Future)
+    replicas.answer_produce(0)
+    assert isinstance(answer, asyncio.Future)
+    await answer
+    assert room.done()
+    assert session.hold() is None
+
+
+async def test_nothing_is_read_before_the_node_is_ready() -> None:
+    ready = asyncio.Event()
+    session = ProduceSession(Replicas(), MemoryBudget(10_000), Traffic(), 100, ready)
+    waiting = session.hold()
+    assert waiting is not None
+    ready.set()
+    await waiting
+    assert session.hold() is None
+
+
+async def test_the_nodes_budget_holds_every_stream() -> None:
+    replicas, budget = Replicas(), MemoryBudget(100)
+    greedy = ProduceSession(replicas, budget, Traffic(), 10_000, READY)
+    other = FetchSession(replicas, budget, Traffic(), 10_000, READY)
+    assert other.hold() is None
+    greedy.on_frame(produce_frame(1, b"x" * 100))
+    room = other.hold()
+    assert isinstance(room, asyncio.Future)
+    greedy.on_close()
+    assert room.done(), "what a closed stream held is free"
+    assert budget.bytes_used == 0
+    replicas.answer_produce(0)
+    await asyncio.sleep(0)
+    assert budget.bytes_used == 0, "and is not given back twice"
+
+
+async def test_fetched_bytes_count_until_they_are_written() -> None:
+    replicas, budget, traffic = Replicas(), MemoryBudget(10_000), Traffic()
+    session = FetchSession(replicas, budget, traffic, 10_000, READY)
+    answer = session.on_frame(fetch_frame(3))
+    replicas.answer_fetch(0, b"r" * 500)
+    assert isinstance(answer, asyncio.Future)
+    frame = await answer
+    assert budget.bytes_used == sum(map(len, frame)) >= 500
+    correlation, response = decode_fetch_response(joined(frame))
+    assert (correlation, bytes(response.partitions[0].records[0])) == (3, b"r" * 500)
+    session.on_written(frame)
+    assert budget.bytes_used == 0
+    assert traffic.bytes_out == 500
+    session.on_close()
+    assert (budget.bytes_used, traffic.fetch_streams) == (0, 0)
+
+
+async def test_a_dropped_fetch_is_cancelled_where_it_waits() -> None:
+    replicas = Replicas()
+    session = FetchSession(replicas, MemoryBudget(10_000), Traffic(), 10_000, READY)
+    answer = session.on_frame(fetch_frame(3))
+    assert isinstance(answer, asyncio.Future)
+    answer.cancel()
+    await asyncio.sleep(0)
+    assert replicas.fetched[0][1].cancelled()
+
+
+async def test_wishes_beyond_the_nodes_bounds_are_cut() -> None:
+    replicas = Replicas()
+    session = FetchSession(replicas, MemoryBudget(10_000), Traffic(), 600, READY)
+    session.on_frame(fetch_frame(3, wait_ms=10**9, bytes_max=10**9))
+    request = replicas.fetched[0][0]
+    assert (request.bytes_max, request.wait_ms_max) == (600, FETCH_WAIT_MS_MAX)
+
+
+async def test_a_follower_on_a_consumers_stream_is_refused() -> None:
+    session = FetchSession(Replicas(), MemoryBudget(10_000), Traffic(), 600, READY)
+    with pytest.raises(BadFrame, match="replica id 2"):
+        session.on_frame(fetch_frame(3, replica=2))
+
+
+async def test_a_transactional_produce_is_refused_not_appended() -> None:
+    replicas = Replicas()
+    session = ProduceSession(replicas, MemoryBudget(10_000), Traffic(), 10_000, READY)
+    answer = session.on_frame(produce_frame(1, b"x", "tx"))
+    assert not isinstance(answer, asyncio.Future)
+    produced = decode_produce_response(joined(answer))[1]  # type: ignore[arg-type]
+    assert produced[0].error is ErrorCode.INVALID_REQUEST
+    assert replicas.produced == []
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x01", b"\x02" + bytes(40), b"\xff" * 100])
+async def test_garbage_is_a_bad_frame(frame: bytes) -> None:
+    for session in (
+        ProduceSession(Replicas(), MemoryBudget(1000), Traffic(), 1000, READY),
+        FetchSession(Replicas(), MemoryBudget(1000), Traffic(), 1000, READY),
+    ):
+        with pytest.raises(BadFrame):
+            session.on_frame(memoryview(frame))
