@@ -80,23 +80,23 @@ def produce(
             if len(failures) < 5:
                 failures.append((line, error))
 
-    with file.open("rb") if file is not None else nullcontext(sys.stdin.buffer) as source:
-        with Producer(bootstrap, **settings) as producer:
-            for number, line in _lines(source):
-                try:
-                    record = _from_json(line) if json_lines else _from_text(line, separator, null)
-                except ValueError as wrong:
-                    raise CommandFailed(f"line {number}: {wrong}; {sent} records before it were sent") from None
-                producer.send(
-                    topic,
-                    record.value,
-                    record.key,
-                    headers=record.headers + fixed,
-                    partition=partition if partition is not None else record.partition,
-                    timestamp_ms=record.timestamp_ms,
-                    on_delivery=partial(settled, number),
-                )
-                sent += 1
+    opened = file.open("rb") if file is not None else nullcontext(sys.stdin.buffer)
+    with opened as source, Producer(bootstrap, **settings) as producer:
+        for number, line in _lines(source):
+            try:
+                record = _from_json(line) if json_lines else _from_text(line, separator, null)
+            except ValueError as wrong:
+                raise CommandFailed(f"line {number}: {wrong}; {sent} records before it were sent") from None
+            producer.send(
+                topic,
+                record.value,
+                record.key,
+                headers=record.headers + fixed,
+                partition=partition if partition is not None else record.partition,
+                timestamp_ms=record.timestamp_ms,
+                on_delivery=partial(settled, number),
+            )
+            sent += 1
     if as_json:
         print_json({"sent": sent, "acknowledged": sent - failed, "failed": failed})
     else:
