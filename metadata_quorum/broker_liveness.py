@@ -60,6 +60,12 @@ class BrokerLiveness:
         if session is not None and not session.fenced and session.shutdown_offset == NO_OFFSET:
             session.shutdown_offset = offset
 
+    def forgive(self, late_ms: int, now_ms: int) -> None:
+        """This process did not run for ``late_ms``: what brokers sent meanwhile is still unread, so that time
+        counts for nobody."""
+        for session in self._sessions.values():
+            session.contact_ms = min(now_ms, session.contact_ms + late_ms)
+
     def has_valid_session(self, node_id: NodeId, now_ms: int) -> bool:
         """Whether an unfenced broker has been heard from in time. A fenced one has no valid session."""
         session = self._sessions.get(node_id)

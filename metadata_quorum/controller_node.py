@@ -1,0 +1,429 @@
+"""A node's controller role: the asyncio shell around quorum, controller and publisher. It decides nothing.
+
+Requests are decided one after the other on the event loop; what a decision appends is proposed before the
+next one is made, and its answer leaves once the quorum has committed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.metadata_quorum.controller import Controller
+from tidelog.metadata_quorum.decision import entries
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.metadata_quorum.image_change import MetadataDelta, difference
+from tidelog.metadata_quorum.image_snapshot import decode_snapshot
+from tidelog.metadata_quorum.publisher import Publisher, encode_with_pauses
+from tidelog.metadata_quorum.quorum import Quorum
+from tidelog.metadata_quorum.quorum_files import QuorumFiles
+from tidelog.metadata_quorum.quorum_types import NotLeading, OutcomeUnknown, QuorumTiming
+from tidelog.metadata_quorum.refusals import ControllerRequest, refuse
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.clock import Clock
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId, Offset
+from tidelog.proto.api import (
+    BrokerHeartbeatRequest,
+    ClusterBroker,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FeatureLevel,
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    FetchMetadataSnapshotRequest,
+    FetchMetadataSnapshotResponse,
+    QuorumVoter,
+    RegisterBrokerRequest,
+)
+from tidelog.proto.metadata import MetadataRecord
+from tidelog.proto.metadata_codec import decode_batch, encode_batch
+from tidelog.proto.network import Address, CallContext, CallHandler, Network, Service, StreamKind
+
+ENTRIES_UNDER_WAY_MAX: Final = 3_000
+"""Most entries that wait for their commit; requests beyond are refused, so that the quorum's own bound is
+never reached by what must not be refused (fencing)."""
+TICK_S_MAX: Final = 1.0
+"""Longest sleep of the timer, so that a clock that was set does not matter for long."""
+
+log = logging.getLogger(__name__)
+
+ImageListener = Callable[[MetadataImage, MetadataDelta], None]
+LeaderListener = Callable[[NodeId | None, ControllerEpoch], None]
+
+
+def quorum_timing(config: NodeConfig) -> QuorumTiming:
+    """The quorum's times, in proportion to ``controller.quorum.election.timeout.ms``."""
+    shortest = config.controller_quorum_election_timeout_ms / 1000
+    return QuorumTiming(
+        heartbeat_s=shortest * 0.3,
+        election_min_s=shortest,
+        election_max_s=shortest * 2,
+        majority_lost_s=shortest * 0.9,
+    )
+
+
+class ControllerNode:
+    """One controller of the cluster. Make it on the running event loop.
+
+    ``directory`` holds the metadata log. ``on_fatal`` is called once with what must take the node down.
+    ``threaded``: whether the Raft engine has a thread of its own (not in a simulation).
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        cluster_id: str,
+        network: Network,
+        files: QuorumFiles,
+        directory: Path,
+        clock: Clock,
+        rng: random.Random,
+        on_fatal: Callable[[BaseException], None],
+        timing: QuorumTiming | None = None,
+        threaded: bool = True,
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._on_fatal = on_fatal
+        self.controller: Final = Controller(config, cluster_id, random.Random(rng.random()))
+        self.quorum: Final = Quorum(
+            cluster_id=cluster_id,
+            node_id=config.node_id,
+            voters={voter.node_id: Address(voter.host, voter.port) for voter in config.voters},
+            directory=directory,
+            files=files,
+            network=network,
+            rng=random.Random(rng.random()),
+            listener=self,
+            on_fatal=self._fail,
+            timing=timing or quorum_timing(config),
+            threaded=threaded,
+        )
+        self.publisher: Final = Publisher(self.quorum, lambda: self.controller.committed)
+        self._image_listeners: list[ImageListener] = []
+        self._leader_listeners: list[LeaderListener] = []
+        self._requests_under_way = 0
+        self._entries_under_way = 0
+        self._last_proposed: asyncio.Future[Offset] | None = None
+        self._timer_wake = asyncio.Event()
+        self._balance_due_ms = 0
+        self._bytes_since_snapshot = 0
+        self._snapshot_ms = clock.monotonic_ms()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._snapshotting = False
+        self._stopped = False
+        self._failed = False
+
+    # --- Life ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the metadata log and take part. :meth:`service` may be served before. Raises what
+        ``Quorum.start`` does."""
+        await self.quorum.start()
+        self._spawn(self._run_timer(), "controller timer")
+
+    async def stop(self) -> None:
+        """Leave in good order."""
+        await self._end()
+        await self.quorum.stop()
+
+    async def kill(self) -> None:
+        """End as if the process were killed: nothing more is written. For tests."""
+        await self._end()
+        await self.quorum.kill()
+
+    async def _end(self) -> None:
+        self._stopped = True
+        self.publisher.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- For a combined node's broker ---------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed image."""
+        return self.controller.committed
+
+    @property
+    def active(self) -> bool:
+        """Whether this is the active controller, as far as it knows."""
+        return self.controller.active
+
+    @property
+    def bytes_since_snapshot(self) -> int:
+        return self._bytes_since_snapshot
+
+    def leader(self) -> tuple[NodeId | None, ControllerEpoch]:
+        """The active controller that this node knows of, and the latest epoch."""
+        return self.quorum.leader()
+
+    def subscribe(self, listener: ImageListener) -> None:
+        """Call ``listener`` with the committed image and what changed, at once and with each entry, in order."""
+        self._image_listeners.append(listener)
+        if self.image.offset >= 0:
+            listener(self.image, difference(MetadataImage(), self.image))
+
+    def subscribe_leader(self, listener: LeaderListener) -> None:
+        """Call ``listener`` with the active controller and its epoch, at once and with each change."""
+        self._leader_listeners.append(listener)
+        listener(*self.quorum.leader())
+
+    # --- What the quorum says (QuorumListener) ------------------------------------------------------
+
+    def on_load(self, offset: Offset, epoch: ControllerEpoch, snapshot: bytes) -> None:
+        # Without bytes there was no snapshot yet: the log begins here.
+        image = decode_snapshot(snapshot) if snapshot else MetadataImage()
+        if snapshot and (image.offset, image.epoch) != (offset, epoch):
+            raise ValueError(f"expected a snapshot at {offset} of epoch {epoch}, found {image.offset} of {image.epoch}")
+        delta = self.controller.load(image.at(offset, epoch))
+        self._bytes_since_snapshot = 0
+        self._tell(delta)
+
+    def on_commit(self, offset: Offset, epoch: ControllerEpoch, payload: bytes) -> None:
+        records = decode_batch(payload) if payload else ()
+        if payload and epoch == self.controller.epoch:
+            self._entries_under_way -= 1
+        delta = self.controller.commit(records, offset, epoch, settled=self._entries_under_way == 0)
+        self._bytes_since_snapshot += len(payload)
+        self._tell(delta)
+        if self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots:
+            self._begin_snapshot()
+
+    def on_leading(self, epoch: ControllerEpoch) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._entries_under_way = 0
+        self._last_proposed = None
+        self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
+        log.info("node %d is the active controller, epoch %d", self._config.node_id, epoch)
+        records = self.controller.lead(epoch, now_ms)
+        self._append(tuple(records))
+        self._timer_wake.set()
+
+    def on_resigned(self, epoch: ControllerEpoch) -> None:
+        log.info("node %d is not the active controller any more, epoch %d", self._config.node_id, epoch)
+        self.controller.resign()
+        self._entries_under_way = 0
+        self._last_proposed = None
+
+    def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
+        for listener in self._leader_listeners:
+            listener(leader, epoch)
+
+    def _tell(self, delta: MetadataDelta) -> None:
+        image = self.controller.committed
+        for listener in self._image_listeners:
+            listener(image, delta)
+        self.publisher.wake()
+
+    # --- Serving ------------------------------------------------------------------------------------
+
+    def service(self) -> Service:
+        """What the controller listener serves: calls and the Raft stream."""
+        calls: dict[type[Any], CallHandler] = dict.fromkeys(self.controller.requests, self.handle)
+        calls[FetchMetadataRequest] = self._fetch
+        calls[FetchMetadataSnapshotRequest] = self._fetch_snapshot
+        calls[DescribeClusterRequest] = self._describe_cluster
+        return Service(calls, {StreamKind.RAFT: self.quorum.raft_session})
+
+    async def handle(self, request: ControllerRequest, context: CallContext) -> Any:
+        """Decide about a request and answer once what it rests on is committed.
+
+        NOT_CONTROLLER: nothing took effect. REQUEST_TIMED_OUT: it is unknown whether anything did.
+        """
+        if not self.controller.active or self._stopped:
+            return refuse(request, ErrorCode.NOT_CONTROLLER, self._where_to())
+        essential = isinstance(request, (BrokerHeartbeatRequest, RegisterBrokerRequest))
+        if not essential and (
+            self._requests_under_way >= self._config.controller_requests_max
+            or self._entries_under_way >= ENTRIES_UNDER_WAY_MAX
+        ):
+            text = f"expected at most {self._config.controller_requests_max} changes under way, found more: try later"
+            return refuse(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
+        decision = self.controller.decide(request, self._clock.monotonic_ms())
+        appended = self._append(decision.records)
+        waiting = self._last_proposed
+        offset = self.controller.committed.offset
+        if waiting is not None:
+            self._requests_under_way += 1
+            try:
+                async with asyncio.timeout(self._wait_s(request)):
+                    offset = await asyncio.shield(waiting)
+            except TimeoutError:
+                return refuse(request, ErrorCode.REQUEST_TIMED_OUT, "not committed in time: the outcome is unknown")
+            except OutcomeUnknown as error:
+                return refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}")
+            except NotLeading:
+                # Of several entries the first may have made it.
+                code = ErrorCode.NOT_CONTROLLER if appended <= 1 else ErrorCode.REQUEST_TIMED_OUT
+                return refuse(request, code, self._where_to())
+            finally:
+                self._requests_under_way -= 1
+        if isinstance(request, BrokerHeartbeatRequest) and self.controller.active:
+            self._note_shutdown(request.node_id, offset)
+        return decision.response
+
+    def _wait_s(self, request: ControllerRequest) -> float:
+        if isinstance(request, (CreateTopicsRequest, DeleteTopicsRequest, CreatePartitionsRequest)):
+            return max(request.timeout_ms, 0) / 1000
+        return self._config.request_timeout_ms / 1000
+
+    def _where_to(self) -> str:
+        leader, epoch = self.quorum.leader()
+        found = "none is known" if leader is None else f"it is node {leader}"
+        return f"expected the active controller, found node {self._config.node_id}: {found}, epoch {epoch}"
+
+    def _note_shutdown(self, node_id: NodeId, offset: Offset) -> None:
+        found = self.controller.committed.broker(node_id)
+        if found is not None and found.in_controlled_shutdown and not found.fenced:
+            self.controller.shutdown_committed(node_id, offset)
+
+    async def _fetch(self, request: FetchMetadataRequest, context: CallContext) -> FetchMetadataResponse:
+        return await self.publisher.fetch(request)
+
+    async def _fetch_snapshot(
+        self, request: FetchMetadataSnapshotRequest, context: CallContext
+    ) -> FetchMetadataSnapshotResponse:
+        return await self.publisher.fetch_snapshot(request)
+
+    async def _describe_cluster(self, request: DescribeClusterRequest, context: CallContext) -> DescribeClusterResponse:
+        """The committed image of this controller. The offsets of other voters are not known here."""
+        image = self.controller.committed
+        leader, epoch = self.quorum.leader()
+        own = self._config.node_id
+        now_ms = self._clock.now_ms()
+        return DescribeClusterResponse(
+            cluster_id=self._cluster_id,
+            controller_id=NO_NODE if leader is None else leader,
+            controller_epoch=epoch,
+            metadata_offset=image.offset,
+            brokers=tuple(
+                ClusterBroker(
+                    node_id=node_id,
+                    broker_epoch=found.broker_epoch,
+                    fenced=found.fenced,
+                    in_controlled_shutdown=found.in_controlled_shutdown,
+                    rack=found.rack,
+                    listeners=found.record.listeners,
+                )
+                for node_id, found in sorted(image.brokers.items())
+            ),
+            voters=tuple(
+                QuorumVoter(voter.node_id, self.quorum.commit_offset, now_ms)
+                if voter.node_id == own
+                else QuorumVoter(voter.node_id, NO_OFFSET, -1)
+                for voter in self._config.voters
+            ),
+            features=tuple(FeatureLevel(name, image.features[name]) for name in sorted(image.features)),
+        )
+
+    # --- Appending ----------------------------------------------------------------------------------
+
+    def _append(self, records: tuple[MetadataRecord, ...]) -> int:
+        """Apply records to the draft and propose them, in entries. Returns how many entries."""
+        epoch = self.controller.epoch
+        count = 0
+        for entry in entries(records):
+            self.controller.append(entry)
+            future = self.quorum.propose(encode_batch(entry), epoch)
+            self._entries_under_way += 1
+            future.add_done_callback(lambda done: self._proposal_ended(done, epoch))
+            self._last_proposed = future
+            count += 1
+        return count
+
+    def _proposal_ended(self, done: asyncio.Future[Offset], epoch: ControllerEpoch) -> None:
+        if done is self._last_proposed:
+            self._last_proposed = None
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not self._stopped and self.controller.active and self.controller.epoch == epoch:
+            # The draft has what the log will not get, and later proposals rest on it.
+            self._fail(error)
+
+    # --- Time ---------------------------------------------------------------------------------------
+
+    async def _run_timer(self) -> None:
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            due_ms = self._next_due_ms(now_ms)
+            wait_s = min(max(due_ms - now_ms, 1) / 1000, TICK_S_MAX)
+            self._timer_wake.clear()
+            if self.controller.active:
+                await asyncio.sleep(wait_s)
+            else:
+                try:
+                    async with asyncio.timeout(TICK_S_MAX):
+                        await self._timer_wake.wait()
+                except TimeoutError:
+                    pass
+            self._on_time(int(now_ms + wait_s * 1000))
+
+    def _next_due_ms(self, now_ms: int) -> int:
+        expiry = self.controller.liveness.next_expiry_ms() if self.controller.active else None
+        # A broker that is unfenced while the timer sleeps cannot expire before a whole session has passed.
+        session_ms = self._config.broker_session_timeout_ms
+        return now_ms + session_ms if expiry is None else min(expiry, now_ms + session_ms)
+
+    def _on_time(self, planned_ms: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if self.controller.active:
+            late_ms = now_ms - planned_ms
+            if late_ms >= self._config.broker_heartbeat_interval_ms:
+                log.warning("the event loop of controller %d stood still for %d ms", self._config.node_id, late_ms)
+                self.controller.liveness.forgive(late_ms, now_ms)
+            while records := self.controller.fence_one_silent(now_ms):
+                log.warning("fencing a broker whose session has ended: %d records", len(records))
+                self._append(tuple(records))
+            if self._config.auto_leader_rebalance_enable and now_ms >= self._balance_due_ms:
+                self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
+                self._append(tuple(self.controller.balance()))
+        interval_ms = self._config.metadata_log_max_snapshot_interval_ms
+        if interval_ms and self._bytes_since_snapshot and now_ms - self._snapshot_ms >= interval_ms:
+            self._begin_snapshot()
+
+    # --- Snapshots ----------------------------------------------------------------------------------
+
+    def _begin_snapshot(self) -> None:
+        if self._snapshotting or self._stopped:
+            return
+        self._snapshotting = True
+        self._bytes_since_snapshot = 0
+        self._snapshot_ms = self._clock.monotonic_ms()
+        self._spawn(self._snapshot(self.controller.committed), "metadata snapshot")
+
+    async def _snapshot(self, image: MetadataImage) -> None:
+        try:
+            data = await encode_with_pauses(image)
+            self.quorum.compact(image.offset, image.epoch, data)
+            log.info("metadata snapshot at offset %d: %d bytes", image.offset, len(data))
+        finally:
+            self._snapshotting = False
+
+    # --- Tasks --------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"{name} {self._config.node_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed and not self._stopped:
+            self._failed = True
+            self._on_fatal(error)
