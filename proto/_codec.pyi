@@ -1,0 +1,45 @@
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from tidelog.proto.network import Buffer
+
+VERSION: int
+
+class RecordBuffer:
+    size: int
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    def __init__(self, bytes_max: int | None = None) -> None: ...
+    def append(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]] = (),
+    ) -> int: ...
+    def taken(self) -> bytearray: ...
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+def values_body(values: list[bytes]) -> bytearray | None: ...
+@overload
+def decode(
+    body: bytes,
+    base_offset: int,
+    base_timestamp: int,
+    fixed_timestamp: int | None,
+    count: int,
+    last_delta: int,
+    kind: None,
+) -> list[bytes | None] | None: ...
+@overload
+def decode(
+    body: bytes,
+    base_offset: int,
+    base_timestamp: int,
+    fixed_timestamp: int | None,
+    count: int,
+    last_delta: int,
+    kind: type[T],
+) -> list[T] | None: ...
