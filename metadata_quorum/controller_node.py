@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -113,7 +114,7 @@ class ControllerNode:
         self._image_listeners: list[ImageListener] = []
         self._leader_listeners: list[LeaderListener] = []
         self._requests_under_way = 0
-        self._entries_under_way = 0
+        self._under_way: deque[tuple[MetadataRecord, ...]] = deque()
         self._last_proposed: asyncio.Future[Offset] | None = None
         self._timer_wake = asyncio.Event()
         self._balance_due_ms = 0
@@ -193,10 +194,12 @@ class ControllerNode:
         self._tell(delta)
 
     def on_commit(self, offset: Offset, epoch: ControllerEpoch, payload: bytes) -> None:
-        records = decode_batch(payload) if payload else ()
         if payload and epoch == self.controller.epoch:
-            self._entries_under_way -= 1
-        delta = self.controller.commit(records, offset, epoch, settled=self._entries_under_way == 0)
+            # While this controller leads, every command of its epoch is its own, and they keep their order.
+            records = self._under_way.popleft()
+        else:
+            records = decode_batch(payload) if payload else ()
+        delta = self.controller.commit(records, offset, epoch, settled=not self._under_way)
         self._bytes_since_snapshot += len(payload)
         self._tell(delta)
         if self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots:
@@ -204,7 +207,7 @@ class ControllerNode:
 
     def on_leading(self, epoch: ControllerEpoch) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._entries_under_way = 0
+        self._under_way.clear()
         self._last_proposed = None
         self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
         log.info("node %d is the active controller, epoch %d", self._config.node_id, epoch)
@@ -215,7 +218,7 @@ class ControllerNode:
     def on_resigned(self, epoch: ControllerEpoch) -> None:
         log.info("node %d is not the active controller any more, epoch %d", self._config.node_id, epoch)
         self.controller.resign()
-        self._entries_under_way = 0
+        self._under_way.clear()
         self._last_proposed = None
 
     def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
@@ -248,7 +251,7 @@ class ControllerNode:
         essential = isinstance(request, (BrokerHeartbeatRequest, RegisterBrokerRequest))
         if not essential and (
             self._requests_under_way >= self._config.controller_requests_max
-            or self._entries_under_way >= ENTRIES_UNDER_WAY_MAX
+            or len(self._under_way) >= ENTRIES_UNDER_WAY_MAX
         ):
             text = f"expected at most {self._config.controller_requests_max} changes under way, found more: try later"
             return refuse(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
@@ -338,7 +341,7 @@ class ControllerNode:
         for entry in entries(records):
             self.controller.append(entry)
             future = self.quorum.propose(encode_batch(entry), epoch)
-            self._entries_under_way += 1
+            self._under_way.append(entry)
             future.add_done_callback(lambda done: self._proposal_ended(done, epoch))
             self._last_proposed = future
             count += 1
@@ -368,7 +371,7 @@ class ControllerNode:
                         await self._timer_wake.wait()
                 except TimeoutError:
                     pass
-            self._on_time(int(now_ms + wait_s * 1000))
+            await self._on_time(int(now_ms + wait_s * 1000))
 
     def _next_due_ms(self, now_ms: int) -> int:
         expiry = self.controller.liveness.next_expiry_ms() if self.controller.active else None
@@ -376,22 +379,28 @@ class ControllerNode:
         session_ms = self._config.broker_session_timeout_ms
         return now_ms + session_ms if expiry is None else min(expiry, now_ms + session_ms)
 
-    def _on_time(self, planned_ms: int) -> None:
+    async def _on_time(self, planned_ms: int) -> None:
         now_ms = self._clock.monotonic_ms()
         if self.controller.active:
             late_ms = now_ms - planned_ms
             if late_ms >= self._config.broker_heartbeat_interval_ms:
                 log.warning("the event loop of controller %d stood still for %d ms", self._config.node_id, late_ms)
                 self.controller.liveness.forgive(late_ms, now_ms)
-            while records := self.controller.fence_one_silent(now_ms):
-                log.warning("fencing a broker whose session has ended: %d records", len(records))
-                self._append(tuple(records))
             if self._config.auto_leader_rebalance_enable and now_ms >= self._balance_due_ms:
                 self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
                 self._append(tuple(self.controller.balance()))
+        while self._fence_one(now_ms):  # noqa: ASYNC110 - not a wait: it lets others run
+            await asyncio.sleep(0)  # a broker of many partitions takes long; others want to be heard
         interval_ms = self._config.metadata_log_max_snapshot_interval_ms
         if interval_ms and self._bytes_since_snapshot and now_ms - self._snapshot_ms >= interval_ms:
             self._begin_snapshot()
+
+    def _fence_one(self, now_ms: int) -> bool:
+        records = self.controller.fence_one_silent(now_ms) if self.controller.active else []
+        if records:
+            log.warning("fencing a broker whose session has ended: %d records", len(records))
+            self._append(tuple(records))
+        return bool(records)
 
     # --- Snapshots ----------------------------------------------------------------------------------
 
