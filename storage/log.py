@@ -1,0 +1,842 @@
+"""One replica of a partition: its segments, epochs and producers, as one writer's state.
+
+All of it is synchronous and for one thread. What fails on disk raises :class:`LogDirFailed` (after the
+owner took the directory out of service) and leaves the log unusable; what a client did wrong comes back
+as a :class:`Refusal`.
+
+*Durability.* An append is in the page cache when it returns: it outlives the process, not the machine,
+which is what replication is for. ``recovery_point`` is the offset before which all is synced;
+:meth:`Log.begin_flush` and :meth:`Log.finish_flush` move it, with the waiting in between in another
+thread. The invariants that make a crash harmless at any point:
+
+- before the recovery point moves past an offset, all of log, indexes of full segments, epoch file and
+  names of files up to there are synced;
+- before anything below the *stored* recovery point is cut off, a lower one is stored;
+- before segments at the start are deleted, the log start offset behind them is stored;
+- what is cut off at the end is cut off durably, the newest segment first.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import random
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
+from tidelog.model.topic_config import LOG_APPEND_TIME, TopicConfig
+from tidelog.proto.control_batches import decode_control
+from tidelog.proto.network import Buffer
+from tidelog.proto.record_validation import validate_for_append
+from tidelog.proto.records import Batch, CorruptBatch, patched_header, set_log_append_time, split_batches
+from tidelog.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, encode_epochs
+from tidelog.storage.files import replace_file
+from tidelog.storage.flush import FlushJob
+from tidelog.storage.handles import HandlePool, PooledFile
+from tidelog.storage.log_errors import LogDirFailed
+from tidelog.storage.log_read import (
+    LogRead,
+    ReadHints,
+    TimestampOffset,
+    empty_read,
+    find_latest_timestamp,
+    find_timestamp,
+    read_batches,
+)
+from tidelog.storage.producer_loading import apply_batch, load_producers
+from tidelog.storage.producer_snapshot import encode_snapshot
+from tidelog.storage.recovery import SPARSE_MARK, LoadedLog
+from tidelog.storage.retention import expired_count
+from tidelog.storage.segment import Segment
+from tidelog.storage.segment_chain import SegmentChain
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
+"""Log between two producer snapshots at a flush; bounds what is replayed after a crash."""
+
+
+class Origin(enum.Enum):
+    """Who made the batches that a leader appends."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """A coordinator of this node: its batches are not validated; markers are judged by their epochs."""
+
+
+class LogAppend(NamedTuple):
+    """Where an append went.
+
+    ``base_offset`` is that of the first batch and ``last_offset`` the last record's of the last one.
+    ``append_time_ms`` is -1 unless the topic stamps its own time. ``duplicate``: nothing was written, the
+    offsets are those of the first time. Where an append held both new batches and duplicates that do not
+    lie next to each other, ``base_offset`` is -1: stored, at offsets that one number cannot tell.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: int
+    log_start_offset: Offset
+    size: int
+    duplicate: bool
+
+
+class LogOwner(Protocol):
+    """What a log asks of the directory that it lies in."""
+
+    @property
+    def failure(self) -> LogDirFailed | None:
+        """Why the directory is out of service."""
+
+    def fail(self, cause: OSError) -> LogDirFailed:
+        """Take the directory out of service; returns what to raise."""
+
+    def store_points(self) -> None:
+        """Store all logs' recovery points and start offsets, durably. Raises ``OSError``."""
+
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        """Remove a file or directory after a while."""
+
+
+class Log:
+    """Made by :class:`tidelog.storage.log_manager.LogManager`.
+
+    ``stored_recovery_point`` is what the owner has on disk.
+    """
+
+    __slots__ = (
+        "_chain",
+        "_closed",
+        "_epochs",
+        "_flush_cut",
+        "_flushing",
+        "_hints",
+        "_is_new",
+        "_jitter_ms",
+        "_owner",
+        "_pool",
+        "_rng",
+        "_rolled",
+        "_sparse",
+        "_unflushed_since_ms",
+        "config",
+        "directory",
+        "log_end_offset",
+        "log_start_offset",
+        "name",
+        "producers",
+        "recovery_point",
+        "stored_recovery_point",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: TopicId,
+        directory: str,
+        config: TopicConfig,
+        loaded: LoadedLog,
+        owner: LogOwner,
+        pool: HandlePool,
+        rng: random.Random,
+        *,
+        is_new: bool,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.directory = directory
+        self.config = config
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.stored_recovery_point = Offset(0)
+        self.producers = loaded.producers
+        self._owner = owner
+        self._pool = pool
+        self._rng = rng
+        self._epochs = loaded.epochs
+        self._chain = SegmentChain(
+            pool, directory, loaded.segments, loaded.snapshots, loaded.recovery_point, self._delete_later
+        )
+        self._chain.names_changed |= is_new
+        self._sparse = loaded.sparse
+        self._is_new = is_new
+        self._hints = ReadHints()
+        self._jitter_ms = self._new_jitter()
+        self._rolled = False
+        self._unflushed_since_ms = -1
+        self._flushing: FlushJob | None = None
+        self._flush_cut = self.log_end_offset
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Log({self.name}, offsets {self.log_start_offset}..{self.log_end_offset}, {self._chain.size} bytes)"
+
+    # --- What it is ----------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        return self.name.topic
+
+    @property
+    def partition(self) -> int:
+        return self.name.partition
+
+    @property
+    def size_bytes(self) -> int:
+        return self._chain.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._chain.segments)
+
+    @property
+    def segment_offsets(self) -> list[Offset]:
+        """Base offsets of all segments."""
+        return [Offset(segment.base_offset) for segment in self._chain.segments]
+
+    @property
+    def first_segment_offset(self) -> Offset:
+        return Offset(self._chain.segments[0].base_offset)
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        return self._epochs.latest
+
+    @property
+    def epoch_entries(self) -> list[tuple[int, int]]:
+        """(epoch, first offset), rising."""
+        return self._epochs.entries()
+
+    @property
+    def first_unstable_offset(self) -> Offset | None:
+        """Where the oldest open transaction began."""
+        return self.producers.first_unstable_offset
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def update_config(self, config: TopicConfig) -> None:
+        if config.segment_jitter_ms != self.config.segment_jitter_ms:
+            self.config = config
+            self._jitter_ms = self._new_jitter()
+        self.config = config
+
+    # --- Appending -----------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, *, origin: Origin = Origin.CLIENT
+    ) -> LogAppend | Refusal:
+        """Give the batches the next offsets and write them, all or none.
+
+        Each of a client's batches is checked here, its CRC included, and nowhere else. A refusal has
+        changed nothing. Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        assert batches, "an append needs a batch"
+        if leader_epoch < self._epochs.latest:
+            return Refusal(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"expected leader epoch {self._epochs.latest} or later, found {leader_epoch}",
+            )
+        stamps = self.config.message_timestamp_type == LOG_APPEND_TIME
+        refusal = (
+            self._refuse_client(batches, None if stamps else now_ms)
+            if origin is Origin.CLIENT
+            else self._refuse_coordinator(batches)
+        )
+        if refusal is not None:
+            return refusal
+        known = self.producers.check(batches) if origin is Origin.CLIENT else None
+        if isinstance(known, Refusal):
+            return known
+        if known is not None:
+            if NO_OFFSET not in known:
+                return self._duplicates(batches, known)
+            fresh: Sequence[Batch] = [batch for batch, offset in zip(batches, known, strict=True) if offset < 0]
+        else:
+            fresh = batches
+        base_offset = self.log_end_offset
+        self._append(fresh, leader_epoch, now_ms, stamps=stamps)
+        last_offset = Offset(self.log_end_offset - 1)
+        if known is not None:
+            base_offset = _joint_base(batches, known, base_offset)
+        return LogAppend(
+            base_offset,
+            last_offset,
+            now_ms if stamps else -1,
+            self.log_start_offset,
+            sum(batch.size for batch in fresh),
+            False,
+        )
+
+    def append_as_follower(
+        self, data: Buffer, now_ms: int, *, leader_epoch_max: int | None = None
+    ) -> LogAppend | Refusal:
+        """Write what a leader sent: whole batches with their offsets and epochs, from this log's end on.
+
+        Batches that lie before the end are passed over; those of a later epoch than ``leader_epoch_max``
+        and what follows are left out (the fetch was sent to a leader of that epoch: KAFKA-18723). Into an
+        empty log the first batch may begin before its start (a leader's log may start within a batch).
+        Refusals, which change nothing: CORRUPT_MESSAGE for bytes that are no batches or do not match their
+        CRC, OFFSET_OUT_OF_RANGE for offsets that do not go on, INVALID_REQUEST for falling epochs. A gap
+        is taken if the topic is compacted or the log has one already. Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        try:
+            batches = split_batches(data)
+        except CorruptBatch as error:
+            return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+        due, epoch, size = self.log_end_offset, self._epochs.latest, 0
+        fresh: list[Batch] = []
+        for batch in batches:
+            if batch.last_offset < due and not fresh:
+                continue
+            if leader_epoch_max is not None and batch.leader_epoch > leader_epoch_max:
+                break
+            if not batch.crc_ok():
+                return Refusal(
+                    ErrorCode.CORRUPT_MESSAGE, f"expected a batch at {batch.base_offset} that matches its CRC"
+                )
+            if batch.base_offset != due and not self._may_follow(batch, due, first=not fresh):
+                return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"expected offset {due}, found {batch.base_offset}")
+            if batch.leader_epoch < epoch:
+                return Refusal(
+                    ErrorCode.INVALID_REQUEST, f"expected epoch {epoch} or later, found {batch.leader_epoch}"
+                )
+            fresh.append(batch)
+            due, epoch = batch.next_offset, batch.leader_epoch
+            size += batch.size
+        if not fresh:
+            end = self.log_end_offset
+            return LogAppend(end, Offset(end - 1), -1, self.log_start_offset, 0, False)
+        base_offset = fresh[0].base_offset
+        if base_offset < self.log_end_offset:
+            self._start_within(base_offset)
+        elif not self._sparse and any(
+            batch.base_offset != due
+            for batch, due in zip(fresh, (self.log_end_offset, *(each.next_offset for each in fresh)), strict=False)
+        ):
+            self._become_sparse()
+        self._append(fresh, None, now_ms, stamps=False)
+        return LogAppend(base_offset, Offset(self.log_end_offset - 1), -1, self.log_start_offset, size, False)
+
+    def _refuse_client(self, batches: Sequence[Batch], now_ms: int | None) -> Refusal | None:
+        config = self.config
+        for batch in batches:
+            refusal = validate_for_append(
+                batch,
+                message_max_bytes=config.max_message_bytes,
+                now_ms=now_ms,
+                timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+                timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            )
+            if refusal is not None:
+                return refusal
+            if batch.size > config.segment_bytes:
+                return Refusal(
+                    ErrorCode.RECORD_LIST_TOO_LARGE,
+                    f"expected a batch of at most segment.bytes = {config.segment_bytes}, found {batch.size}",
+                )
+        return None
+
+    def _refuse_coordinator(self, batches: Sequence[Batch]) -> Refusal | None:
+        for batch in batches:
+            if batch.is_control:
+                marker = decode_control(batch)
+                refusal = self.producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
+                if refusal is not None:
+                    return refusal
+        return None
+
+    def _duplicates(self, batches: Sequence[Batch], known: Sequence[Offset]) -> LogAppend:
+        last_offset = Offset(known[-1] + batches[-1].last_offset_delta)
+        base_offset = _joint_base(batches, known, NO_OFFSET)
+        return LogAppend(base_offset, last_offset, -1, self.log_start_offset, 0, True)
+
+    def _may_follow(self, batch: Batch, due: int, *, first: bool) -> bool:
+        if batch.base_offset > due:
+            return self._sparse or self.config.compacts
+        return first and not self._chain.size and batch.last_offset >= due
+
+    def _append(self, batches: Sequence[Batch], leader_epoch: int | None, now_ms: int, *, stamps: bool) -> None:
+        """Write batches at the end. With ``leader_epoch`` they get the next offsets, else they keep theirs."""
+        buffers: list[Buffer] = []
+        written: list[tuple[int, int, int]] = []
+        placed: list[tuple[Batch, int]] = []
+        size = 0
+        offset = self.log_end_offset
+        segment = self._chain.active
+        try:
+            for batch in batches:
+                base = offset if leader_epoch is not None else batch.base_offset
+                last = base + batch.last_offset_delta
+                timestamp = now_ms if stamps else batch.max_timestamp
+                if not self._fits(segment, size + batch.size, last, timestamp, now_ms) and (segment.size or size):
+                    self._write(buffers, written, placed, leader_epoch, now_ms)
+                    buffers, written, placed, size = [], [], [], 0
+                    self._roll(base, now_ms)
+                    segment = self._chain.active
+                if leader_epoch is None:
+                    buffers.append(batch.view)
+                else:
+                    view = memoryview(set_log_append_time(batch, now_ms)) if stamps else batch.view
+                    buffers.append(patched_header(batch, base_offset=base, leader_epoch=leader_epoch))
+                    buffers.append(view[16:])
+                written.append((last, batch.size, timestamp))
+                placed.append((batch, base))
+                size += batch.size
+                offset = Offset(last + 1)
+            self._write(buffers, written, placed, leader_epoch, now_ms)
+        except OSError as error:
+            raise self._failed(error) from error
+        if self._unflushed_since_ms < 0:
+            self._unflushed_since_ms = now_ms
+
+    def _write(
+        self,
+        buffers: Sequence[Buffer],
+        written: Sequence[tuple[int, int, int]],
+        placed: Sequence[tuple[Batch, int]],
+        leader_epoch: int | None,
+        now_ms: int,
+    ) -> None:
+        if not placed:
+            return
+        segment = self._chain.active
+        before = segment.size
+        self._hints.put(placed[0][1], segment.base_offset, before)
+        segment.append(buffers, written, self.config.index_interval_bytes)
+        self._chain.size += segment.size - before
+        self.log_end_offset = Offset(written[-1][0] + 1)
+        epochs, producers = self._epochs, self.producers
+        for batch, base in placed:
+            epoch = batch.leader_epoch if leader_epoch is None else leader_epoch
+            if epoch > epochs.latest:
+                epochs.assign(epoch, base)
+            if batch.producer_id >= 0:
+                apply_batch(producers, batch, base, now_ms)
+
+    def _fits(self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        config = self.config
+        if not segment.has_room(size, last_offset, config.segment_bytes, config.segment_index_bytes):
+            return False
+        if not segment.size:
+            return True
+        first = segment.first_timestamp
+        waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
+        return waited <= config.segment_ms - self._jitter_ms
+
+    # --- Segments ------------------------------------------------------------------------------
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Begin a new segment if the last one is older than ``segment.ms``. Returns whether it did."""
+        self._check_usable()
+        segment = self._chain.active
+        if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms - self._jitter_ms:
+            return False
+        self.roll(now_ms)
+        return True
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment, unless the last one is empty. Raises :class:`LogDirFailed`."""
+        self._check_usable()
+        if self._chain.active.size:
+            try:
+                self._roll(self.log_end_offset, now_ms)
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _roll(self, base_offset: int, now_ms: int) -> None:
+        self._chain.roll(base_offset, encode_snapshot(self.producers.all()), now_ms)
+        self._jitter_ms = self._new_jitter()
+        self._rolled = True
+
+    def _new_jitter(self) -> int:
+        jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self._rng.randrange(jitter) if jitter > 0 else 0
+
+    # --- Reading -------------------------------------------------------------------------------
+
+    def read(self, offset: int, bytes_max: int, *, offset_end: int, at_least_one: bool = True) -> LogRead | Refusal:
+        """Return whole batches from the one that holds ``offset`` on, below ``offset_end``.
+
+        At most ``bytes_max`` bytes, except that ``at_least_one`` returns a first batch that is larger
+        (KIP-74). OFFSET_OUT_OF_RANGE outside of [start, end]; CORRUPT_MESSAGE if the disk returned what
+        was never written. Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        end = self.log_end_offset
+        if not self.log_start_offset <= offset <= end:
+            return Refusal(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"expected an offset from {self.log_start_offset} to {end}, found {offset}",
+            )
+        if offset >= end or offset >= offset_end:
+            return empty_read(offset)
+        try:
+            return read_batches(
+                self._chain.segments,
+                self._hints,
+                offset,
+                bytes_max,
+                min(offset_end, end),
+                log_end_offset=end,
+                at_least_one=at_least_one,
+                index_interval=self.config.index_interval_bytes,
+            )
+        except CorruptBatch as error:
+            return self._corrupt(error)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def offset_for_timestamp(self, timestamp: int, *, offset_end: int) -> TimestampOffset | Refusal | None:
+        """The first record at or after ``timestamp`` (ms) below ``offset_end``, None if there is none."""
+        self._check_usable()
+        try:
+            return find_timestamp(
+                self._chain.segments,
+                timestamp,
+                log_start_offset=self.log_start_offset,
+                offset_end=offset_end,
+                index_interval=self.config.index_interval_bytes,
+            )
+        except CorruptBatch as error:
+            return self._corrupt(error)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def offset_of_max_timestamp(self, *, offset_end: int) -> TimestampOffset | Refusal | None:
+        """The first record with the highest timestamp, None if it lies beyond ``offset_end`` (KIP-734)."""
+        self._check_usable()
+        try:
+            return find_latest_timestamp(
+                self._chain.segments,
+                log_start_offset=self.log_start_offset,
+                offset_end=offset_end,
+                index_interval=self.config.index_interval_bytes,
+            )
+        except CorruptBatch as error:
+            return self._corrupt(error)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _corrupt(self, error: CorruptBatch) -> Refusal:
+        logger.error("%s: %s", self.name, error)
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+
+    # --- Leader epochs -------------------------------------------------------------------------
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
+        """Where the largest known epoch up to ``epoch`` ended; (-1, -1) if that is not known (KIP-101, KIP-279)."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def assign_epoch_start(self, epoch: int, offset: int) -> None:
+        """A leader notes where its epoch begins, before its first append."""
+        self._epochs.assign(epoch, offset)
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        return self._epochs.epoch_at(offset)
+
+    # --- Cutting off ---------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> Offset:
+        """Cut off everything from the batch that holds ``offset`` on, durably; returns the new end.
+
+        A target within a batch takes the whole batch away; one below the first segment empties the log and
+        starts it there. Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        chain = self._chain
+        if offset >= self.log_end_offset:
+            # A leader that appended nothing has noted an epoch here that the new leader may not know.
+            self._epochs.truncate_from_end(offset)
+            return self.log_end_offset
+        if offset < chain.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return self.log_end_offset
+        interval = self.config.index_interval_bytes
+        used_ms = max((producer.last_used_ms for producer in self.producers.all()), default=0)
+        self._hints.clear()
+        try:
+            end = chain.cut_at(offset, interval, self._lower_recovery_point)
+            self.producers = load_producers(
+                self._pool.files,
+                self.directory,
+                chain.segments,
+                chain.snapshots,
+                end,
+                producers_max=self.producers.producers_max,
+                index_interval=interval,
+                now_ms=used_ms,
+                remove=chain.remove_file,
+            )
+            chain.sync_names()
+            self._epochs.truncate_from_end(end)
+            self.log_end_offset = end
+            if self.log_start_offset > end:
+                self.log_start_offset = end
+                self._owner.store_points()
+        except OSError as error:
+            raise self._failed(error) from error
+        return end
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next record gets ``offset``. Raises :class:`LogDirFailed`."""
+        self._check_usable()
+        self._hints.clear()
+        try:
+            self._lower_recovery_point(min(offset, self._chain.segments[0].base_offset))
+            self._chain.restart_at(offset)
+            lower = offset < self.log_start_offset
+            self.producers.clear()
+            self._epochs.clear()
+            self.log_start_offset = self.log_end_offset = self.recovery_point = Offset(offset)
+            if lower:
+                self._owner.store_points()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def advance_log_start(self, offset: int) -> None:
+        """Records before ``offset`` are no longer part of the log (DeleteRecords, or the leader's start).
+
+        Their segments go with the next retention run. ``offset`` must not lie beyond the log's end.
+        """
+        self._check_usable()
+        assert offset <= self.log_end_offset, f"log start {offset} beyond the end {self.log_end_offset}"
+        if offset > self.log_start_offset:
+            self.log_start_offset = Offset(offset)
+            self._epochs.truncate_from_start(offset)
+
+    def mark_expired(self, now_ms: int, high_watermark: int) -> bool:
+        """Advance the log start past the segments that retention lets go. Returns whether any is to be dropped.
+
+        The caller then stores the log start offsets (of many logs at once) and calls
+        :meth:`drop_expired`. Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        config, chain = self.config, self._chain
+        try:
+            count = expired_count(
+                chain.ages(self.log_end_offset, config.index_interval_bytes),
+                now_ms=now_ms,
+                high_watermark=high_watermark,
+                log_start_offset=self.log_start_offset,
+                retention_ms=config.retention_ms if config.deletes else -1,
+                retention_bytes=config.retention_bytes if config.deletes else -1,
+            )
+            if not count:
+                return False
+            if count == len(chain.segments):
+                self._roll(self.log_end_offset, now_ms)
+        except CorruptBatch as error:
+            logger.error("%s: nothing is deleted: %s", self.name, error)
+            return False
+        except OSError as error:
+            raise self._failed(error) from error
+        self.advance_log_start(chain.segments[count].base_offset)
+        return True
+
+    def drop_expired(self) -> int:
+        """Delete the segments before the log start, which must have been stored. Returns how many."""
+        self._check_usable()
+        try:
+            return self._chain.drop_before(self.log_start_offset)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Delete what is too old or too much (``retention.ms``, ``retention.bytes``). Returns the number of segments.
+
+        The active segment is never deleted; where all of them are to go it is rolled first.
+        """
+        if not self.mark_expired(now_ms, high_watermark):
+            return 0
+        try:
+            self._owner.store_points()
+        except OSError as error:
+            raise self._failed(error) from error
+        return self.drop_expired()
+
+    def _start_within(self, base_offset: int) -> None:
+        """Let the empty log's file begin at the first batch, which begins before the log's start."""
+        start = self.log_start_offset
+        self.truncate_fully_and_start_at(base_offset)
+        self.log_start_offset = start
+        try:
+            self._owner.store_points()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _become_sparse(self) -> None:
+        """Note, durably, that offsets have gaps: recovery must not take one for the end."""
+        try:
+            self._pool.files.open(f"{self.directory}/{SPARSE_MARK}", create=True).close()
+            self._pool.files.fsync_dir(self.directory)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._sparse = True
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before anything from ``offset`` on is cut off: it is no longer known to be durable."""
+        self._flush_cut = min(self._flush_cut, offset)
+        if self.recovery_point > offset:
+            self.recovery_point = Offset(offset)
+            if self.stored_recovery_point > offset:
+                self._owner.store_points()
+
+    # --- Durability ----------------------------------------------------------------------------
+
+    @property
+    def unflushed_records(self) -> int:
+        return self.log_end_offset - self.recovery_point
+
+    @property
+    def acknowledgeable_offset(self) -> Offset:
+        """Before this offset a leader or follower may say that it has the records.
+
+        The log's end, unless ``flush.messages`` lets fewer records be unsynced.
+        """
+        return Offset(min(self.log_end_offset, self.recovery_point + self.config.flush_messages - 1))
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether a flush should begin: ``flush.messages``, ``flush.ms``, or a segment that is full."""
+        unflushed = self.log_end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        config = self.config
+        return (
+            self._rolled
+            or unflushed >= config.flush_messages
+            or (self._unflushed_since_ms >= 0 and now_ms - self._unflushed_since_ms >= config.flush_ms)
+        )
+
+    def unflushed_for_ms(self, now_ms: int) -> int:
+        """How long the oldest unsynced record has waited."""
+        return now_ms - self._unflushed_since_ms if self._unflushed_since_ms >= 0 else 0
+
+    def begin_flush(self) -> FlushJob | None:
+        """What to sync so that all that is in the log now is durable; None if it is, or a flush is under way.
+
+        Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        end, chain = self.log_end_offset, self._chain
+        if self._flushing is not None or end <= self.recovery_point:
+            return None
+        try:
+            if chain.size - chain.snapshot_size >= SNAPSHOT_BYTES:
+                chain.store_snapshot(end, encode_snapshot(self.producers.all()))
+            directories = []
+            if chain.names_changed:
+                directories.append(self.directory)
+            if self._is_new:
+                directories.append(self.directory.rsplit("/", 1)[0])
+            epochs = encode_epochs(self._epochs.entries()) if self._epochs.dirty else None
+            files = chain.files_from(self.recovery_point)
+            if self._is_new:
+                files.append(PooledFile(self._pool, f"{self.directory}/{PARTITION_METADATA}"))
+            job = FlushJob(self._pool.files, self.directory, end, files, epochs, directories)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._flushing = job
+        self._flush_cut = end
+        self._rolled = False
+        self._unflushed_since_ms = -1
+        self._epochs.dirty = False
+        chain.names_changed = False
+        return job
+
+    def finish_flush(self, job: FlushJob) -> None:
+        """Take note of what a job that ran made durable. Raises :class:`LogDirFailed`."""
+        assert job is self._flushing, "a flush that this log did not begin"
+        self._flushing = None
+        job.release()
+        failure = self._owner.failure
+        if failure is not None:
+            raise LogDirFailed(failure.directory, failure.cause)
+        if self._closed:
+            return
+        if job.error is not None:
+            raise self._failed(job.error) from job.error
+        self._is_new = False
+        self._chain.unsynced = [file for file in self._chain.unsynced if file not in job.synced]
+        self.recovery_point = Offset(max(self.recovery_point, min(job.end_offset, self._flush_cut)))
+
+    def flush(self) -> None:
+        """All three steps at once; waits for the disk. Raises :class:`LogDirFailed`."""
+        job = self.begin_flush()
+        if job is not None:
+            job.run()
+            self.finish_flush(job)
+
+    # --- Ending --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sync everything, so that the next start need not look for the end. Raises :class:`LogDirFailed`."""
+        if self._closed:
+            return
+        self._abandon_flush()
+        self.flush()
+        chain, files = self._chain, self._pool.files
+        try:
+            if chain.size:
+                chain.store_snapshot(self.log_end_offset, encode_snapshot(self.producers.all()))
+            chain.active.write_indexes()
+            if self._epochs.dirty:
+                replace_file(files, self.directory, LEADER_EPOCHS, encode_epochs(self._epochs.entries()))
+                self._epochs.dirty = False
+        except OSError as error:
+            raise self._failed(error) from error
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give back file descriptors and do nothing else, as the end of the process would."""
+        self._closed = True
+        self._chain.close()
+
+    def _abandon_flush(self) -> None:
+        """Whoever began a flush will not finish it: do all of it again."""
+        job, self._flushing = self._flushing, None
+        if job is not None:
+            job.wait()
+            job.release()
+            self._epochs.dirty = True
+            self._chain.names_changed = True
+
+    def moved_to(self, directory: str) -> None:
+        """The owner renamed the directory of this log, which is closed."""
+        assert self._closed
+        self.directory = directory
+
+    def _check_usable(self) -> None:
+        failure = self._owner.failure
+        if failure is not None:
+            raise LogDirFailed(failure.directory, failure.cause)
+        assert not self._closed, f"{self.name} is closed"
+
+    def _failed(self, error: OSError) -> LogDirFailed:
+        return self._owner.fail(error)
+
+    def _delete_later(self, path: str) -> None:
+        self._owner.remove_later(path, self.config.file_delete_delay_ms)
+
+
+def _joint_base(batches: Sequence[Batch], known: Sequence[Offset], fresh: Offset) -> Offset:
+    """The first batch's offset, if the others follow it in the log; else -1. ``fresh``: where new ones begin."""
+    first = due = -1
+    for batch, found in zip(batches, known, strict=True):
+        offset = int(found)
+        if offset < 0:
+            offset = fresh
+            fresh = Offset(fresh + batch.last_offset_delta + 1)
+        if first < 0:
+            first = offset
+        elif offset != due:
+            return NO_OFFSET
+        due = offset + batch.last_offset_delta + 1
+    return Offset(first)

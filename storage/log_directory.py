@@ -1,0 +1,194 @@
+"""One log directory: the partitions in it, its checkpoints, and whether it still works."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from tidelog.model.clock import Clock
+from tidelog.model.ids import BrokerEpoch, DirectoryId, Offset, TopicPartition
+from tidelog.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    CorruptCheckpoint,
+    decode_clean_shutdown,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_offsets,
+)
+from tidelog.storage.files import FileLayer, FileLock, read_file, replace_file
+from tidelog.storage.log import Log
+from tidelog.storage.log_errors import LogDirFailed
+
+_ZERO: Final = Offset(0)
+
+logger = logging.getLogger(__name__)
+
+
+class RemovalJob:
+    """Files and directories whose time has come. :meth:`run` may be called in any thread."""
+
+    def __init__(self, files: FileLayer, paths: Iterable[str]) -> None:
+        self.paths = tuple(paths)
+        self.error: OSError | None = None
+        self._files = files
+
+    def run(self) -> None:
+        """Never raises; the first trouble is kept in ``error``, what is left is removed at the next start."""
+        try:
+            for path in self.paths:
+                if self._files.is_directory(path):
+                    self._files.remove_tree(path)
+                elif self._files.exists(path):
+                    self._files.unlink(path)
+        except OSError as error:
+            self.error = error
+
+
+class LogDirectory:
+    """Owner of the logs in one directory (:class:`tidelog.storage.log.LogOwner`).
+
+    ``failure`` is set once and for all by the first I/O error; ``on_failure`` is called then, in the middle
+    of whatever failed.
+    """
+
+    def __init__(self, files: FileLayer, clock: Clock, path: str, on_failure: Callable[[LogDirectory], None]) -> None:
+        self.path = path
+        self.directory_id = DirectoryId(bytes(16))
+        """As formatted; zeros for a directory that could not be read at start."""
+        self.failure: LogDirFailed | None = None
+        self.logs: dict[TopicPartition, Log] = {}
+        self.lock: FileLock | None = None
+        self.clean_epoch: BrokerEpoch | None = None
+        """The broker epoch that the clean-shutdown file held at start; None without such a file."""
+        self._files = files
+        self._clock = clock
+        self._on_failure = on_failure
+        self._stored: dict[str, bytes] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._doomed: deque[tuple[int, str]] = deque()
+
+    # --- LogOwner ------------------------------------------------------------------------------
+
+    def fail(self, cause: OSError) -> LogDirFailed:
+        if self.failure is None:
+            self.failure = LogDirFailed(self.path, cause)
+            logger.error("%s", self.failure)
+            for log in self.logs.values():
+                log.abandon()
+            self._on_failure(self)
+        return LogDirFailed(self.failure.directory, self.failure.cause)
+
+    def store_points(self) -> None:
+        """Store recovery points and log start offsets of all logs. Raises ``OSError``."""
+        self.recovery_points = {name: log.recovery_point for name, log in self.logs.items() if log.recovery_point}
+        self._starts = {
+            name: log.log_start_offset
+            for name, log in self.logs.items()
+            if log.log_start_offset > log.first_segment_offset
+        }
+        self._store(RECOVERY_POINTS, self.recovery_points)
+        for name, log in self.logs.items():
+            log.stored_recovery_point = log.recovery_point if name in self.recovery_points else _ZERO
+        self._store(LOG_STARTS, self._starts)
+
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        self._doomed.append((self._clock.monotonic_ms() + delay_ms, path))
+
+    # --- Checkpoints ---------------------------------------------------------------------------
+
+    def load_points(self) -> None:
+        """Read all checkpoints; one that cannot be understood counts as empty, which is safe but slow."""
+        self.recovery_points = self._load(RECOVERY_POINTS)
+        self._starts = self._load(LOG_STARTS)
+        self.high_watermarks = self._load(HIGH_WATERMARKS)
+
+    def log_start_of(self, name: TopicPartition) -> int:
+        return self._starts.get(name, 0)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store all points, and the high watermarks if given (of some logs: the others keep theirs).
+
+        Raises :class:`LogDirFailed`.
+        """
+        try:
+            self.store_points()
+            if high_watermarks is not None:
+                known = self.high_watermarks | dict(high_watermarks)
+                self.high_watermarks = {name: offset for name, offset in known.items() if offset and name in self.logs}
+                self._store(HIGH_WATERMARKS, self.high_watermarks)
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def forget(self, name: TopicPartition) -> None:
+        """Have no checkpoint on disk speak of a partition, before a new one takes its name. Raises ``OSError``."""
+        if self.high_watermarks.pop(name, None) is not None:
+            self._store(HIGH_WATERMARKS, self.high_watermarks)
+        if name in self.recovery_points or name in self._starts:
+            self.store_points()
+
+    def take_clean_shutdown(self) -> bool:
+        """Read and remove the clean-shutdown file, durably: if this start is killed it was not clean.
+
+        Raises ``OSError``.
+        """
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        if not self._files.exists(path):
+            return False
+        try:
+            self.clean_epoch = decode_clean_shutdown(read_file(self._files, path))
+        except CorruptCheckpoint as error:
+            logger.warning("%s: not taken for a clean shutdown: %s", path, error)
+        self._files.unlink(path)
+        self._files.fsync_dir(self.path)
+        return self.clean_epoch is not None
+
+    def write_clean_shutdown(self, epoch: BrokerEpoch) -> None:
+        """Raises :class:`LogDirFailed`."""
+        try:
+            replace_file(self._files, self.path, CLEAN_SHUTDOWN, encode_clean_shutdown(epoch))
+        except OSError as error:
+            raise self.fail(error) from error
+
+    # --- Removal -------------------------------------------------------------------------------
+
+    def take_removals(self) -> RemovalJob | None:
+        """What is due for removal, None if nothing is."""
+        now_ms = self._clock.monotonic_ms()
+        due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
+        if not due:
+            return None
+        self._doomed = deque(item for item in self._doomed if item[0] > now_ms)
+        return RemovalJob(self._files, due)
+
+    def release(self) -> None:
+        """Give up the lock."""
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            lock.release()
+
+    def _store(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        content = encode_offsets(offsets)
+        if self._stored.get(name) != content:
+            self._stored.pop(name, None)
+            replace_file(self._files, self.path, name, content)
+            self._stored[name] = content
+
+    def _load(self, name: str) -> dict[TopicPartition, int]:
+        path = f"{self.path}/{name}"
+        if not self._files.exists(path):
+            return {}
+        content = read_file(self._files, path)
+        try:
+            found = decode_offsets(content)
+        except CorruptCheckpoint as error:
+            logger.warning("%s: not used: %s", path, error)
+            return {}
+        self._stored[name] = content
+        return found

@@ -1,0 +1,307 @@
+"""What one partition knows of its idempotent producers (KIP-98). Pure.
+
+A producer numbers its records per partition. For each producer id the partition keeps the epoch, the
+sequence numbers of what was appended last, and where an open transaction began:
+
+====================================  =========================================================
+a batch of producer *p*, epoch *e*    outcome
+====================================  =========================================================
+*p* unknown                           appended, whatever its sequence (its state may have expired,
+                                      or its records were deleted)
+*e* below the known epoch             INVALID_PRODUCER_EPOCH
+*e* above it, sequence 0              appended; the older epoch's batches are forgotten
+*e* above it, other sequence          OUT_OF_ORDER_SEQUENCE_NUMBER
+same *e*, range among those kept      a duplicate: answered with its first offset, not appended
+same *e*, follows the last sequence   appended (0 follows 2**31 - 1, and a marker)
+same *e*, anything else               OUT_OF_ORDER_SEQUENCE_NUMBER
+not transactional, transaction open   INVALID_TXN_STATE
+====================================  =========================================================
+
+Source: Kafka 4's ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``. Two things
+differ. Kafka remembers the last five *batches*; here they are the last :data:`RUNS_KEPT` *runs* of
+batches that followed one another in sequence and in offset, since our frames carry several batches of a
+partition at once: five requests in flight are covered however they were cut, and a duplicate is known by
+falling into a run. And Kafka counts a producer's idle time by its records' timestamps alone, which
+forgets at once one who sends old records; here a producer is kept for the expiration time after its last
+append by this replica's clock, and one found by replaying the log counts as used then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_OFFSET, Offset
+from tidelog.proto.records import Batch
+
+RUNS_KEPT: Final = 5
+SEQUENCE_MAX: Final = 0x7FFF_FFFF
+RUN_RECORDS_MAX: Final = 1 << 30
+"""A run is closed before its sequences could wrap onto themselves."""
+PRODUCERS_MAX: Final = 100_000
+"""Default of ``producer.ids.max``."""
+
+_SEQUENCES: Final = SEQUENCE_MAX + 1
+
+
+class Run(NamedTuple):
+    """``length`` records that follow one another both in sequence and in offset."""
+
+    sequence: int
+    offset: int
+    length: int
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.sequence + self.length - 1) & SEQUENCE_MAX
+
+    @property
+    def last_offset(self) -> int:
+        return self.offset + self.length - 1
+
+
+class Producer:
+    """One producer's state; ``runs`` oldest first; ``transaction_offset`` is -1 without an open transaction.
+
+    ``last_used_ms`` is when it last did something, for expiry.
+    """
+
+    __slots__ = ("coordinator_epoch", "epoch", "last_used_ms", "producer_id", "runs", "transaction_offset")
+
+    def __init__(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        coordinator_epoch: int = -1,
+        last_used_ms: int = -1,
+        transaction_offset: int = -1,
+        runs: Iterable[Run] = (),
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_used_ms = last_used_ms
+        self.transaction_offset = transaction_offset
+        self.runs: list[Run] = list(runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Producer) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self.producer_id)
+
+    def __repr__(self) -> str:
+        return f"Producer{self._key()}"
+
+    def _key(self) -> tuple[object, ...]:
+        return (
+            self.producer_id,
+            self.epoch,
+            self.coordinator_epoch,
+            self.last_used_ms,
+            self.transaction_offset,
+            tuple(self.runs),
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 if nothing but markers is known of this epoch."""
+        return self.runs[-1].last_sequence if self.runs else -1
+
+    def find(self, sequence: int, count: int) -> Offset:
+        """Return where records of this epoch with these sequences lie, -1 if they are not known."""
+        for run in reversed(self.runs):
+            into = (sequence - run.sequence) % _SEQUENCES
+            if into + count <= run.length:
+                return Offset(run.offset + into)
+        return NO_OFFSET
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker was appended at ``last_offset``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class ProducerStates:
+    """All producers of one partition, the longest unused first.
+
+    At most ``producers_max`` are kept: for a new one beyond that, the longest unused without an open
+    transaction is forgotten as if it had expired.
+    """
+
+    __slots__ = ("_open", "_producers", "producers_max")
+
+    def __init__(self, producers: Iterable[Producer] = (), *, producers_max: int = PRODUCERS_MAX) -> None:
+        self.producers_max = producers_max
+        self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        for producer in sorted(producers, key=lambda each: each.last_used_ms):
+            self._producers[producer.producer_id] = producer
+            if producer.transaction_offset >= 0:
+                self._open[producer.producer_id] = producer.transaction_offset
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def all(self) -> Sequence[Producer]:
+        return tuple(self._producers.values())
+
+    @property
+    def first_unstable_offset(self) -> Offset | None:
+        """Where the oldest open transaction began."""
+        return Offset(min(self._open.values())) if self._open else None
+
+    def check(self, batches: Sequence[Batch]) -> Refusal | list[Offset] | None:
+        """Judge a client's batches, in the order in which they would be appended.
+
+        Returns ``None`` if all are to be appended; where some are duplicates, a list with each batch's
+        first offset, -1 for those that are new; or why none of them may be. Nothing is changed.
+        """
+        found: list[Offset] | None = None
+        ahead: dict[int, tuple[int, int, bool]] = {}
+        for number, batch in enumerate(batches):
+            producer_id = batch.producer_id
+            if producer_id < 0 or batch.is_control:
+                continue
+            epoch, sequence, count = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta + 1
+            known = ahead.get(producer_id)
+            if known is None:
+                producer = self._producers.get(producer_id)
+                if producer is not None:
+                    if epoch == producer.epoch:
+                        offset = producer.find(sequence, count)
+                        if offset >= 0:
+                            if found is None:
+                                found = [NO_OFFSET] * len(batches)
+                            found[number] = offset
+                            continue
+                    known = (producer.epoch, producer.last_sequence, producer.transaction_offset >= 0)
+            if known is not None:
+                refusal = _judge(batch, *known)
+                if refusal is not None:
+                    return refusal
+            ahead[producer_id] = (epoch, (sequence + count - 1) & SEQUENCE_MAX, batch.is_transactional)
+        return found
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Refusal | None:
+        """Judge a transaction marker from a coordinator."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        if epoch < producer.epoch:
+            return _old_epoch(producer_id, epoch, producer.epoch)
+        if coordinator_epoch < producer.coordinator_epoch:
+            return Refusal(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"expected a marker of coordinator epoch {producer.coordinator_epoch} or later for producer "
+                f"{producer_id}, found {coordinator_epoch}",
+            )
+        return None
+
+    def apply(
+        self, producer_id: int, epoch: int, sequence: int, offset: int, count: int, transactional: bool, now_ms: int
+    ) -> None:
+        """Note a data batch that is in the log; what it says is not questioned (a follower, a replay)."""
+        producer = self._take(producer_id, epoch)
+        if producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.runs.clear()
+        runs = producer.runs
+        if sequence >= 0:
+            last = runs[-1] if runs else None
+            if (
+                last is not None
+                and last.offset + last.length == offset
+                and (last.sequence + last.length) & SEQUENCE_MAX == sequence
+                and last.length + count <= RUN_RECORDS_MAX
+            ):
+                runs[-1] = Run(last.sequence, last.offset, last.length + count)
+            else:
+                if len(runs) == RUNS_KEPT:
+                    del runs[0]
+                runs.append(Run(sequence, offset, count))
+        if transactional and producer.transaction_offset < 0:
+            producer.transaction_offset = offset
+            self._open[producer_id] = offset
+        producer.last_used_ms = max(producer.last_used_ms, now_ms)
+
+    def apply_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, *, abort: bool, now_ms: int
+    ) -> CompletedTransaction | None:
+        """Note a marker that is in the log. Returns the transaction that it ended, if one was open."""
+        producer = self._take(producer_id, epoch)
+        if producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.runs.clear()
+        producer.coordinator_epoch = coordinator_epoch
+        producer.last_used_ms = max(producer.last_used_ms, now_ms)
+        first, producer.transaction_offset = producer.transaction_offset, -1
+        self._open.pop(producer_id, None)
+        return CompletedTransaction(producer_id, first, offset, abort) if first >= 0 else None
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers unused for ``expiration_ms`` that have no open transaction. Returns how many."""
+        gone = []
+        for producer in self._producers.values():
+            if now_ms - producer.last_used_ms < expiration_ms:
+                break
+            if producer.transaction_offset < 0:
+                gone.append(producer.producer_id)
+        for producer_id in gone:
+            del self._producers[producer_id]
+        return len(gone)
+
+    def clear(self) -> None:
+        self._producers.clear()
+        self._open.clear()
+
+    def _take(self, producer_id: int, epoch: int) -> Producer:
+        """Return the producer's state, made if need be, and put it last in the order of use."""
+        producer = self._producers.pop(producer_id, None)
+        if producer is None:
+            producer = Producer(producer_id, epoch)
+            if len(self._producers) >= self.producers_max:
+                self._forget_one()
+        self._producers[producer_id] = producer
+        return producer
+
+    def _forget_one(self) -> None:
+        for producer_id, producer in self._producers.items():
+            if producer.transaction_offset < 0:
+                del self._producers[producer_id]
+                return
+
+
+def _judge(batch: Batch, epoch: int, last_sequence: int, transaction_open: bool) -> Refusal | None:
+    """Judge a batch, not a duplicate, against the state that it would follow."""
+    producer_id, sequence = batch.producer_id, batch.base_sequence
+    if batch.producer_epoch < epoch:
+        return _old_epoch(producer_id, batch.producer_epoch, epoch)
+    expected = 0 if batch.producer_epoch > epoch else (last_sequence + 1) & SEQUENCE_MAX
+    if sequence != expected:
+        return Refusal(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"expected sequence {expected} from producer {producer_id} (epoch {epoch}), "
+            f"found {sequence} (epoch {batch.producer_epoch})",
+        )
+    if transaction_open and not batch.is_transactional:
+        return Refusal(
+            ErrorCode.INVALID_TXN_STATE,
+            f"expected a transactional batch while producer {producer_id} has a transaction open, found another",
+        )
+    return None
+
+
+def _old_epoch(producer_id: int, found: int, known: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_PRODUCER_EPOCH, f"expected epoch {known} or later from producer {producer_id}, found {found}"
+    )

@@ -1,0 +1,294 @@
+"""Taking up a partition's directory: what its files say, and what of it still holds after a crash.
+
+The rules, in the order in which they are applied:
+
+- files marked as deleted, unfinished files, indexes without a log, and segments that end at or before the
+  log start offset go;
+- everything before the *recovery point* was synced and is taken as it is. After a clean shutdown that is
+  the whole log;
+- from there on the log is read batch by batch. It ends at the first thing that is no whole batch with the
+  right CRC, the offset that is due, and a leader epoch not below the one before; what follows goes,
+  durably, so that it can never come back;
+- indexes are made anew behind the recovery point; before it they are mended when they are used;
+- leader epochs behind the recovery point come from the batches, as does all of it if the file is missing;
+- producers come from the newest readable snapshot within the log and from the batches behind it.
+
+Source: Kafka's ``LogLoader`` and ``LogSegment.recover``, except that a recovery point may lie within a
+segment here, and that an unsynced epoch file is never believed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.model.ids import Offset
+from tidelog.model.topic_config import TopicConfig
+from tidelog.proto.records import Batch, CorruptBatch
+from tidelog.storage.batch_walk import walk_headers, walk_whole
+from tidelog.storage.checkpoints import LEADER_EPOCHS, CorruptCheckpoint, decode_epochs
+from tidelog.storage.files import FileLayer, read_file
+from tidelog.storage.handles import HandlePool
+from tidelog.storage.leader_epochs import LeaderEpochs
+from tidelog.storage.producer_loading import load_producers
+from tidelog.storage.producer_state import ProducerStates
+from tidelog.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+
+SPARSE_MARK: Final = "sparse-offsets"
+"""An empty file: this log has gaps between its offsets (a compacted log, or a copy of one)."""
+_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", ".cleaned")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """A log as it was found. ``snapshots``: offsets of the producer snapshots on disk, rising."""
+
+    segments: list[Segment]
+    log_start_offset: Offset
+    log_end_offset: Offset
+    recovery_point: Offset
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    snapshots: list[int]
+    sparse: bool
+
+
+class _Loader:
+    def __init__(self, pool: HandlePool, directory: str, config: TopicConfig, now_ms: int) -> None:
+        self.files: FileLayer = pool.files
+        self.pool = pool
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.segments: list[Segment] = []
+        self.snapshots: list[int] = []
+        self.epochs = LeaderEpochs()
+        self.epochs_known = False
+        self.sparse = False
+        self.names_changed = False
+
+    # --- What is there ---------------------------------------------------------------------------
+
+    def list_files(self, log_start_offset: int) -> None:
+        names = set(self.files.listdir(self.directory))
+        self.sparse = SPARSE_MARK in names
+        for name in [name for name in names if name.endswith(_UNFINISHED)]:
+            names.discard(name)
+            self.remove(name)
+        bases = sorted(_offsets(names, LOG_SUFFIX))
+        while len(bases) > 1 and bases[1] <= log_start_offset:
+            self.remove(file_name(bases.pop(0), LOG_SUFFIX))
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            for base in set(_offsets(names, suffix)).difference(bases):
+                self.remove(file_name(base, suffix))
+        self.snapshots = sorted(_offsets(names, SNAPSHOT_SUFFIX))
+        for base in bases:
+            size = self.files.size(f"{self.directory}/{file_name(base, LOG_SUFFIX)}")
+            self.segments.append(Segment(self.pool, self.directory, base, size, self.now_ms))
+        if LEADER_EPOCHS in names:
+            try:
+                self.epochs = LeaderEpochs(decode_epochs(read_file(self.files, f"{self.directory}/{LEADER_EPOCHS}")))
+                self.epochs_known = True
+            except CorruptCheckpoint as error:
+                logger.warning("%s: leader epochs are taken from the log: %s", self.directory, error)
+
+    def remove(self, name: str) -> None:
+        self.files.unlink(f"{self.directory}/{name}")
+        self.names_changed = True
+
+    # --- Where it ends -----------------------------------------------------------------------------
+
+    def resume(self) -> int:
+        """The end of a log that was closed cleanly. Raises :class:`CorruptBatch` if it was not."""
+        last = self.segments[-1]
+        if not last.size:
+            last.start_empty()
+            return last.base_offset
+        return last.resume(last.undoubted(), self.config.index_interval_bytes)
+
+    def recover(self, recovery_point: int) -> int:
+        """Find where the log holds no more, cut it there, and return that offset."""
+        segments = self.segments
+        first = max((n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+        self.epochs.truncate_from_end(recovery_point)
+        if not self.epochs_known:
+            self.epochs.clear()
+            self._gather_epochs(segments[:first])
+        end = segments[first].base_offset
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if number > first and not self._follows(segment.base_offset, end):
+                logger.warning(
+                    "%s: expected a segment at %d, found one at %d", self.directory, end, segment.base_offset
+                )
+                self._drop_from(number)
+                break
+            position, end, problem = self._recover_segment(segment, recovery_point, end)
+            if problem is not None:
+                logger.warning(
+                    "%s: the log ends at offset %d, %d bytes behind it are dropped: %s",
+                    segment.log.path,
+                    end,
+                    segment.size - position,
+                    problem,
+                )
+                self._drop_from(number + 1)
+                file = segment.log.get()
+                file.truncate(position)
+                file.fdatasync()
+                segment.size = position
+                break
+            if number < len(segments) - 1:
+                segment.seal()
+        return end
+
+    def _recover_segment(self, segment: Segment, recovery_point: int, due: int) -> tuple[int, int, str | None]:
+        """Returns position and offset of the end of what holds, and why it does not go on."""
+        interval = self.config.index_interval_bytes
+        start = 0
+        due = max(due, segment.base_offset)
+        if segment.base_offset < recovery_point:
+            synced = segment.offsets.floor(recovery_point - 1 - segment.base_offset) + 1
+            keep = min(segment.undoubted(), synced) if self.epochs_known else 0
+            start, due = segment.trusted_start(keep)
+        else:
+            segment.offsets.cut(0)
+            segment.times.cut(0)
+            segment.start_empty()
+        position = start
+        try:
+            for position, batch in self._walk(segment, start, recovery_point):
+                if not self._follows(batch.base_offset, due) or batch.last_offset_delta < 0:
+                    return position, due, f"expected offset {due}, found {batch.base_offset}"
+                if batch.base_offset >= recovery_point and batch.leader_epoch < self.epochs.latest:
+                    return position, due, f"expected epoch {self.epochs.latest} or later, found {batch.leader_epoch}"
+                due = batch.next_offset
+                segment.note_batch(position, batch.last_offset, batch.size, batch.max_timestamp, interval)
+                if batch.leader_epoch > self.epochs.latest:
+                    self.epochs.assign(batch.leader_epoch, batch.base_offset)
+                position += batch.size
+        except CorruptBatch as error:
+            return position, due, str(error)
+        return position, due, None
+
+    def _walk(self, segment: Segment, position: int, recovery_point: int) -> Iterator[tuple[int, Batch]]:
+        """All batches from a position on; those from the recovery point on whole and checked."""
+        file = segment.log.get()
+        if segment.base_offset < recovery_point:
+            for found, batch in walk_headers(file, position, segment.size):
+                if batch.base_offset >= recovery_point:
+                    break
+                yield found, batch
+                position = found + batch.size
+        yield from walk_whole(segment.log.get(), position, segment.size)
+
+    def _follows(self, offset: int, due: int) -> bool:
+        return offset == due or (self.sparse and offset > due)
+
+    def _gather_epochs(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            try:
+                for _, batch in walk_headers(segment.log.get(), 0, segment.size):
+                    if batch.leader_epoch > self.epochs.latest:
+                        self.epochs.assign(batch.leader_epoch, batch.base_offset)
+            except CorruptBatch as error:
+                logger.warning("%s: leader epochs are incomplete: %s", segment.log.path, error)
+
+    def _drop_from(self, number: int) -> None:
+        """Remove segments from ``number`` on, the newest first, so that what is left is always a log."""
+        while len(self.segments) > number:
+            segment = self.segments.pop()
+            segment.close()
+            for index in (segment.offsets.file.path, segment.times.file.path):
+                if self.files.exists(index):
+                    self.files.unlink(index)
+            self.remove(file_name(segment.base_offset, LOG_SUFFIX))
+
+    def restart_at(self, offset: int) -> None:
+        self._drop_from(0)
+        if self.names_changed:
+            self.files.fsync_dir(self.directory)
+        segment = Segment(self.pool, self.directory, offset, 0, self.now_ms)
+        segment.create()
+        self.segments.append(segment)
+        self.names_changed = True
+
+
+def load_log(
+    pool: HandlePool,
+    directory: str,
+    config: TopicConfig,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    producers_max: int,
+    now_ms: int,
+) -> LoadedLog:
+    """Take up a partition's directory, which must exist. Raises ``OSError``.
+
+    ``recovery_point`` and ``log_start_offset`` are as checkpointed, 0 if they were not.
+    """
+    loader = _Loader(pool, directory, config, now_ms)
+    loader.list_files(log_start_offset)
+    if not loader.segments:
+        loader.restart_at(log_start_offset)
+    end = -1
+    if clean and (loader.epochs_known or not any(segment.size for segment in loader.segments)):
+        try:
+            end = loader.resume()
+            recovery_point = end
+        except CorruptBatch as error:
+            logger.warning("%s: the shutdown was clean, the log is not: %s", directory, error)
+    if end < 0:
+        end = loader.recover(recovery_point)
+    if end < log_start_offset:
+        logger.warning("%s: the log ends at %d, before its start %d: emptied", directory, end, log_start_offset)
+        loader.restart_at(log_start_offset)
+        end = log_start_offset
+    start = max(log_start_offset, loader.segments[0].base_offset)
+    loader.epochs.truncate_from_end(end)
+    loader.epochs.truncate_from_start(start)
+    producers = load_producers(
+        pool.files,
+        directory,
+        loader.segments,
+        loader.snapshots,
+        end,
+        producers_max=producers_max,
+        index_interval=config.index_interval_bytes,
+        now_ms=now_ms,
+        remove=loader.remove,
+    )
+    if loader.names_changed:
+        pool.files.fsync_dir(directory)
+    return LoadedLog(
+        loader.segments,
+        Offset(start),
+        Offset(end),
+        Offset(max(min(recovery_point, end), loader.segments[0].base_offset)),
+        loader.epochs,
+        producers,
+        loader.snapshots,
+        loader.sparse,
+    )
+
+
+def _offsets(names: set[str], suffix: str) -> list[int]:
+    """Offsets of the files of that suffix that bear Kafka's 20 digits."""
+    cut = len(suffix)
+    stems = (name[:-cut] for name in names if name.endswith(suffix) and len(name) == 20 + cut)
+    return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]

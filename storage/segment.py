@@ -1,0 +1,323 @@
+"""One segment of a log: a file of batches and its two sparse indexes.
+
+The indexes are hints. An entry of the offset index names a batch's last offset and position, so whoever
+follows it sees at once whether it is true; if it is not, :class:`StaleIndex` is raised inside and both
+indexes are made anew from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tidelog.model.ids import Offset
+from tidelog.proto.network import Buffer
+from tidelog.proto.records import HEADER_SIZE, Batch, CorruptBatch, split_batches
+from tidelog.storage.batch_walk import batch_size_at, walk_headers
+from tidelog.storage.files import File
+from tidelog.storage.handles import HandlePool, PooledFile
+from tidelog.storage.index import RELATIVE_MAX, OffsetIndex, TimeIndex
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+class StaleIndex(Exception):
+    """An index entry that the log contradicts."""
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Kafka's name of a segment's file: 20 digits and the suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """``size`` is that of the log file's good part; ``max_timestamp`` is -1 where no record has a time.
+
+    ``created_ms`` and ``first_timestamp`` (None until known) decide when it is old enough to roll.
+    A segment found on disk is looked at when it is first used (:meth:`ready`); indexes that are missing,
+    short or false are mended then.
+    """
+
+    __slots__ = (
+        "_ready",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "first_timestamp",
+        "log",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offsets",
+        "size",
+        "times",
+    )
+
+    def __init__(self, pool: HandlePool, directory: str, base_offset: int, size: int, created_ms: int) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self.log = PooledFile(pool, stem + LOG_SUFFIX)
+        self.offsets = OffsetIndex(pool, stem + INDEX_SUFFIX)
+        self.times = TimeIndex(pool, stem + TIME_INDEX_SUFFIX)
+        self.bytes_since_index = 0
+        self.first_timestamp: int | None = None
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self._ready = False
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size} bytes)"
+
+    def create(self) -> None:
+        """Make the log file, empty."""
+        self.log.get(create=True).truncate(0)
+        self.start_empty()
+
+    def start_empty(self) -> None:
+        """Treat the indexes as empty: the log is, or they are about to be made anew."""
+        self.offsets.start_empty()
+        self.times.start_empty()
+        self.bytes_since_index = 0
+        self.first_timestamp = None
+        self.max_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+        self._ready = True
+
+    # --- Writing -------------------------------------------------------------------------------
+
+    def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval: int) -> None:
+        """Write batches with one call at the end; ``batches``: (last offset, size, highest timestamp) of each."""
+        position = self.size
+        self.log.get().pwritev(buffers, position)
+        for last_offset, size, timestamp in batches:
+            self.note_batch(position, last_offset, size, timestamp, index_interval)
+            position += size
+        self.size = position
+
+    def note_batch(self, position: int, last_offset: int, size: int, timestamp: int, index_interval: int) -> None:
+        """Put a batch that is in the log into the indexes (Kafka's ``LogSegment.append``)."""
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = last_offset
+        if self.first_timestamp is None:
+            self.first_timestamp = timestamp
+        if self.bytes_since_index > index_interval:
+            self.offsets.add(last_offset - self.base_offset, position)
+            if self.max_timestamp >= 0:
+                self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size
+
+    def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
+        """Whether ``size`` more bytes up to ``last_offset`` may go into this segment."""
+        return (
+            (self.size + size <= segment_bytes or self.size == 0)
+            and self.size + size <= RELATIVE_MAX
+            and last_offset - self.base_offset <= RELATIVE_MAX
+            and (len(self.offsets) + 1) * OffsetIndex.ENTRY.size <= index_bytes
+            and (len(self.times) + 1) * TimeIndex.ENTRY.size <= index_bytes
+        )
+
+    def seal(self) -> None:
+        """It takes no more batches: complete both indexes and hand them to the system."""
+        if self._ready and self.max_timestamp >= 0:
+            self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self.offsets.write_out(create=True)
+        self.times.write_out(create=True)
+
+    def write_indexes(self) -> None:
+        """Hand waiting index entries to the system."""
+        self.offsets.write_out()
+        self.times.write_out()
+
+    def cut(self, position: int, index_interval: int) -> None:
+        """Drop everything from ``position`` on, durably."""
+        keep = len(self.offsets)
+        while keep and self.offsets.entry(keep - 1)[1] >= position:
+            keep -= 1
+        file = self.log.get()
+        file.truncate(position)
+        file.fdatasync()
+        self.size = position
+        # The entries kept may name a maximum beyond the cut or lack one before it: take them up again from
+        # the last offset entry that stays true.
+        self.resume(keep, index_interval)
+
+    def close(self) -> None:
+        """Give back the file descriptors."""
+        self.log.close()
+        self.offsets.file.close()
+        self.times.file.close()
+
+    # --- Taking up what is on disk -------------------------------------------------------------
+
+    def ready(self, index_interval: int) -> None:
+        """Have the indexes cover the segment, and the highest timestamp known. Raises :class:`CorruptBatch`."""
+        if not self._ready:
+            self.resume(self.undoubted(), index_interval)
+            self.seal()
+
+    def resume(self, keep: int, index_interval: int) -> Offset:
+        """Learn the state of the segment from its files; returns its end offset.
+
+        Trusts the first ``keep`` entries of the offset index after comparing the last of them, and the
+        last fitting one of the time index, with the log; else makes both anew. Raises
+        :class:`CorruptBatch` where the log holds something that is no batch.
+        """
+        start, end_offset = self.trusted_start(keep)
+        for position, batch in walk_headers(self.log.get(), start, self.size):
+            end_offset = batch.next_offset
+            self.note_batch(position, batch.last_offset, batch.size, batch.max_timestamp, index_interval)
+        return end_offset
+
+    def undoubted(self, position_max: int | None = None) -> int:
+        """Number of offset entries up to which the time index is surely complete.
+
+        The two files are written apart, so that after a kill either may lack what the other has.
+        """
+        last = self.times.last()
+        if last is None:
+            return 0
+        keep = self.offsets.floor(last[1]) + 1
+        while keep and position_max is not None and self.offsets.entry(keep - 1)[1] > position_max:
+            keep -= 1
+        return keep
+
+    def trusted_start(self, keep: int) -> tuple[int, Offset]:
+        """Cut both indexes to a common point, at most ``keep`` entries, that the log confirms.
+
+        Returns position and offset after that point: what lies behind is for the caller to walk.
+        """
+        if keep > len(self.offsets):
+            keep = len(self.offsets)
+        file = self.log.get()
+        while keep:
+            relative, position = self.offsets.entry(keep - 1)
+            batch = _header_at(file, position, self.size)
+            if batch is not None and batch.last_offset - self.base_offset == relative:
+                found = self._trusted_times(file, batch.last_offset)
+                if found is None:
+                    break
+                self.offsets.cut(keep)
+                self.bytes_since_index = batch.size
+                self.first_timestamp = None
+                self.max_timestamp, self.max_timestamp_offset = found
+                self._ready = True
+                if batch.max_timestamp > self.max_timestamp:
+                    self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, batch.last_offset
+                self._learn_first_timestamp()
+                return position + batch.size, batch.next_offset
+            if keep == 1 or (len(self.offsets) - keep) >= 8:
+                break
+            keep -= 1
+        self.offsets.cut(0)
+        self.times.cut(0)
+        self.start_empty()
+        return 0, Offset(self.base_offset)
+
+    def _trusted_times(self, file: File, last_offset: int) -> tuple[int, int] | None:
+        """Cut the time index to entries up to ``last_offset``; returns the last one, None if it lies."""
+        keep = len(self.times)
+        while keep and self.times.entry(keep - 1)[1] > last_offset - self.base_offset:
+            keep -= 1
+        self.times.cut(keep)
+        last = self.times.last()
+        if last is None:
+            return None
+        timestamp, relative = last
+        try:
+            for _, batch in walk_headers(file, self._indexed_position(self.base_offset + relative), self.size):
+                if batch.last_offset >= self.base_offset + relative:
+                    right = batch.last_offset == self.base_offset + relative and batch.max_timestamp == timestamp
+                    return (timestamp, batch.last_offset) if right else None
+        except (CorruptBatch, StaleIndex):
+            pass
+        return None
+
+    def _learn_first_timestamp(self) -> None:
+        batch = _header_at(self.log.get(), 0, self.size)
+        if batch is not None:
+            self.first_timestamp = batch.max_timestamp
+
+    # --- Lookups -------------------------------------------------------------------------------
+
+    def position_of(self, offset: int, index_interval: int) -> int:
+        """Position of the first batch that ends at ``offset`` or later; ``size`` if there is none.
+
+        Raises :class:`CorruptBatch` if the log is not readable on the way.
+        """
+        if not self._ready:
+            self.ready(index_interval)
+        try:
+            start = self._indexed_position(offset)
+        except StaleIndex:
+            self.rebuild(index_interval)
+            start = self._indexed_position(offset)
+        for position, batch in walk_headers(self.log.get(), start, self.size):
+            if batch.last_offset >= offset:
+                return position
+        return self.size
+
+    def _indexed_position(self, offset: int) -> int:
+        number = self.offsets.floor(offset - self.base_offset)
+        if number < 0:
+            return 0
+        relative, position = self.offsets.entry(number)
+        batch = _header_at(self.log.get(), position, self.size)
+        if batch is None or batch.last_offset - self.base_offset != relative:
+            raise StaleIndex
+        return position
+
+    def rebuild(self, index_interval: int) -> None:
+        """Make both indexes anew from the log. Raises :class:`CorruptBatch`."""
+        self.offsets.cut(0)
+        self.times.cut(0)
+        self.start_empty()
+        for position, batch in walk_headers(self.log.get(), 0, self.size):
+            self.note_batch(position, batch.last_offset, batch.size, batch.max_timestamp, index_interval)
+        if self.max_timestamp >= 0:
+            self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self.offsets.write_out(create=True)
+        self.times.write_out(create=True)
+
+    def batches_from(self, timestamp: int, index_interval: int) -> Iterator[Batch]:
+        """All whole batches that may hold records at or after ``timestamp``. Raises :class:`CorruptBatch`."""
+        self.ready(index_interval)
+        number = self.times.floor(timestamp - 1)
+        offset = self.base_offset + self.times.entry(number)[1] if number >= 0 else self.base_offset
+        for position, batch in walk_headers(self.log.get(), self.position_of(offset, index_interval), self.size):
+            if batch.max_timestamp >= timestamp:
+                yield self.read_batch(position, batch.size)
+
+    def first_offset_at(self, position: int) -> int:
+        """Base offset of the batch at ``position``. Raises :class:`CorruptBatch`."""
+        batch = _header_at(self.log.get(), position, self.size)
+        if batch is None:
+            raise CorruptBatch(f"expected a batch at {position} of {self.log.path}, found none")
+        return batch.base_offset
+
+    def read_batch(self, position: int, size: int) -> Batch:
+        return split_batches(self.log.get().pread(size, position))[0]
+
+
+def _header_at(file: File, position: int, end: int) -> Batch | None:
+    """The header at a position that may be wrong; None if there is none."""
+    if position < 0 or position + HEADER_SIZE > end:
+        return None
+    view = memoryview(file.pread(HEADER_SIZE, position))
+    if len(view) < HEADER_SIZE:
+        return None
+    try:
+        size = batch_size_at(view, 0, end - position)
+    except CorruptBatch:
+        return None
+    batch = Batch(view)
+    batch.size = size
+    return batch

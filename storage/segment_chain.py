@@ -1,0 +1,209 @@
+"""The files of one log: segments in order, producer snapshots, and what of them is not synced yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tidelog.model.ids import Offset
+from tidelog.proto.records import CorruptBatch
+from tidelog.storage.files import write_file
+from tidelog.storage.handles import HandlePool, PooledFile
+from tidelog.storage.log_read import segment_of
+from tidelog.storage.retention import SegmentAge
+from tidelog.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+
+_FILES_OF_SEGMENT: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class SegmentChain:
+    """At least one segment; the last one, :attr:`active`, takes appends. Everything raises ``OSError``.
+
+    ``snapshots``: offsets of the producer snapshots on disk, rising: one at the base of each segment (but
+    the first ones) and perhaps one later. ``unsynced``: files that are complete but not durable.
+    ``names_changed``: a file was made, renamed or removed since the directory was last synced.
+    """
+
+    __slots__ = (
+        "_delete_later",
+        "_pool",
+        "active",
+        "directory",
+        "names_changed",
+        "segments",
+        "size",
+        "snapshot_size",
+        "snapshots",
+        "unsynced",
+    )
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        directory: str,
+        segments: list[Segment],
+        snapshots: list[int],
+        recovery_point: int,
+        delete_later: Callable[[str], None],
+    ) -> None:
+        self._pool = pool
+        self._delete_later = delete_later
+        self.directory = directory
+        self.segments = segments
+        self.active = segments[-1]
+        self.snapshots = snapshots
+        self.size = sum(segment.size for segment in segments)
+        self.snapshot_size = self.size
+        """What ``size`` was when the newest snapshot was taken."""
+        self.names_changed = False
+        self.unsynced: list[PooledFile] = []
+        for number, segment in enumerate(segments[:-1]):
+            if segments[number + 1].base_offset > recovery_point:
+                # Made anew by recovery: the recovery point must not pass them before they are durable.
+                self.unsynced += (segment.offsets.file, segment.times.file)
+                self.names_changed = True
+
+    def roll(self, base_offset: int, snapshot: bytes, now_ms: int) -> None:
+        """Seal the active segment and begin one at ``base_offset``, with a snapshot of the producers there."""
+        full = self.active
+        full.seal()
+        self.unsynced += (full.offsets.file, full.times.file)
+        self.store_snapshot(base_offset, snapshot)
+        self._begin(base_offset, now_ms)
+
+    def store_snapshot(self, offset: int, content: bytes) -> None:
+        """Write a producer snapshot, unless there is one; it replaces the last one between two segments' bases."""
+        if self.snapshots and self.snapshots[-1] >= offset:
+            return
+        path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+        write_file(self._pool.files, path, content)
+        self.unsynced.append(PooledFile(self._pool, path))
+        self.names_changed = True
+        self.snapshot_size = self.size
+        if self.snapshots and all(segment.base_offset != self.snapshots[-1] for segment in self.segments):
+            self._remove_snapshot(self.snapshots.pop())
+        self.snapshots.append(offset)
+
+    def cut_at(self, offset: int, index_interval: int, before: Callable[[int], None]) -> Offset:
+        """Cut off the batch that holds ``offset`` and all behind it, durably; returns the new end.
+
+        ``before`` is called with the new end before anything is changed. Where the log cannot be read on the
+        way to ``offset``, the whole segment goes.
+        """
+        number = segment_of(self.segments, offset)
+        segment = self.segments[number]
+        try:
+            position = segment.position_of(offset, index_interval)
+            end = offset
+            if position < segment.size:
+                end = min(offset, segment.first_offset_at(position))
+        except CorruptBatch:
+            position, end = 0, segment.base_offset
+        before(end)
+        self.remove_from(number + 1)
+        self.active = segment
+        if position < segment.size:
+            self.size -= segment.size - position
+            segment.cut(position, index_interval)
+        self.unsynced = [file for file in self.unsynced if file not in (segment.offsets.file, segment.times.file)]
+        return Offset(end)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything and begin an empty segment at ``offset``, durably."""
+        now_ms = self.active.created_ms
+        self.remove_from(0)
+        while self.snapshots:
+            self._remove_snapshot(self.snapshots.pop())
+        self.sync_names()
+        self._begin(offset, now_ms)
+        self.sync_names()
+
+    def drop_before(self, offset: int) -> int:
+        """Delete segments that end at or before ``offset``, the oldest first; returns how many."""
+        count = 0
+        while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
+            self._delete(self.segments.pop(0))
+            count += 1
+        if count:
+            first = self.segments[0].base_offset
+            while len(self.snapshots) > 1 and self.snapshots[0] < first:
+                self._remove_snapshot(self.snapshots.pop(0))
+        return count
+
+    def remove_from(self, number: int) -> None:
+        """Delete segments from ``number`` on, the newest first, so that what is left is always a log."""
+        while len(self.segments) > number:
+            self._delete(self.segments.pop())
+
+    def remove_file(self, name: str) -> None:
+        """Remove a file of the directory by its name."""
+        path = f"{self.directory}/{name}"
+        self._forget(path)
+        self._pool.files.unlink(path)
+        self.names_changed = True
+
+    def sync_names(self) -> None:
+        self._pool.files.fsync_dir(self.directory)
+        self.names_changed = False
+
+    def files_from(self, offset: int) -> list[PooledFile]:
+        """What has to be synced for everything from ``offset`` on to be durable."""
+        number = segment_of(self.segments, offset)
+        return [segment.log for segment in self.segments[number:]] + self.unsynced
+
+    def ages(self, log_end_offset: int, index_interval: int) -> list[SegmentAge]:
+        """What retention needs to know of each segment. Raises :class:`CorruptBatch`."""
+        found = []
+        for number, segment in enumerate(self.segments):
+            is_last = number == len(self.segments) - 1
+            if segment.size:
+                segment.ready(index_interval)
+            last_ms = segment.max_timestamp
+            if last_ms < 0:
+                last_ms = self._pool.files.modified_ms(segment.log.path)
+            end = log_end_offset if is_last else self.segments[number + 1].base_offset
+            found.append(SegmentAge(end, segment.size, last_ms))
+        return found
+
+    def close(self) -> None:
+        """Give back all file descriptors."""
+        for segment in self.segments:
+            segment.close()
+        for file in self.unsynced:
+            file.close()
+
+    def _begin(self, base_offset: int, now_ms: int) -> None:
+        segment = Segment(self._pool, self.directory, base_offset, 0, now_ms)
+        segment.create()
+        self.segments.append(segment)
+        self.active = segment
+        self.names_changed = True
+
+    def _delete(self, segment: Segment) -> None:
+        """Rename a segment's files, the log first: without it the others mean nothing."""
+        self.size -= segment.size
+        segment.close()
+        for suffix in _FILES_OF_SEGMENT:
+            path = f"{self.directory}/{file_name(segment.base_offset, suffix)}"
+            self._forget(path)
+            if suffix == LOG_SUFFIX or self._pool.files.exists(path):
+                self._pool.files.rename(path, path + DELETED_SUFFIX)
+                self._delete_later(path + DELETED_SUFFIX)
+        self.names_changed = True
+
+    def _remove_snapshot(self, offset: int) -> None:
+        self.remove_file(file_name(offset, SNAPSHOT_SUFFIX))
+
+    def _forget(self, path: str) -> None:
+        for file in [file for file in self.unsynced if file.path == path]:
+            file.close()
+            self.unsynced.remove(file)
