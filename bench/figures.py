@@ -68,10 +68,3 @@ def load_figures(path: Path = TARGETS) -> dict[str, Figure]:
 
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least ``share`` (0 to 1) of the values do not exceed."""
-    ordered = sorted(values)
-    at = max(0, -(-round(share * 1_000_000) * len(ordered) // 1_000_000) - 1)
-    return ordered[min(at, len(ordered) - 1)]

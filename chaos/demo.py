@@ -20,6 +20,7 @@ from tidelog.chaos.paced_sending import Account, Failover, Pace, send_paced
 from tidelog.chaos.row_judge import LogRecord, Source, Verdict, judge
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.cli.process_meter import NodeUse, ProcessMeter
+from tidelog.proto.api import ConfigResource
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -226,10 +227,11 @@ class Demo:
 
     def _next_commit(self, admin: Admin, killed: float) -> float:
         """Change something until a controller has committed it."""
+        topic = ConfigResource("topic", TOPIC)
         deadline = killed + RECOVERY_TIMEOUT_S
         while True:
             try:
-                admin.alter_topic_configs(TOPIC, {"retention.ms": str(604_800_000 + len(self._kills))})
+                admin.alter_configs({topic: {"retention.ms": str(604_800_000 + len(self._kills))}})
                 return time.monotonic() - killed
             except Exception as trouble:
                 if time.monotonic() > deadline:
@@ -276,7 +278,7 @@ class Demo:
 
 def topic_state(admin: Admin, topic: str = TOPIC) -> dict[int, PartitionState]:
     """Leaders and ISRs as the cluster tells them now."""
-    (found,) = admin.describe_topics([topic])
+    found = admin.describe_topics([topic])[topic]
     return {
         partition.partition: PartitionState(partition.leader, tuple(partition.isr), tuple(partition.replicas))
         for partition in found.partitions
@@ -304,10 +306,11 @@ def read_back(bootstrap: str, topic: str = TOPIC) -> tuple[list[LogRecord], dict
         while open_ends:
             if time.monotonic() > deadline:
                 raise DrillFailed(f"could not read to the end within {2 * RECOVERY_TIMEOUT_S:g} s; left {open_ends}")
-            for tp, records in consumer.poll(timeout_ms=500).items():
-                found += [_log_record(tp.partition, record) for record in records]
-                if tp in open_ends and consumer.position(tp) >= open_ends[tp]:
-                    del open_ends[tp]
+            for batch in consumer.poll_batches(0.5):
+                found += [_log_record(batch.partition, record) for record in batch]
+                at = TopicPartition(topic, batch.partition)
+                if batch.next_offset >= open_ends.get(at, batch.next_offset + 1):
+                    del open_ends[at]
     return found, ends
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
+from tidelog.cli.connection import bootstrap_option
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local_cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
-from tidelog.cli.output import json_option, megabytes, print_json, print_rows
+from tidelog.cli.output import json_option, megabytes, print_json, print_pairs, print_rows
 from tidelog.cli.settings import settings_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -131,6 +132,63 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path) -> None:
     if delete_data:
         found.remove()
         click.echo(f"deleted {directory}")
+
+
+@cluster.command()
+@bootstrap_option
+@json_option
+def describe(bootstrap: str, as_json: bool) -> None:
+    """Ask a running cluster, this machine's or another: brokers, controllers, the metadata log."""
+    from tidelog import Admin
+
+    with Admin(bootstrap) as admin:
+        found = admin.describe_cluster()
+    brokers = [
+        {
+            "node": broker.node_id,
+            "state": "fenced" if broker.fenced else "stopping" if broker.in_controlled_shutdown else "live",
+            "rack": broker.rack,
+            "epoch": broker.broker_epoch,
+            "listeners": [f"{one.listener}://{one.host}:{one.port}" for one in broker.listeners],
+        }
+        for broker in found.brokers
+    ]
+    voters = [
+        {
+            "node": voter.node_id,
+            "active": voter.node_id == found.controller_id,
+            "log_end_offset": voter.log_end_offset,
+            "last_caught_up_ms": voter.last_caught_up_ms,
+        }
+        for voter in found.voters
+    ]
+    if as_json:
+        print_json(
+            {
+                "cluster_id": found.cluster_id,
+                "controller": found.controller_id,
+                "controller_epoch": found.controller_epoch,
+                "metadata_offset": found.metadata_offset,
+                "brokers": brokers,
+                "voters": voters,
+                "features": {feature.name: feature.level for feature in found.features},
+            }
+        )
+        return
+    print_pairs(
+        {
+            "cluster": found.cluster_id,
+            "active controller": f"node {found.controller_id}, epoch {found.controller_epoch}",
+            "metadata offset": found.metadata_offset,
+        }
+    )
+    print_rows(
+        ("broker", "state", "rack", "epoch", "listeners"),
+        [(row["node"], row["state"], row["rack"], row["epoch"], row["listeners"]) for row in brokers],
+    )
+    print_rows(
+        ("controller", "active", "log end"), [(row["node"], row["active"], row["log_end_offset"]) for row in voters]
+    )
 
 
 def _as_json(found: LocalCluster) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tidelog.bench import figures, history, runner
 from tidelog.bench.figures import Figure
+from tidelog.cli.workload import percentile
 
 MORE = Figure("rate", "produce", "records/s", True, 100.0, 200.0, 5, "some")
 LESS = Figure("delay", "latency", "ms", False, 10.0, 4.0, 5, "some")
@@ -56,7 +57,7 @@ def test_a_wrong_target_is_refused(tmp_path: Path, change: str, message: str) ->
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99, 0.999, 1.0]))
 def test_percentile_is_the_smallest_value_that_enough_do_not_exceed(values: list[float], share: float) -> None:
-    found = figures.percentile(values, share)
+    found = percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values) - 1e-6
     smaller = [value for value in values if value < found]

@@ -1,0 +1,48 @@
+"""From the start of the processes to the first acknowledged record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidelog.bench.clusters import create_topic
+from tidelog.cli.local_cluster import LocalCluster
+
+
+def startup(place: Path) -> Mapping[str, float]:
+    return {"startup_one": _start(place / "one", 1), "startup_three": _start(place / "three", 3)}
+
+
+def _start(place: Path, nodes: int) -> float:
+    from tidelog import Admin
+
+    cluster = LocalCluster.create(place / "cluster", nodes=nodes)
+    try:
+        cluster.start()
+        cluster.wait_ready()
+        with Admin(cluster.bootstrap) as admin:
+            create_topic(admin, "bench", partitions=1, copies=nodes)
+        first_record(cluster.bootstrap, "bench")
+        cluster.stop()
+        started = time.perf_counter()
+        cluster.start()
+        first_record(cluster.bootstrap, "bench")
+        return time.perf_counter() - started
+    finally:
+        for node_id in cluster.nodes:
+            cluster.kill(node_id)
+
+
+def first_record(bootstrap: str, topic: str, timeout_s: float = 60.0, partition: int | None = None) -> None:
+    """Send one record and wait for its acknowledgement, trying without pause until there is a leader."""
+    from tidelog import Producer
+
+    eager = {
+        "reconnect_backoff_ms": 5,
+        "reconnect_backoff_max_ms": 20,
+        "retry_backoff_ms": 5,
+        "retry_backoff_max_ms": 20,
+    }
+    with Producer(bootstrap, acks="all", linger_ms=0, **eager) as producer:
+        producer.send(topic, b"first", partition=partition).result(timeout_s)

@@ -1,0 +1,183 @@
+"""``tidelog consume``: records of a topic, as they come or as far as they go."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.cli.connection import bootstrap_option
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.records import record_json
+from tidelog.cli.settings import settings_option
+
+if TYPE_CHECKING:
+    from tidelog import Consumer, ConsumerRecord, TopicPartition
+
+POLL_S = 0.5
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from-beginning", is_flag=True, help="Start at the first record. Without it: at the end, new ones only."
+)
+@click.option("--offset", type=click.IntRange(0), help="Start at this offset, in every partition.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Start N offsets before the end of each partition.")
+@click.option(
+    "--from-time", metavar="TIME", help="Start at the first record at or after it: ISO 8601, or ms since 1970."
+)
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this; repeatable.")
+@click.option("--max", "records_max", type=click.IntRange(1), metavar="N", help="Stop after N records.")
+@click.option("--until-end", is_flag=True, help="Stop at what was the end when the command began.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop when none came for so long.")
+@click.option("--keys", is_flag=True, help="Print the key before the value, with a tab between.")
+@click.option("--details", is_flag=True, help="Print partition, offset, time, key and headers too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.")
+@bootstrap_option
+def consume(
+    topic: str,
+    from_beginning: bool,
+    offset: int | None,
+    last: int | None,
+    from_time: str | None,
+    partitions: tuple[int, ...],
+    records_max: int | None,
+    until_end: bool,
+    timeout: float | None,
+    keys: bool,
+    details: bool,
+    as_json: bool,
+    settings: dict[str, Any],
+    bootstrap: str,
+) -> int:
+    """Print records of TOPIC, in order within each partition; stops at Ctrl-C unless told otherwise.
+
+    Bytes that are not UTF-8 are printed as they are; --json writes them as {"base64": …}.
+    """
+    starts = [from_beginning, offset is not None, last is not None, from_time is not None]
+    if sum(starts) > 1:
+        raise click.UsageError("expected one of --from-beginning, --offset, --last and --from-time, found several")
+    since_ms = None if from_time is None else _time_ms(from_time)
+
+    from tidelog import Consumer
+
+    settings.setdefault("allow_auto_create_topics", False)  # a typo should not become a topic
+    with Consumer(bootstrap, **settings) as consumer:
+        chosen = _partitions(consumer, topic, partitions)
+        ends = consumer.end_offsets(chosen)
+        begins = consumer.beginning_offsets(chosen)
+        times = consumer.offsets_for_times(dict.fromkeys(chosen, since_ms)) if since_ms is not None else {}
+        starts_at = {}
+        for at in chosen:
+            if from_beginning:
+                starts_at[at] = begins[at]
+            elif offset is not None:
+                starts_at[at] = offset
+            elif last is not None:
+                starts_at[at] = max(begins[at], ends[at] - last)
+            else:
+                found = times.get(at)
+                starts_at[at] = found.offset if found is not None else ends[at]
+            if not begins[at] <= starts_at[at] <= ends[at]:
+                raise CommandFailed(f"{at}: expected an offset of {begins[at]} to {ends[at]}, found {starts_at[at]}")
+        consumer.assign(chosen)
+        for at, start in starts_at.items():
+            consumer.seek(at, start)
+        left = {at: end for at, end in ends.items() if starts_at[at] < end} if until_end else None
+        try:
+            _print_all(consumer, _printer(as_json, keys, details), left, records_max, timeout)
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def _partitions(consumer: Consumer, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
+    from tidelog import TopicPartition
+
+    there = {view.partition for view in consumer.partitions_for(topic)}
+    for number in wanted:
+        if number not in there:
+            raise CommandFailed(f"{topic}: expected a partition of 0 to {len(there) - 1}, found {number}")
+    return [TopicPartition(topic, number) for number in sorted(wanted or there)]
+
+
+def _print_all(
+    consumer: Consumer,
+    show: Any,
+    left: dict[TopicPartition, int] | None,
+    records_max: int | None,
+    timeout: float | None,
+) -> None:
+    count = 0
+    heard = time.monotonic()
+    while left is None or left:
+        records = consumer.poll(POLL_S if timeout is None else min(POLL_S, timeout))
+        if records_max is not None:
+            records = records[: records_max - count]
+        wanted = records if left is None else [r for r in records if r.offset < left.get(r.topic_partition, 0)]
+        show(wanted)
+        count += len(wanted)
+        if records_max is not None and count >= records_max:
+            return
+        if left is not None:
+            for at in list(left):
+                if consumer.position(at) >= left[at]:
+                    del left[at]
+        now = time.monotonic()
+        if records:
+            heard = now
+        elif timeout is not None and now - heard >= timeout:
+            return
+
+
+def _printer(as_json: bool, keys: bool, details: bool) -> Any:
+    out = sys.stdout
+
+    def as_lines(records: Iterable[ConsumerRecord]) -> None:
+        for record in records:
+            out.write(json.dumps({"partition": record.partition, **record_json(record)}, ensure_ascii=False) + "\n")
+        out.flush()
+
+    def as_values(records: Iterable[ConsumerRecord]) -> None:
+        for record in records:
+            if keys:
+                out.buffer.write((record.key or b"") + b"\t")
+            out.buffer.write((record.value or b"") + b"\n")
+        out.buffer.flush()
+
+    def as_details(records: Iterable[ConsumerRecord]) -> None:
+        for record in records:
+            when = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+            headers = "".join(f" {name}={_text(value)}" for name, value in record.headers)
+            out.write(
+                f"{record.partition}@{record.offset} {when.replace('+00:00', 'Z')} "
+                f"{_text(record.key)}: {_text(record.value)}{headers}\n"
+            )
+        out.flush()
+
+    return as_lines if as_json else as_details if details else as_values
+
+
+def _text(data: bytes | None) -> str:
+    return "null" if data is None else data.decode("utf-8", errors="backslashreplace")
+
+
+def _time_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected ISO 8601 (2026-01-31T12:00:00Z) or ms since 1970, found {text!r}", param_hint="--from-time"
+        ) from None
+    if found.tzinfo is None:
+        found = found.astimezone()
+    return round(found.timestamp() * 1000)

@@ -1,0 +1,111 @@
+"""``tidelog perf``: throughput and latency of a running cluster through the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tidelog.cli import workload
+from tidelog.cli.connection import bootstrap_option
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.output import json_option, print_json, print_pairs
+from tidelog.cli.settings import settings_option
+from tidelog.cli.workload import Rate, percentile
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _size_option(default: int) -> Callable[[F], F]:
+    return click.option(
+        "--size", type=click.IntRange(1), default=default, show_default=True, help="Bytes of each value."
+    )
+
+
+def _seconds_option(default: float) -> Callable[[F], F]:
+    return click.option("--seconds", type=click.FloatRange(0.1), default=default, show_default=True, help="How long.")
+
+
+@click.group()
+def perf() -> None:
+    """Measure throughput and latency of a cluster. The topic must exist; it is filled with random records."""
+
+
+@perf.command()
+@click.argument("topic")
+@_size_option(100)
+@_seconds_option(10.0)
+@click.option("--one-by-one", is_flag=True, help="send() for each record instead of send_many().")
+@settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; may be given again.")
+@bootstrap_option
+@json_option
+def produce(
+    topic: str, size: int, seconds: float, one_by_one: bool, settings: dict[str, Any], bootstrap: str, as_json: bool
+) -> None:
+    """Send to TOPIC as fast as it goes."""
+    work = workload.produce_one_by_one if one_by_one else workload.produce_many
+    _show(work(bootstrap, topic, size, seconds, **settings), as_json)
+
+
+@perf.command()
+@click.argument("topic")
+@click.option("--records", "as_records", is_flag=True, help="Unpack whole records, not values alone.")
+@click.option("--max", "records_max", type=click.IntRange(1), help="Read so many at most.  [default: all]")
+@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.")
+@bootstrap_option
+@json_option
+def consume(
+    topic: str, as_records: bool, records_max: int | None, settings: dict[str, Any], bootstrap: str, as_json: bool
+) -> None:
+    """Read TOPIC from its beginning as fast as it goes."""
+    from tidelog import Consumer, TopicPartition
+
+    with Consumer(bootstrap, allow_auto_create_topics=False) as consumer:
+        partitions = [TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)]
+        first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    there = sum(last[at] - first[at] for at in partitions)
+    if not there:
+        raise CommandFailed(f"{topic}: expected records to read, found none; `tidelog perf produce {topic}` makes some")
+    count = there if records_max is None else min(there, records_max)
+    _show(workload.consume_all(bootstrap, topic, count, as_records=as_records, **settings), as_json)
+
+
+@perf.command()
+@click.argument("topic")
+@_size_option(1024)
+@_seconds_option(10.0)
+@click.option("--rate", type=click.IntRange(1), default=1_000, show_default=True, help="Records a second.")
+@settings_option("A setting of the producer, e.g. acks=1; may be given again.")
+@bootstrap_option
+@json_option
+def latency(
+    topic: str, size: int, seconds: float, rate: int, settings: dict[str, Any], bootstrap: str, as_json: bool
+) -> None:
+    """Time from send() to acknowledgement at a light, even rate (after a warm-up of 3 s)."""
+    found = workload.latencies(bootstrap, topic, rate=rate, size=size, seconds=seconds, **settings)
+    if not found:
+        raise CommandFailed("expected at least one record to be measured, found none; give more --seconds or --rate")
+    shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    values = {name: percentile(found, share) for name, share in shares.items()}
+    if as_json:
+        print_json({"records": len(found), "milliseconds": {name: round(value, 3) for name, value in values.items()}})
+    else:
+        print_pairs({"records": len(found), **{name: f"{value:.2f} ms" for name, value in values.items()}})
+
+
+def _show(rate: Rate, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "records": rate.records, "seconds": round(rate.seconds, 3), "value_bytes": rate.size,
+                "records_per_second": round(rate.per_second), "mb_per_second": round(rate.megabytes_per_second, 2),
+            }
+        )  # fmt: skip
+    else:
+        print_pairs(
+            {
+                "records": rate.records, "seconds": rate.seconds, "records/s": round(rate.per_second),
+                "MB/s": rate.megabytes_per_second,
+            }
+        )  # fmt: skip

@@ -1,0 +1,176 @@
+"""Loads to measure a cluster with: many records as fast as they go, or few at an even pace."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.cli.failure import CommandFailed
+
+CHUNK_BYTES: Final = 1_000_000
+FLUSH_TIMEOUT_S: Final = 120.0
+POLL_TIMEOUT_S: Final = 10.0
+
+
+class RecordsLost(CommandFailed):
+    """The measured run was not a good one: some records failed or did not come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``records`` in ``seconds``, from the first call to the last acknowledgement or record."""
+
+    records: int
+    seconds: float
+    size: int
+
+    @property
+    def per_second(self) -> float:
+        return self.records / self.seconds
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Of values; keys, headers and framing are not counted."""
+        return self.per_second * self.size / 1e6
+
+
+def values_of(size: int, count: int) -> list[bytes]:
+    """``count`` different values of ``size`` bytes that no codec could shrink."""
+    rng = random.Random(size)
+    return [rng.randbytes(size) for _ in range(count)]
+
+
+def produce_many(bootstrap: str, topic: str, size: int, seconds: float, **settings: Any) -> Rate:
+    """``send_many`` for so many seconds."""
+    from tidelog import Producer
+
+    values = values_of(size, max(1, CHUNK_BYTES // size))
+    with Producer(bootstrap, **settings) as producer:
+        producer.send_many(topic, values)
+        producer.flush(FLUSH_TIMEOUT_S)
+        sent = 0
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            producer.send_many(topic, values)
+            sent += len(values)
+        producer.flush(FLUSH_TIMEOUT_S)
+        took = time.perf_counter() - started
+        _no_errors(producer.metrics())
+    return Rate(sent, took, size)
+
+
+def produce_one_by_one(bootstrap: str, topic: str, size: int, seconds: float, **settings: Any) -> Rate:
+    """``send()`` record by record for so many seconds."""
+    from tidelog import Producer
+
+    values = values_of(size, 10_000)
+    with Producer(bootstrap, **settings) as producer:
+        producer.send(topic, values[0]).result(FLUSH_TIMEOUT_S)
+        send = producer.send
+        sent = 0
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            for value in values:
+                send(topic, value)
+            sent += len(values)
+        producer.flush(FLUSH_TIMEOUT_S)
+        took = time.perf_counter() - started
+        _no_errors(producer.metrics())
+    return Rate(sent, took, size)
+
+
+def fill(bootstrap: str, topic: str, size: int, count: int, **settings: Any) -> None:
+    """Send exactly ``count`` records and wait for their acknowledgement."""
+    from tidelog import Producer
+
+    values = values_of(size, max(1, CHUNK_BYTES // size))
+    with Producer(bootstrap, **settings) as producer:
+        left = count
+        while left:
+            some = values[:left]
+            producer.send_many(topic, some)
+            left -= len(some)
+        producer.flush(FLUSH_TIMEOUT_S)
+        _no_errors(producer.metrics())
+
+
+def consume_all(bootstrap: str, topic: str, count: int, *, as_records: bool, **settings: Any) -> Rate:
+    """Read ``count`` records from the beginning, as values alone or as whole records."""
+    from tidelog import Consumer, TopicPartition
+
+    with Consumer(bootstrap, auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign([TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)])
+        read = size = 0
+        started = time.perf_counter()
+        while read < count:
+            batches = consumer.poll_batches(POLL_TIMEOUT_S)
+            if not batches:
+                raise RecordsLost(f"expected {count} records, found {read}")
+            for batch in batches:
+                if as_records:
+                    records = batch.records()
+                    read += len(records)
+                    size = len(records[0].value or b"") if records else size
+                else:
+                    values = batch.values()
+                    read += len(values)
+                    size = len(values[0] or b"") if values else size
+        took = time.perf_counter() - started
+    return Rate(read, took, size)
+
+
+def latencies(bootstrap: str, topic: str, *, rate: int, size: int, seconds: float, **settings: Any) -> list[float]:
+    """Milliseconds from ``send()`` to the acknowledgement of each record, ``rate`` of them a second."""
+    return asyncio.run(_latencies(bootstrap, topic, rate, size, seconds, settings))
+
+
+WARM_UP_S: Final = 3.0
+
+
+async def _latencies(
+    bootstrap: str, topic: str, rate: int, size: int, seconds: float, settings: Mapping[str, Any]
+) -> list[float]:
+    """Sending never waits for answers, so a slow one delays no other. The first seconds do not count."""
+    from tidelog.aio import Producer
+
+    value = values_of(size, 1)[0]
+    found: list[float] = []
+    errors: list[BaseException] = []
+    async with Producer(bootstrap, **{"acks": "all", "linger_ms": 0, **settings}) as producer:
+        await producer.send_and_wait(topic, value)
+        begin = time.perf_counter()
+        keep_from = begin + WARM_UP_S
+        number = 0
+        while (due := begin + number / rate) < keep_from + seconds:
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            sent = time.perf_counter()
+
+            def answered(_: object, error: BaseException | None, sent: float = sent) -> None:
+                if error is not None:
+                    errors.append(error)
+                elif sent >= keep_from:
+                    found.append((time.perf_counter() - sent) * 1000)
+
+            await producer.send(topic, value, on_delivery=answered)
+            number += 1
+        await producer.flush(FLUSH_TIMEOUT_S)
+    if errors:
+        raise RecordsLost(f"expected every record acknowledged, found {len(errors)} errors: {errors[0]}")
+    return found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least ``share`` (0 to 1) of the values do not exceed."""
+    ordered = sorted(values)
+    at = max(0, -(-round(share * 1_000_000) * len(ordered) // 1_000_000) - 1)
+    return ordered[min(at, len(ordered) - 1)]
+
+
+def _no_errors(metrics: Mapping[str, int]) -> None:
+    if errors := metrics["record-error-total"]:
+        raise RecordsLost(f"expected every record acknowledged, found {errors} errors")
