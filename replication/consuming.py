@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import NO_OFFSET, Offset, TopicIdPartition
+from tidelog.model.ids import TopicIdPartition
 from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from tidelog.proto.network import Buffer
+from tidelog.replication.answers import diverged, fetched, refused_fetch
 from tidelog.replication.leader import Diverging
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
@@ -177,21 +178,10 @@ class ConsumerFetch:
         if part.answer is not None:
             return part.answer
         assert part.replica is not None
-        partition = part.replica.partition
-        leading = partition.led(part.item.current_leader_epoch)
+        leading = part.replica.partition.led(part.item.current_leader_epoch)
         if isinstance(leading, Refusal):
             return refused_fetch(part.replica, leading.code)
-        return FetchedPartition(
-            part.item.topic_id,
-            part.item.partition,
-            ErrorCode.NONE,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            current_leader=partition.state.leader,
-            current_leader_epoch=partition.state.leader_epoch,
-            records=part.pieces,
-        )
+        return fetched(part.replica, part.pieces)
 
     def _leave(self, _: asyncio.Future[FetchResponse]) -> None:
         """Answered or cancelled: nobody may wake this again."""
@@ -206,37 +196,3 @@ class ConsumerFetch:
             if part.replica is not None:
                 part.replica.consumers.pop(self, None)
         self._parts = []
-
-
-def refused_fetch(replica: Replica, error: ErrorCode, *, leader_log_end: Offset = NO_OFFSET) -> FetchedPartition:
-    """An answer with an error that names the leader this node knows (KIP-951).
-
-    With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and ``diverging_end_offset`` say from
-    where to where the leader's log goes, which spares the follower the question.
-    """
-    partition = replica.partition
-    return FetchedPartition(
-        replica.key.topic_id,
-        replica.key.partition,
-        error,
-        high_watermark=partition.high_watermark,
-        log_start_offset=partition.log.log_start_offset,
-        diverging_end_offset=leader_log_end,
-        current_leader=partition.state.leader,
-        current_leader_epoch=partition.state.leader_epoch,
-    )
-
-
-def diverged(replica: Replica, verdict: Diverging) -> FetchedPartition:
-    partition = replica.partition
-    return FetchedPartition(
-        replica.key.topic_id,
-        replica.key.partition,
-        ErrorCode.NONE,
-        high_watermark=partition.high_watermark,
-        log_start_offset=partition.log.log_start_offset,
-        diverging_epoch=verdict.epoch,
-        diverging_end_offset=verdict.end_offset,
-        current_leader=partition.state.leader,
-        current_leader_epoch=partition.state.leader_epoch,
-    )

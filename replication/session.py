@@ -33,7 +33,7 @@ from tidelog.proto.frames import (
     encode_fetch_response,
 )
 from tidelog.proto.network import BadFrame, Frame
-from tidelog.replication.consuming import diverged, refused_fetch
+from tidelog.replication.answers import diverged, fetched, refused_fetch
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.leader import BrokerEpochOf, Diverging, FollowerContact
 from tidelog.replication.replica import Replica
@@ -243,7 +243,7 @@ class ReplicaSession:
         for entry in self.marks:
             if not isinstance(entry.replica.partition.led(entry.item.current_leader_epoch), Refusal):
                 self._note_sent(entry)
-                out.append(_marks(entry.replica))
+                out.append(fetched(entry.replica))
         self.marks.clear()
         self.bytes_sent += sent
         return encode_fetch_response(correlation, FetchResponse(ErrorCode.NONE, out))
@@ -275,24 +275,9 @@ class ReplicaSession:
         entry.armed = False
         self.marks.pop(entry, None)
         self._note_sent(entry)
-        return _marks(replica, (read.records,)), len(read.records)
+        return fetched(replica, (read.records,)), len(read.records)
 
     def _note_sent(self, entry: FetchEntry) -> None:
         partition = entry.replica.partition
         entry.sent_high_watermark = partition.high_watermark
         entry.sent_log_start = partition.log.log_start_offset
-
-
-def _marks(replica: Replica, records: tuple[bytes | memoryview, ...] = ()) -> FetchedPartition:
-    partition = replica.partition
-    return FetchedPartition(
-        replica.key.topic_id,
-        replica.key.partition,
-        ErrorCode.NONE,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.log_start_offset,
-        current_leader=partition.state.leader,
-        current_leader_epoch=partition.state.leader_epoch,
-        records=records,
-    )

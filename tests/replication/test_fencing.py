@@ -1,0 +1,144 @@
+"""Who comes from the past, by leader epoch, broker epoch or topic, is refused what it must not do."""
+
+from __future__ import annotations
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import LeaderEpoch, NodeId
+from tidelog.proto.api import ListOffsetsPartition
+from tidelog.replication.lookups import find_offset
+from tidelog.replication.partition import Fetched
+
+
+def test_zombie_leader_is_refused_by_its_followers_and_commits_nothing(rig):
+    """Node 1 was deposed and does not know. Its followers have moved on."""
+    r = rig(min_isr=2)
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"a")
+    r.sync(2, 3)
+    r.lead(2, (2, 3), to=(2, 3))
+    zombie = r.produce(1, b"zombie", acks=-1)
+    assert not isinstance(zombie, Refusal), "it still believes in its ISR"
+    for _ in range(3):
+        answer = r.ask(3, 1)
+        assert answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert r[3].p.take(answer, r.now_ms) is Fetched.RETRY
+    assert r[1].p.high_watermark == 1
+    r.wrote(2, b"b")
+    r.sync(3)
+    r.tell()
+    r.sync(1)
+    assert r[1].values() == r[2].values() == r[3].values() == [b"a", b"b"]
+    assert r[1].p.counts.truncations_below_high_watermark == 0
+
+
+def test_what_a_zombie_leader_still_sends_is_dropped_unread(rig):
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"late")
+    answer = r.ask(2, 1)
+    assert answer.records
+    r.lead(3, (2, 3), to=(2, 3))
+    assert r[2].p.take(answer, r.now_ms) is Fetched.STALE
+    assert r[2].values() == []
+
+
+def test_a_follower_of_an_older_epoch_is_fenced(rig):
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"a")
+    r.lead(1, (1, 2, 3), to=(1, 3))
+    answer = r.ask(2, 1)
+    assert answer.error is ErrorCode.FENCED_LEADER_EPOCH
+    assert answer.current_leader_epoch == 2
+    assert r[2].p.take(answer, r.now_ms) is Fetched.RETRY
+    assert r[1].p.high_watermark == 0
+
+
+def test_a_consumer_of_another_epoch_is_told_which(rig):
+    r = rig()
+    r.lead(1, (1,))
+    r.lead(1, (1,))
+    ask = lambda epoch: find_offset(r[1].p, ListOffsetsPartition("t", 0, -1, LeaderEpoch(epoch)), False).error  # noqa: E731
+    assert ask(1) is ErrorCode.FENCED_LEADER_EPOCH
+    assert ask(2) is ErrorCode.NONE
+    assert ask(3) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_older_news_of_the_controller_changes_nothing(rig):
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    old = r.state
+    r.lead(2, (1, 2, 3))
+    r[1].p.update(old, r.now_ms)
+    assert r[1].p.leading is None
+    assert r[1].p.leader_epoch == 2
+    assert isinstance(r.produce(1, b"x"), Refusal)
+
+
+def test_a_broker_that_resigned_does_not_lead_on_news_of_the_same_epoch(rig):
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    r[1].p.resign()
+    r.set_isr(1, 2)
+    assert r[1].p.leading is None
+    r.lead(1, (1, 2))
+    assert r[1].p.leading is not None
+
+
+def test_an_old_process_of_a_restarted_broker_counts_for_nothing(rig):
+    """The leader has seen the new broker epoch; a fetch of the old process is still under way."""
+    r = rig()
+    r.lead(1, (1, 2))
+    r.wrote(1, b"a")
+    r.fetch(2)
+    old_position = r.position(2)
+    old_epoch = r[2].broker_epoch
+    r.wipe(2)
+    r.ask(2, 1)
+    assert r[1].p.high_watermark == 0
+    new_epoch, r[2].broker_epoch = r[2].broker_epoch, old_epoch
+    answer = r.ask(2, 1, old_position)
+    r[2].broker_epoch = new_epoch
+    assert answer.error is ErrorCode.STALE_BROKER_EPOCH
+    assert r[1].p.high_watermark == 0, "the old process held the record, the broker holds it no more"
+
+
+def test_a_wiped_disk_under_the_same_id_moves_no_watermark_and_must_catch_up_before_it_joins(rig):
+    r = rig(min_isr=1)
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"a")
+    r.wrote(1, b"b")
+    r.sync(2, 3)
+    r.wipe(2)
+    r.set_isr(1, 3)  # the controller: no clean-shutdown epoch, out of the ISR
+    r.fetch(2, bytes_max=1)
+    assert r[1].p.high_watermark == 2
+    assert r[1].p.propose_expansion(NodeId(2)) is None
+    r.fetch(2, bytes_max=1)
+    assert r[1].p.propose_expansion(NodeId(2)) is None, "it has one of two committed records"
+    r.sync(2)
+    assert r[1].p.propose_expansion(NodeId(2)) is not None
+    assert r[2].values() == [b"a", b"b"]
+
+
+def test_a_wiped_disk_that_is_still_in_the_isr_does_not_pull_the_high_watermark_back(rig):
+    r = rig()
+    r.lead(1, (1, 2))
+    r.wrote(1, b"a")
+    r.sync(2)
+    r.wipe(2)
+    r.ask(2, 1)
+    assert r[1].p.high_watermark == 1
+    r.wrote(1, b"b")
+    assert r[1].p.high_watermark == 1
+
+
+def test_a_failed_directory_takes_the_partition_offline(rig):
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    r[1].p.fail()
+    outcome = r.produce(1, b"a")
+    assert isinstance(outcome, Refusal)
+    assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
+    r.lead(1, (1, 2, 3))
+    assert r[1].p.leading is None
