@@ -1,26 +1,50 @@
 """Builds the one optional part: the compiled record codec. All else stands in pyproject.toml.
 
-Without a compiler, or without Cython, the package is complete: ``tidelog.proto`` then uses its plain
-Python codec. ``TIDELOG_NO_COMPILE=1`` leaves the part out on purpose.
+Without Cython, a compiler or Python's headers the package is complete all the same: ``tidelog.proto``
+then uses its plain Python codec. ``TIDELOG_NO_COMPILE=1`` leaves the part out on purpose.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+def left_out(why: object) -> None:
+    sys.stderr.write(f"warning: the compiled record codec is left out, plain Python does its work: {why}\n")
+
+
+class OptionalBuild(build_ext):
+    """Builds what can be built. Setuptools' own ``optional`` lets a missing compiler pass as an error."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:
+            left_out(error)
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            left_out(error)
 
 
 def extensions() -> list[Extension]:
     if os.environ.get("TIDELOG_NO_COMPILE"):
         return []
+    source = Extension("tidelog.proto._codec", ["src/tidelog/proto/_codec.pyx"], optional=True)
     try:
         from Cython.Build import cythonize
-    except ImportError:
+
+        found: list[Extension] = cythonize([source], build_dir="build", quiet=True)
+    except Exception as error:
+        left_out(error)
         return []
-    source = Extension("tidelog.proto._codec", ["src/tidelog/proto/_codec.pyx"], optional=True)
-    found: list[Extension] = cythonize([source], build_dir="build", quiet=True)
     return found
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuild})

@@ -26,6 +26,8 @@ CACHE = ROOT / ".cache" / "dev"
 STAMPS = VENV / ".steps"
 LOG = CACHE / "setup.log"
 CONSTRAINTS = ROOT / "constraints.txt"
+_BUILT_FROM = ("pyproject.toml", "setup.py", "proto/_codec.pyx")
+"""What an installation of tidelog itself depends on; the codec is compiled where a compiler is."""
 
 
 class StepFailed(Exception):
@@ -96,7 +98,7 @@ def _make_venv() -> None:
 
 
 def _install_runtime() -> None:
-    _pip("setuptools", "wheel")
+    _pip("setuptools", "wheel", "Cython")
     _pip("--no-build-isolation", *_requirements())
 
 
@@ -131,7 +133,7 @@ _STEPS = {
             "tidelog",
             "tidelog itself, editable",
             _install_tidelog,
-            lambda: [(ROOT / "pyproject.toml").read_text(), _interpreter(), str(ROOT)],
+            lambda: [*((ROOT / name).read_text() for name in _BUILT_FROM), _interpreter(), str(ROOT)],
         ),
         _Step("demo", "flights data for the demo", _install_demo, lambda: [_requirements("demo"), *_pins()]),
         _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
