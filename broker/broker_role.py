@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any, Final
+from typing import Final
 
 from tidelog.broker.alter_partition import alter_partition
 from tidelog.broker.controller_channel import ControllerChannel
@@ -23,7 +21,7 @@ from tidelog.broker.handlers.forwarding import Forwarding
 from tidelog.broker.handlers.log_dirs import LogDirs
 from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.producer_ids import InitProducerId, allocator
-from tidelog.broker.lifecycle import LifecycleRunner
+from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
 from tidelog.broker.log_upkeep import LogUpkeep
 from tidelog.broker.memory_budget import MemoryBudget
@@ -35,11 +33,13 @@ from tidelog.broker.supervisor import Supervisor
 from tidelog.broker.traffic import Traffic
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
+from tidelog.model.features import SUPPORTED_FEATURES
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, TopicIdPartition, random_id
 from tidelog.proto.api import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
@@ -50,34 +50,36 @@ from tidelog.proto.api import (
     ListOffsetsRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
+    SupportedFeature,
     UpdateFeaturesRequest,
 )
 from tidelog.proto.network import Address, CallContext, Network, Server
 from tidelog.replication.flushing import RunBlocking
 from tidelog.replication.manager import ReplicaManager
 from tidelog.replication.settings import ReplicationSettings
-from tidelog.storage.files import FileLayer
 from tidelog.storage.log_manager import LogManager
 from tidelog.transactions.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
 
 TAKEN_GRACE_SESSIONS: Final = 5
-"""How many session timeouts a taken node id is borne with at start."""
+"""How many session timeouts a taken node id is borne with: its last holder may just have died."""
+HEARTBEAT_RETRY_MS: Final = 20
 STREAM_BYTES_MAX: Final = 16 * 2**20
 """Most unanswered produce bytes of one stream."""
+CLOSE_GRACE_S: Final = 0.5
 
 
 class BrokerRole:
-    """See the module. Everything runs on the event loop."""
+    """See the module. Everything runs on the event loop. ``logs`` is started already."""
 
     def __init__(
         self,
         config: NodeConfig,
         cluster_id: str,
+        logs: LogManager,
         *,
         network: Network,
-        files: FileLayer,
         clock: Clock,
         rng: random.Random,
         supervisor: Supervisor,
@@ -93,11 +95,224 @@ class BrokerRole:
         self._supervisor = supervisor
         self._channel = channel
         self._view = view
+        self._run_blocking = run_blocking
         self._servers: list[Server] = []
         self._ready = asyncio.Event()
         self._lifecycle: LifecycleRunner | None = None
+        self.logs = logs
         self.traffic = Traffic()
         self.budget = MemoryBudget(config.queued_max_request_bytes)
-        self.endpoints: tuple[Endpoint, ...] = ()
         self.client_address: Address | None = None
         self._peers = Peers(config.replication_listener, view, network.connect)
+        self.replicas = ReplicaManager(
+            config.node_id,
+            logs,
+            clock,
+            random.Random(rng.random()),
+            replication_settings(config),
+            connect=self._peers.connection,
+            alter_partition=alter_partition(config.node_id, channel, self.broker_epoch),
+            broker_epoch_of=self._broker_epoch_of,
+            on_fatal=lambda error: supervisor.fail("replication", error),
+            run_blocking=run_blocking,
+        )
+        self._assignments = DirectoryAssignments(config.node_id, channel, self.broker_epoch, self._directory_of)
+        self._reconciler = Reconciler(config, self.replicas, self._settings_changed, self._assignments.applied)
+        self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
+        self._metadata = Metadata(cluster_id, config, view, channel)
+        view.subscribe(self._reconciler.on_metadata)
+
+    # --- Life ---------------------------------------------------------------------------------------
+
+    async def listen(self) -> None:
+        """Bind the listeners. What comes in is held until the broker is ready. Raises ``OSError``."""
+        calls = held_until(self._ready, self._calls())
+        for listener in self._config.broker_listeners:
+            follow = self.replicas.replica_session if listener.name == self._config.replication_listener else None
+            service = broker_service(calls, self._produce_session, self._fetch_session, follow)
+            address = Address(listener.host, listener.port)
+            self._servers.append(await self._network.serve(listener.name, address, service))
+        self.client_address = self._servers[0].address
+
+    async def register(self) -> None:
+        """Begin to speak with the controller, and return once this broker is unfenced.
+
+        Raises :class:`RegistrationRefused` where a controller refused it for good, or none let it in
+        within ``initial.broker.registration.timeout.ms``. A refusal later goes to the supervisor.
+        """
+        config = self._config
+        identity = Identity(
+            self._cluster_id,
+            config.node_id,
+            random_id(self._rng),
+            self._endpoints(),
+            config.broker_rack,
+            tuple(SupportedFeature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())),
+        )
+        lifecycle = BrokerLifecycle(
+            identity,
+            self.logs.clean_shutdown_epoch(),
+            config.broker_heartbeat_interval_ms,
+            HEARTBEAT_RETRY_MS,
+            TAKEN_GRACE_SESSIONS * config.broker_session_timeout_ms,
+        )
+        self._lifecycle = LifecycleRunner(
+            lifecycle,
+            self._channel,
+            self._clock,
+            self._live_dirs,
+            lambda: self._view.image.offset,
+            self._caught_up,
+            self._standing_changed,
+            answer_timeout_ms=config.broker_session_timeout_ms,
+        )
+        await self.replicas.start()
+        self._supervisor.run("registration and heartbeats", self._lifecycle.run())
+        offline = self.logs.offline_directory_ids
+        if offline:
+            self._lifecycle.dir_failed(offline)
+        timeout_s = config.initial_broker_registration_timeout_ms / 1000
+        if not await self._lifecycle.wait_for(Standing.RUNNING, Standing.FAILED, timeout_s=timeout_s):
+            raise RegistrationRefused(
+                f"no controller of {', '.join(map(str, config.voters))} admitted node {config.node_id} within "
+                f"{timeout_s:g} s (initial.broker.registration.timeout.ms)"
+            )
+        if lifecycle.standing is Standing.FAILED:
+            raise RegistrationRefused(lifecycle.failure)
+        self._lifecycle.started = True
+        self._supervisor.run("directory assignments", self._assignments.run())
+        upkeep = LogUpkeep(config, self.logs, self.replicas, self._clock, self._run_blocking)
+        self._supervisor.run("log upkeep", upkeep.run())
+
+    async def stop(self, *, handed_over_s: float) -> None:
+        """Hand over leaderships within the bound, stop serving, and leave the logs clean on disk."""
+        epoch = self.broker_epoch()
+        lifecycle = self._lifecycle
+        if lifecycle is not None and handed_over_s > 0 and not await lifecycle.shut_down(handed_over_s):
+            log.warning("the controller did not let this broker go within %g s: stopping all the same", handed_over_s)
+        await self._close_network(CLOSE_GRACE_S)
+        await self.replicas.stop()
+        self.logs.checkpoint(self.replicas.high_watermarks())
+        if epoch >= 0:
+            await self._run_blocking(lambda: self.logs.write_clean_shutdown(epoch))
+        self.logs.close()
+
+    async def drop(self) -> None:
+        """After a kill: let go of what the operating system would have."""
+        self.replicas.kill()
+        await self._close_network(0)
+
+    async def _close_network(self, grace_s: float) -> None:
+        self._producer_ids.close()
+        self._metadata.close()
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(server.close(grace_s) for server in servers))
+        await self._peers.close()
+
+    # --- Standing -----------------------------------------------------------------------------------
+
+    @property
+    def standing(self) -> Standing:
+        return Standing.REGISTERING if self._lifecycle is None else self._lifecycle.standing
+
+    @property
+    def settings(self) -> Settings:
+        """The dynamic and static settings in force."""
+        return self._reconciler.settings
+
+    def broker_epoch(self) -> BrokerEpoch:
+        """This broker's epoch, -1 while it has none."""
+        return BrokerEpoch(-1) if self._lifecycle is None else self._lifecycle.epoch
+
+    def directory_failed(self, directory_id: DirectoryId) -> None:
+        """A log directory went out of service: its replicas go offline, and the controller is told at once.
+
+        Called in the middle of what failed, so it only takes note.
+        """
+        asyncio.get_running_loop().call_soon(self._take_offline, directory_id)
+
+    def _take_offline(self, directory_id: DirectoryId) -> None:
+        for found in self.logs.describe():
+            if found.directory_id == directory_id:
+                self.replicas.directory_failed(found.path)
+        if self._lifecycle is not None:
+            self._lifecycle.dir_failed([directory_id])
+
+    def _caught_up(self) -> None:
+        """The metadata holds this broker's registration: act on it."""
+        self._view.open()
+        held = [TopicIdPartition(found.topic_id, found.partition) for found in self.logs.logs()]
+        for key in strays(self._config.node_id, self._view.image, held):
+            found = self.logs.get(key.topic_id, key.partition)
+            if found is not None:
+                log.info("removing %s, which the metadata no longer knows as this broker's", found)
+                self.logs.delete(found)
+        self._ready.set()
+
+    def _standing_changed(self, standing: Standing) -> None:
+        if standing is Standing.REGISTERING:
+            self.replicas.fence()
+
+    def _settings_changed(self, settings: Settings) -> None:
+        log.info("dynamic settings changed")
+
+    def _broker_epoch_of(self, node_id: NodeId) -> BrokerEpoch:
+        if node_id == self._config.node_id:
+            return self.broker_epoch()
+        found = self._view.image.broker(node_id)
+        return BrokerEpoch(-1) if found is None or not found.active else found.broker_epoch
+
+    def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
+        return self.logs.directory_of(key)
+
+    def _live_dirs(self) -> list[DirectoryId]:
+        return list(self.logs.directory_ids)
+
+    def _endpoints(self) -> tuple[Endpoint, ...]:
+        listeners = self._config.broker_listeners
+        ports = {own.name: server.address.port for own, server in zip(listeners, self._servers, strict=True)}
+        return tuple(Endpoint(found.name, found.host, found.port) for found in self._config.advertised(ports))
+
+    # --- Serving ------------------------------------------------------------------------------------
+
+    def _produce_session(self, _: CallContext) -> ProduceSession:
+        return ProduceSession(self.replicas, self.budget, self.traffic, STREAM_BYTES_MAX, self._ready)
+
+    def _fetch_session(self, _: CallContext) -> FetchSession:
+        return FetchSession(self.replicas, self.budget, self.traffic, self._config.fetch_max_bytes, self._ready)
+
+    def _calls(self) -> Calls:
+        forwarding = Forwarding(self._channel, self._view)
+        return {
+            MetadataRequest: self._metadata.handle,
+            DescribeClusterRequest: self._metadata.describe_cluster,
+            ListOffsetsRequest: as_async(self.replicas.list_offsets),
+            OffsetForLeaderEpochRequest: as_async(self.replicas.offset_for_leader_epoch),
+            InitProducerIdRequest: InitProducerId(self._producer_ids).handle,
+            DeleteRecordsRequest: self._delete_records,
+            CreateTopicsRequest: forwarding.create_topics,
+            DeleteTopicsRequest: forwarding.delete_topics,
+            CreatePartitionsRequest: forwarding.create_partitions,
+            IncrementalAlterConfigsRequest: forwarding.alter_configs,
+            UpdateFeaturesRequest: forwarding.update_features,
+            DescribeConfigsRequest: Configs(self._config.node_id, self._view, lambda: self.settings).describe,
+            DescribeLogDirsRequest: LogDirs(self.logs).describe,
+        }
+
+    async def _delete_records(self, request: DeleteRecordsRequest, _: CallContext) -> DeleteRecordsResponse:
+        return await self.replicas.delete_records(request)
+
+
+def replication_settings(config: NodeConfig) -> ReplicationSettings:
+    """The bounds of replication as a node's configuration sets them."""
+    return ReplicationSettings(
+        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+        replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
+        replica_fetch_min_bytes=config.replica_fetch_min_bytes,
+        replica_fetch_max_bytes=config.replica_fetch_max_bytes,
+        replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
+        replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
+        replica_socket_timeout_ms=config.replica_socket_timeout_ms,
+        replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        fetch_held_bytes_max=config.queued_max_request_bytes,
+    )

@@ -125,7 +125,8 @@ class ControllerChannel:
                     break
             else:
                 if not refused_by_standby(response):
-                    self._leader = target
+                    # A standby answers DescribeCluster too, and says who is active.
+                    self._leader = getattr(response, "controller_id", target)
                     return response, unknown
                 reason = f"controller {target} is not the active one"
             if self._leader == target:

@@ -50,6 +50,8 @@ class LifecycleRunner:
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
+        self.started = False
+        """Whether a refusal is no longer the starter's affair but takes the node down."""
 
     @property
     def standing(self) -> Standing:
@@ -72,7 +74,7 @@ class LifecycleRunner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until stopped or refused; raises :class:`RegistrationRefused`."""
+        """Run for as long as the node lives; raises :class:`RegistrationRefused` once it had started."""
         lifecycle = self._lifecycle
         while True:
             request = lifecycle.request(self._log_dirs(), self._metadata_offset())
@@ -88,9 +90,9 @@ class LifecycleRunner:
                 self._take(request, answer)
             self._tell(before)
             await self._pause()
-        if lifecycle.standing is Standing.FAILED:
+        if lifecycle.standing is Standing.FAILED and self.started:
             raise RegistrationRefused(lifecycle.failure)
-        # Stopped: stay, so that the end of this task does not count as a failure.
+        # Stopped, or refused while starting, which the starter sees: the end of this task would count as a failure.
         await asyncio.Event().wait()
 
     async def shut_down(self, timeout_s: float) -> bool:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tidelog.broker.lifecycle_state import Standing
-from tidelog.broker.node import Node
+from tidelog.broker.node import Node, NodeNetwork
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import SystemClock
@@ -25,7 +25,7 @@ from tidelog.model.errors import ErrorCode, error_for
 from tidelog.model.ids import NO_NODE, NodeId, id_text, random_id
 from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
 from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, Network
+from tidelog.proto.network import Address
 from tidelog.testing.killable_files import KillableFiles
 from tidelog.testing.ports import LOOPBACK, free_ports
 
@@ -129,7 +129,6 @@ class AsyncCluster:
             self.node_config(key),
             network=self._network(f"node{key}"),
             files=disk,
-            quorum_files=disk,
             clock=SystemClock(),
             rng=random.Random(self._rng.random()),
             cluster_id=self.cluster_id,
@@ -198,7 +197,7 @@ class AsyncCluster:
         """Where clients begin: every node's client address."""
         return ",".join(str(self._addresses[n]["CLIENT"]) for n in self.node_ids)
 
-    def client_network(self) -> Network:
+    def client_network(self) -> NodeNetwork:
         """The carrier for clients of this cluster; their end is called ``"client"``."""
         return self._network(CLIENT)
 
@@ -370,7 +369,7 @@ class AsyncCluster:
         ports = iter(free_ports(sum(map(len, names.values())), random.Random()))
         return {n: {name: Address(LOOPBACK, next(ports)) for name in names[n]} for n in names}
 
-    def _network(self, name: str) -> Network:
+    def _network(self, name: str) -> NodeNetwork:
         if self.transport == MEMORY:
             return self.fabric.network(name)
         from tidelog.proto.grpc_transport import GrpcNetwork

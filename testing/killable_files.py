@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final, TypeVar
 
 from tidelog.proto.network import Buffer
@@ -88,15 +87,12 @@ class KillableLock:
         self._owner.forget(self)
         self._lock.release()
 
-    def close(self) -> None:
-        self.release()
-
     def drop(self) -> None:
         self._lock.release()
 
 
 class KillableFiles:
-    """Implements the file seams of the storage layer and of the quorum over ``beneath``."""
+    """Implements :class:`~tidelog.storage.files.FileLayer` over ``beneath``."""
 
     def __init__(self, beneath: FileLayer | None = None) -> None:
         self._beneath = beneath or SystemFiles()
@@ -116,45 +112,48 @@ class KillableFiles:
         with self._held_lock:
             self._held.discard(item)
 
-    def open(self, path: str | Path, *, create: bool = False, exclusive: bool = False) -> KillableFile:
-        made = KillableFile(self, self._call(lambda: self._beneath.open(str(path), create=create, exclusive=exclusive)))
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> KillableFile:
+        made = KillableFile(self, self._call(lambda: self._beneath.open(path, create=create, exclusive=exclusive)))
         return self._hold(made)
 
-    def lock(self, path: str | Path) -> KillableLock:
-        return self._hold(KillableLock(self, self._call(lambda: self._beneath.lock(str(path)))))
+    def lock(self, path: str) -> KillableLock:
+        return self._hold(KillableLock(self, self._call(lambda: self._beneath.lock(path))))
 
-    def listdir(self, path: str | Path) -> list[str]:
-        return self._call(lambda: self._beneath.listdir(str(path)))
+    def listdir(self, path: str) -> list[str]:
+        return self._call(lambda: self._beneath.listdir(path))
 
-    def is_directory(self, path: str | Path) -> bool:
-        return self._call(lambda: self._beneath.is_directory(str(path)))
+    def is_directory(self, path: str) -> bool:
+        return self._call(lambda: self._beneath.is_directory(path))
 
-    def exists(self, path: str | Path) -> bool:
-        return self._call(lambda: self._beneath.exists(str(path)))
+    def exists(self, path: str) -> bool:
+        return self._call(lambda: self._beneath.exists(path))
 
-    def size(self, path: str | Path) -> int:
-        return self._call(lambda: self._beneath.size(str(path)))
+    def size(self, path: str) -> int:
+        return self._call(lambda: self._beneath.size(path))
 
-    def modified_ms(self, path: str | Path) -> int:
-        return self._call(lambda: self._beneath.modified_ms(str(path)))
+    def modified_ms(self, path: str) -> int:
+        return self._call(lambda: self._beneath.modified_ms(path))
 
-    def makedirs(self, path: str | Path) -> None:
-        self._call(lambda: self._beneath.makedirs(str(path)))
+    def makedirs(self, path: str) -> None:
+        self._call(lambda: self._beneath.makedirs(path))
 
-    def rename(self, source: str | Path, target: str | Path) -> None:
-        self._call(lambda: self._beneath.rename(str(source), str(target)))
+    def rename(self, source: str, target: str) -> None:
+        self._call(lambda: self._beneath.rename(source, target))
 
-    def unlink(self, path: str | Path) -> None:
-        self._call(lambda: self._beneath.unlink(str(path)))
+    def unlink(self, path: str) -> None:
+        self._call(lambda: self._beneath.unlink(path))
 
-    def remove_tree(self, path: str | Path) -> None:
-        self._call(lambda: self._beneath.remove_tree(str(path)))
+    def remove_tree(self, path: str) -> None:
+        self._call(lambda: self._beneath.remove_tree(path))
 
-    def fsync_dir(self, path: str | Path) -> None:
-        self._call(lambda: self._beneath.fsync_dir(str(path)))
+    def fsync_dir(self, path: str) -> None:
+        self._call(lambda: self._beneath.fsync_dir(path))
 
-    def disk_usage(self, path: str | Path) -> DiskUsage:
-        return self._call(lambda: self._beneath.disk_usage(str(path)))
+    def disk_usage(self, path: str) -> DiskUsage:
+        return self._call(lambda: self._beneath.disk_usage(path))
+
+    def open_files_max(self) -> int:
+        return self._beneath.open_files_max()
 
     def _call(self, work: Callable[[], T]) -> T:
         if self.killed:

@@ -1,0 +1,309 @@
+"""A node: the controller role, the broker role or both, in one process on one event loop.
+
+Order of start: directories and their locks, logs, controller quorum and its listener, metadata, the
+broker's listeners, registration; :meth:`Node.start` returns once the broker is unfenced. A background
+task that ends unexpectedly takes the node down: ``on_fatal`` is called, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol
+
+from tidelog.broker.broker_role import BrokerRole
+from tidelog.broker.controller_channel import ControllerChannel
+from tidelog.broker.http import HttpServer, Page, text_page
+from tidelog.broker.identity import settle_identity
+from tidelog.broker.lifecycle import RegistrationRefused
+from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.metadata_view import MetadataView, RemoteFeed
+from tidelog.broker.supervisor import OnFatal, Supervisor
+from tidelog.metadata_quorum.controller_node import ControllerNode
+from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged, QuorumFailure
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.clock import Clock
+from tidelog.model.ids import NO_NODE, DirectoryId
+from tidelog.proto.network import Address, Network, Server
+from tidelog.replication.flushing import RunBlocking, run_inline
+from tidelog.storage.files import FileLayer
+from tidelog.storage.log_errors import DirectoryRefused, LogDirFailed
+from tidelog.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+"""Kafka's name for the metadata log's directory."""
+DISK_THREADS: Final = 4
+CLOSE_GRACE_S: Final = 0.5
+
+
+class NodeRefused(Exception):
+    """The node cannot start; the text (one line) says what was expected, what was found and what to do."""
+
+
+class NodeNetwork(Network, Protocol):
+    """A carrier that tells of bugs in handlers."""
+
+    on_bug: Callable[[BaseException], None]
+
+
+class Node:
+    """One node. Make it, start it, stop it, all on the event loop; it is started once.
+
+    ``threaded``: whether disk waits and the Raft engine may use threads (not in a simulation).
+    ``cluster_id``: see :func:`tidelog.broker.identity.settle_identity`.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        network: NodeNetwork,
+        files: FileLayer,
+        clock: Clock,
+        rng: random.Random,
+        cluster_id: str | None = None,
+        on_fatal: OnFatal | None = None,
+        threaded: bool = True,
+    ) -> None:
+        self.config = config
+        self.view = MetadataView()
+        self.controller: ControllerNode | None = None
+        self.broker: BrokerRole | None = None
+        self.cluster_id = cluster_id or ""
+        self.http_address: Address | None = None
+        self.started_s = 0.0
+        self._network = network
+        self._files = files
+        self._clock = clock
+        self._rng = rng
+        self._wanted_cluster = cluster_id
+        self._threaded = threaded
+        self._on_fatal = on_fatal
+        self.failure = ""
+        self._supervisor = Supervisor(self._failed)
+        self._servers: list[Server] = []
+        self._channel: ControllerChannel | None = None
+        self._logs: LogManager | None = None
+        self._http: HttpServer | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        network.on_bug = lambda error: self._supervisor.fail("a handler raised", error)
+
+    # --- Life ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start every role and return once the node serves.
+
+        Raises :class:`NodeRefused` or ``OSError`` for what the user can mend; then :meth:`kill` it.
+        """
+        self.started_s = asyncio.get_running_loop().time()
+        try:
+            await self._start()
+        except (
+            DirectoryRefused,
+            LogDirFailed,
+            RegistrationRefused,
+            QuorumConfigurationError,
+            QuorumDamaged,
+            QuorumFailure,
+        ) as error:
+            raise NodeRefused(str(error)) from error
+
+    async def _start(self) -> None:
+        config = self.config
+        self.cluster_id = settle_identity(self._files, config, self._wanted_cluster, self._rng)
+        if config.is_broker:
+            self._logs = self._open_logs()
+        if config.is_controller:
+            await self._start_controller()
+        self._channel = self._make_channel()
+        if self.controller is None:
+            feed = RemoteFeed(config.node_id, self.view, self._channel, random.Random(self._rng.random()))
+            self._supervisor.run("metadata", feed.run())
+        if self._logs is not None:
+            self.broker = self._make_broker(self._logs, self._channel)
+            await self.broker.listen()
+            await self._start_http()
+            await self.broker.register()
+        else:
+            self.view.open()
+            await self._start_http()
+        log.info("node %d of cluster %s is ready", config.node_id, self.cluster_id)
+
+    async def stop(self) -> None:
+        """Controlled shutdown: leaderships move away, logs are left clean. Bounded by
+        ``controlled.shutdown.timeout.ms`` and some seconds."""
+        config = self.config
+        if self.broker is not None:
+            bound_s = config.controlled_shutdown_timeout_ms / 1000 if config.controlled_shutdown_enable else 0.0
+            await self.broker.stop(handed_over_s=bound_s)
+        await self._supervisor.stop()
+        await self._close_network(CLOSE_GRACE_S)
+        if self.controller is not None:
+            await self.controller.stop()
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+
+    def drop(self) -> None:
+        """The first half of a kill: from here on nothing of this node acts, and trouble is not reported."""
+        self._supervisor.kill()
+        if self.broker is not None:
+            self.broker.replicas.kill()
+
+    async def kill(self) -> None:
+        """End as kill -9 does: nothing is flushed, nobody is told. What the system would close is closed."""
+        self.drop()
+        if self.broker is not None:
+            await self.broker.drop()
+        if self.controller is not None:
+            await self.controller.kill()
+        await self._supervisor.stop()
+        await self._close_network(0)
+        if self._logs is not None:
+            self._logs.close()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # --- How it stands ------------------------------------------------------------------------------
+
+    @property
+    def client_address(self) -> Address | None:
+        """Where clients reach this node, ``None`` without the broker role."""
+        return None if self.broker is None else self.broker.client_address
+
+    @property
+    def standing(self) -> Standing | None:
+        """The broker's standing with the controller, ``None`` without the broker role."""
+        return None if self.broker is None else self.broker.standing
+
+    @property
+    def is_active_controller(self) -> bool:
+        return self.controller is not None and self.controller.active
+
+    @property
+    def active_controller(self) -> int:
+        """Node id of the active controller as known here, -1 for none."""
+        return NO_NODE if self._channel is None else self._channel.leader
+
+    # --- Steps --------------------------------------------------------------------------------------
+
+    def _open_logs(self) -> LogManager:
+        config = self.config
+        logs = LogManager(
+            self._files,
+            self._clock,
+            random.Random(self._rng.random()),
+            config.directories,
+            cluster_id=self.cluster_id,
+            node_id=config.node_id,
+            defaults=config.topic_defaults(),
+            producers_max=config.producer_ids_max,
+        )
+        logs.on_directory_failure = self._directory_failed
+        logs.start()
+        return logs
+
+    async def _start_controller(self) -> None:
+        config = self.config
+        self.controller = ControllerNode(
+            config,
+            cluster_id=self.cluster_id,
+            network=self._network,
+            files=self._files,
+            directory=Path(config.metadata_directory) / METADATA_DIRECTORY,
+            clock=self._clock,
+            rng=random.Random(self._rng.random()),
+            on_fatal=lambda error: self._supervisor.fail("the controller", error),
+            threaded=self._threaded,
+        )
+        await self.controller.start()
+        service = self.controller.service()
+        for listener in config.controller_listeners:
+            address = Address(listener.host, listener.port)
+            self._servers.append(await self._network.serve(listener.name, address, service))
+
+    def _make_channel(self) -> ControllerChannel:
+        controller = self.controller
+        channel = ControllerChannel(
+            self.config.node_id,
+            {voter.node_id: Address(voter.host, voter.port) for voter in self.config.voters},
+            self._network.connect,
+            random.Random(self._rng.random()),
+            None if controller is None else controller.service(),
+        )
+        if controller is not None:
+            controller.subscribe(self.view.publish)
+            controller.subscribe_leader(channel.leader_is)
+        return channel
+
+    def _make_broker(self, logs: LogManager, channel: ControllerChannel) -> BrokerRole:
+        return BrokerRole(
+            self.config,
+            self.cluster_id,
+            logs,
+            network=self._network,
+            clock=self._clock,
+            rng=random.Random(self._rng.random()),
+            supervisor=self._supervisor,
+            channel=channel,
+            view=self.view,
+            run_blocking=self._run_blocking(),
+        )
+
+    def _run_blocking(self) -> RunBlocking:
+        if not self._threaded:
+            return run_inline
+        executor = self._executor = ThreadPoolExecutor(DISK_THREADS, "disk")
+        loop = asyncio.get_running_loop()
+
+        async def run(work: Callable[[], None]) -> None:
+            await loop.run_in_executor(executor, work)
+
+        return run
+
+    async def _start_http(self) -> None:
+        listener = self.config.http_listener
+        if listener is None:
+            return
+        self._http = HttpServer({"/health": self._health, "/ready": self._readiness})
+        self.http_address = await self._http.start(Address(listener.host, listener.port))
+
+    async def _close_network(self, grace_s: float) -> None:
+        servers, self._servers = self._servers, []
+        for server in servers:
+            await server.close(grace_s)
+        if self._channel is not None:
+            await self._channel.close()
+        if self._http is not None:
+            await self._http.close()
+
+    # --- What happens to it -------------------------------------------------------------------------
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        self.failure = what
+        if self._on_fatal is not None:
+            self._on_fatal(what, error)
+
+    def _directory_failed(self, directory_id: DirectoryId) -> None:
+        log.error("log directory %s is out of service", directory_id.hex())
+        if self.broker is not None:
+            self.broker.directory_failed(directory_id)
+
+    # --- Pages --------------------------------------------------------------------------------------
+
+    def _health(self) -> Page:
+        if self.failure:
+            return text_page(503, f"failed: {self.failure}\n")
+        return text_page(200, "alive\n")
+
+    def _readiness(self) -> Page:
+        if self.broker is not None and self.broker.standing is not Standing.RUNNING:
+            return text_page(503, f"the broker is {self.broker.standing.value}\n")
+        if self.active_controller == NO_NODE:
+            return text_page(503, "no active controller is known\n")
+        return text_page(200, "ready\n")
