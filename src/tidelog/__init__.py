@@ -1,5 +1,87 @@
-"""Tidelog: a replicated event log with Kafka's guarantees, in Python."""
+"""Tidelog: a replicated event log with Kafka's guarantees, in Python.
+
+The SDK in plain blocking form; ``tidelog.aio`` has the same for asyncio. Names are loaded when they are
+first used, so that ``import tidelog`` costs nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidelog.client import errors as errors
+    from tidelog.client import serializers as serializers
+    from tidelog.client.admin_types import NewTopic as NewTopic
+    from tidelog.client.admin_types import OffsetSpec as OffsetSpec
+    from tidelog.client.blocking_admin import Admin as Admin
+    from tidelog.client.blocking_consumer import Consumer as Consumer
+    from tidelog.client.blocking_producer import Producer as Producer
+    from tidelog.client.delivery import BulkFuture as BulkFuture
+    from tidelog.client.delivery import BulkResult as BulkResult
+    from tidelog.client.delivery import DeliveryFuture as DeliveryFuture
+    from tidelog.client.delivery import RecordMetadata as RecordMetadata
+    from tidelog.client.offset_lookup import OffsetAndTimestamp as OffsetAndTimestamp
+    from tidelog.client.record import ConsumerBatch as ConsumerBatch
+    from tidelog.client.record import ConsumerRecord as ConsumerRecord
+    from tidelog.model.errors import TidelogError as TidelogError
+    from tidelog.model.ids import TopicPartition as TopicPartition
+    from tidelog.proto.api import ConfigChange as ConfigChange
+    from tidelog.proto.api import ConfigResource as ConfigResource
+
 __version__ = "0.1.0"
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Admin": "client.blocking_admin",
+    "BulkFuture": "client.delivery",
+    "BulkResult": "client.delivery",
+    "ConfigChange": "proto.api",
+    "ConfigResource": "proto.api",
+    "Consumer": "client.blocking_consumer",
+    "ConsumerBatch": "client.record",
+    "ConsumerRecord": "client.record",
+    "DeliveryFuture": "client.delivery",
+    "NewTopic": "client.admin_types",
+    "OffsetAndTimestamp": "client.offset_lookup",
+    "OffsetSpec": "client.admin_types",
+    "Producer": "client.blocking_producer",
+    "RecordMetadata": "client.delivery",
+    "TidelogError": "model.errors",
+    "TopicPartition": "model.ids",
+}
+_MODULES = {"aio": "aio", "errors": "client.errors", "serializers": "client.serializers", "testing": "testing"}
+
+__all__ = [
+    "Admin",
+    "BulkFuture",
+    "BulkResult",
+    "ConfigChange",
+    "ConfigResource",
+    "Consumer",
+    "ConsumerBatch",
+    "ConsumerRecord",
+    "DeliveryFuture",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "OffsetSpec",
+    "Producer",
+    "RecordMetadata",
+    "TidelogError",
+    "TopicPartition",
+    "errors",
+    "serializers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"tidelog.{_MODULES[name]}")
+    if name in _HOMES:
+        return getattr(import_module(f"tidelog.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

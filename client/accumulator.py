@@ -1,0 +1,345 @@
+"""Where a producer's records wait: an open batch per partition, bounded memory, and what to send next. Pure.
+
+Not thread-safe by itself: the producer holds one lock around every call. Time and randomness come in
+as arguments. Source: Kafka's ``RecordAccumulator`` and ``BuiltInPartitioner``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tidelog.client.delivery import Delivery
+from tidelog.client.partition_queue import Outcome, PartitionQueue
+from tidelog.client.partitioner import choose_sticky
+from tidelog.client.producer_batch import BATCH_OVERHEAD, RECORD_OVERHEAD, Headers, ProducerBatch, headers_size
+from tidelog.client.producer_config import ProducerConfig
+
+NEVER_MS: Final = 1 << 62
+
+
+class Leaders(Protocol):
+    """What the accumulator asks of the cluster's metadata."""
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, -1 if none is known."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """Nodes for which something may be sent, when to look again, and topics whose leader is unknown."""
+
+    nodes: dict[int, list[PartitionQueue]] = field(default_factory=dict)
+    look_again_ms: int = NEVER_MS
+    without_leader: set[str] = field(default_factory=set)
+
+
+class TopicQueues:
+    """The queues of one topic, and which partition takes records without a key at present."""
+
+    __slots__ = ("name", "open_sticky", "partition_count", "queues", "sticky", "sticky_bytes")
+
+    def __init__(self, name: str, partition_count: int) -> None:
+        self.name = name
+        self.partition_count = partition_count
+        self.queues: dict[int, PartitionQueue] = {}
+        self.sticky = -1
+        self.sticky_bytes = 0
+        """What went to the sticky partition in batches that are sealed."""
+        self.open_sticky: ProducerBatch | None = None
+        """The sticky partition's open batch: what the shortest path of ``send`` appends to."""
+
+
+class Accumulator:
+    """Records that are not acknowledged yet, at most ``buffer_memory`` bytes of them."""
+
+    def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
+        self.config = config
+        self.compression = config.compression
+        self.memory_free = config.buffer_memory
+        self.topics: dict[str, TopicQueues] = {}
+        self.flushing = 0
+        """While over 0, nothing lingers."""
+        self.closed = False
+        self.batches = 0
+        """Batches without a final answer, the open ones too."""
+        self._rng = rng
+        self._waiting: dict[PartitionQueue, None] = {}
+        """Queues with something pending."""
+        self._sending: dict[PartitionQueue, None] = {}
+        """Queues with something in flight."""
+        self._in_flight_max = (
+            min(5, config.max_in_flight_requests_per_connection)
+            if config.enable_idempotence
+            else (config.max_in_flight_requests_per_connection)
+        )
+
+    # --- taking records -----------------------------------------------------------------------------
+
+    def topic(self, name: str, partition_count: int) -> TopicQueues:
+        """The queues of a topic, made or grown to ``partition_count``."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics[name] = TopicQueues(name, partition_count)
+        found.partition_count = partition_count
+        return found
+
+    def queue(self, topic: TopicQueues, partition: int) -> PartitionQueue:
+        found = topic.queues.get(partition)
+        if found is None:
+            found = topic.queues[partition] = PartitionQueue(topic.name, partition, self._in_flight_max)
+        return found
+
+    def sticky_partition(self, topic: TopicQueues, with_leader: Callable[[], Sequence[int]]) -> int:
+        """The partition for records without a key; ``with_leader`` lists those that can be sent to now."""
+        if topic.sticky < 0:
+            usable = with_leader() or range(topic.partition_count)
+            queued = None
+            if self.config.partitioner_adaptive_partitioning_enable and topic.queues:
+                queued = [len(topic.queues[p]) if p in topic.queues else 0 for p in usable]
+            topic.sticky = choose_sticky(usable, queued, self._rng)
+            topic.sticky_bytes = 0
+        return topic.sticky
+
+    def append(
+        self,
+        topic: TopicQueues,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp: int,
+        now_ms: int,
+    ) -> ProducerBatch | None:
+        """Add a record to a partition's open batch; the record's index is ``batch.count - 1``.
+
+        ``None``: there is no room in the buffer memory, and nothing changed.
+        """
+        queue = self.queue(topic, partition)
+        size = RECORD_OVERHEAD + (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+        if headers:
+            size += headers_size(headers)
+        batch = queue.open_batch
+        if batch is not None and size > batch.room:
+            self.seal(topic, batch)
+            batch = None
+        if batch is None:
+            memory = max(self.config.batch_size, size + BATCH_OVERHEAD)
+            if memory > self.memory_free:
+                return None
+            self.memory_free -= memory
+            batch = ProducerBatch(
+                topic.name,
+                partition,
+                size_max=memory,
+                memory=memory,
+                created_ms=now_ms,
+                compression=self.compression,
+            )
+            queue.pending.append(batch)
+            self.batches += 1
+            self._waiting[queue] = None
+            if partition == topic.sticky:
+                topic.open_sticky = batch
+        count = batch.count
+        if key is not None or batch.keys is not None:
+            if batch.keys is None:
+                batch.keys = [None] * count
+            batch.keys.append(key)
+        if headers or batch.headers is not None:
+            if batch.headers is None:
+                batch.headers = [()] * count
+            batch.headers.append(headers or ())
+        if timestamp != batch.last_time:
+            batch.last_time = timestamp
+            batch.timestamps.starts.append(count)
+            batch.timestamps.times.append(timestamp)
+        assert batch.values is not None
+        batch.values.append(value)
+        batch.count = count + 1
+        batch.room -= size
+        return batch
+
+    def seal(self, topic: TopicQueues, batch: ProducerBatch) -> None:
+        """Take no more records into ``batch``; what it did not use of its memory is free again."""
+        if batch.sealed:
+            return
+        batch.seal()
+        if topic.open_sticky is batch:
+            topic.open_sticky = None
+        if batch.partition == topic.sticky:
+            topic.sticky_bytes += batch.memory - batch.room
+            if topic.sticky_bytes >= self.config.batch_size:
+                topic.sticky = -1
+        if batch.room > 0:
+            self.memory_free += batch.room
+            batch.memory -= batch.room
+            batch.room = 0
+
+    def append_bulk(
+        self,
+        topic: TopicQueues,
+        partition: int,
+        delivery: Delivery,
+        first: int,
+        keys: list[bytes | None] | None,
+        values: list[bytes | None],
+        size: int,
+        timestamp: int,
+        now_ms: int,
+    ) -> bool:
+        """Add a whole batch of ``send_many``. False: there is no room in the buffer memory."""
+        if size > self.memory_free:
+            return False
+        self.memory_free -= size
+        queue = self.queue(topic, partition)
+        before = queue.open_batch
+        if before is not None:
+            self.seal(topic, before)
+        batch = ProducerBatch(
+            topic.name, partition, size_max=size, memory=size, created_ms=now_ms, compression=self.compression
+        )
+        batch.bulk = batch.sealed = True
+        batch.delivery = delivery
+        batch.first = first
+        batch.timestamps = delivery.timestamps
+        batch.keys = keys
+        batch.values = values
+        batch.count = len(values)
+        batch.room = 0
+        queue.pending.append(batch)
+        self.batches += 1
+        self._waiting[queue] = None
+        return True
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def ready(self, leaders: Leaders, now_ms: int, *, exhausted: bool) -> Ready:
+        """Say where something is ready: a full batch, one that has lingered, a retry; or all of it while
+        flushing, closing, or when ``exhausted`` (somebody waits for memory)."""
+        found = Ready()
+        linger_ms = self.config.linger_ms
+        hurry = bool(self.flushing) or self.closed or exhausted or not linger_ms
+        for queue in list(self._waiting):
+            if not queue.pending:
+                del self._waiting[queue]
+                continue
+            node = leaders.leader_of(queue.topic, queue.partition)
+            if node < 0:
+                found.without_leader.add(queue.topic)
+                continue
+            if queue.needs_epoch:
+                if not queue.in_flight:
+                    found.nodes.setdefault(node, []).append(queue)
+                continue
+            if now_ms < queue.retry_at_ms:
+                found.look_again_ms = min(found.look_again_ms, queue.retry_at_ms)
+                continue
+            if not queue.may_take(now_ms, node):
+                continue
+            head = queue.pending[0]
+            if not (hurry or head.sealed):
+                due_ms = head.created_ms + linger_ms
+                if due_ms > now_ms:
+                    found.look_again_ms = min(found.look_again_ms, due_ms)
+                    continue
+            found.nodes.setdefault(node, []).append(queue)
+        return found
+
+    def drain(
+        self, node: int, leaders: Leaders, now_ms: int, bytes_max: int, producer: tuple[int, int] | None
+    ) -> list[ProducerBatch]:
+        """Take at most one batch of each partition that ``node`` leads, of ``bytes_max`` bytes together
+        (one batch at least). A batch that still lingers goes along: the request is sent anyway."""
+        taken: list[ProducerBatch] = []
+        total = 0
+        moved: list[PartitionQueue] = []
+        for queue in self._waiting:
+            if leaders.leader_of(queue.topic, queue.partition) != node:
+                continue
+            if not queue.needs_epoch and not queue.may_take(now_ms, node):
+                continue
+            head = queue.pending[0]
+            size = head.memory if head.sealed else head.memory - head.room
+            if taken and total + size > bytes_max:
+                break
+            if not head.sealed:
+                self.seal(self.topics[queue.topic], head)
+            batch = queue.take(now_ms, node, producer)
+            if batch is None:
+                continue
+            total += size
+            taken.append(batch)
+            moved.append(queue)
+        for queue in moved:  # to the end, so that every partition has its turn
+            del self._waiting[queue]
+            if queue.pending:
+                self._waiting[queue] = None
+            self._sending[queue] = None
+        return taken
+
+    def answer(self, batch: ProducerBatch, attempt: int, outcome: Outcome, retry_at_ms: int) -> Outcome | None:
+        """Pass an answer on to the batch's queue (:meth:`PartitionQueue.answer`) and keep count."""
+        queue = self.queue_of(batch)
+        found = queue.answer(batch, attempt, outcome, retry_at_ms)
+        if found is Outcome.SPLIT:
+            self.batches += 1
+        self.requeued(queue)
+        return found
+
+    def expire(self, created_before_ms: int) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
+        """Find batches made before then: those that are now forgotten, and those that stay in flight."""
+        gone: list[ProducerBatch] = []
+        in_flight: list[ProducerBatch] = []
+        for queue in self.queues():
+            late, sent = queue.expire(created_before_ms)
+            for batch in late:
+                self.seal(self.topics[queue.topic], batch)
+                self.release(batch)
+            gone += late
+            in_flight += sent
+            self.requeued(queue)
+        return gone, in_flight
+
+    def give_up(self) -> list[ProducerBatch]:
+        """Forget everything, for a producer that closes; returns what was there."""
+        every: list[ProducerBatch] = []
+        for queue in self.queues():
+            for batch in queue.drain_all():
+                self.seal(self.topics[queue.topic], batch)
+                self.release(batch)
+                every.append(batch)
+            self.requeued(queue)
+        return every
+
+    def requeued(self, queue: PartitionQueue) -> None:
+        """A batch came back to ``queue``, or one left its flight."""
+        if queue.pending:
+            self._waiting[queue] = None
+        else:
+            self._waiting.pop(queue, None)
+        if not queue.in_flight:
+            self._sending.pop(queue, None)
+
+    def release(self, batch: ProducerBatch) -> None:
+        """A batch is gone; its memory is free."""
+        self.memory_free += batch.memory
+        self.batches -= 1
+
+    def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
+        return self.topics[batch.topic].queues[batch.partition]
+
+    def queues(self) -> Iterable[PartitionQueue]:
+        """Every queue that has something pending or in flight."""
+        return {**self._waiting, **self._sending}.keys()
+
+    def next_expiry_ms(self) -> int:
+        """When the delivery timeout of the oldest batch is over."""
+        oldest = NEVER_MS
+        for queue in self.queues():
+            for batch in (queue.pending[0] if queue.pending else None, queue.in_flight[0] if queue.in_flight else None):
+                if batch is not None and not batch.finished:
+                    oldest = min(oldest, batch.created_ms)
+        return oldest + self.config.delivery_timeout_ms if oldest != NEVER_MS else NEVER_MS

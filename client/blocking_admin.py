@@ -1,0 +1,176 @@
+"""The admin client in plain blocking form: ``tidelog.Admin``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from tidelog.client import background
+from tidelog.client.admin import AsyncAdmin
+from tidelog.client.admin_config import AdminSettings
+from tidelog.client.admin_types import ListedOffset, NewTopic, OffsetSpec, TopicDescription, TopicListing
+from tidelog.client.background import BackgroundLoop
+from tidelog.client.errors import ClientClosedError
+from tidelog.model.clock import Clock
+from tidelog.model.ids import NodeId, TopicPartition
+from tidelog.proto.api import (
+    ConfigChange,
+    ConfigResource,
+    CreatedTopic,
+    DescribeClusterResponse,
+    DescribedConfig,
+    LogDir,
+)
+from tidelog.proto.network import Network
+
+A = TypeVar("A", bound="Admin")
+R = TypeVar("R")
+
+
+class Admin:
+    """Administers a cluster.
+
+        with Admin("localhost:9092") as admin:
+            admin.create_topics([NewTopic("orders", num_partitions=6, replication_factor=3)])
+
+    May be used by several threads at once. Every call takes a ``timeout`` in seconds (default
+    ``default_api_timeout_ms``), within which it retries what is retriable. A call about several things
+    raises the error of the first that failed; the error's notes name the others. What each method
+    raises is said at :class:`tidelog.client.admin.AsyncAdmin`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        _network: Network | None = None,
+        _background: BackgroundLoop | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
+        self._inner = AsyncAdmin(bootstrap_servers, _network=_network, _clock=_clock, _rng=_rng, **settings)
+        self._closed = False
+        self._owns_background = _background is None
+        self._background = _background or background.acquire()
+        self._background.run(self._inner.start())
+
+    def close(self) -> None:
+        """Stop. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._background.run(self._inner.close())
+        finally:
+            if self._owns_background:
+                background.release(self._background)
+
+    def __enter__(self: A) -> A:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+        if self._closed:
+            work.close()
+            raise ClientClosedError("this admin client is closed")
+        return self._background.run(work)
+
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+    ) -> list[CreatedTopic]:
+        """Make topics."""
+        return self._run(self._inner.create_topics(topics, validate_only=validate_only, timeout=timeout))
+
+    def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete topics with all their records."""
+        self._run(self._inner.delete_topics(names, timeout=timeout))
+
+    def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Mapping[int, Sequence[int]]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Grow topics to a new total of partitions. Keys will map to other partitions from then on."""
+        self._run(
+            self._inner.create_partitions(counts, assignments=assignments, validate_only=validate_only, timeout=timeout)
+        )
+
+    def list_topics(self, *, internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
+        """All topics by name; those of the system only with ``internal``."""
+        return self._run(self._inner.list_topics(internal=internal, timeout=timeout))
+
+    def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> list[TopicDescription]:
+        """Leaders, replicas and ISR per partition, in the order of ``names``."""
+        return self._run(self._inner.describe_topics(names, timeout=timeout))
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset (-1: all up to the high watermark); return the new starts."""
+        return self._run(self._inner.delete_records(offsets, timeout=timeout))
+
+    def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        read_committed: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Look up offsets: earliest, latest, by time. -1 where no record qualifies."""
+        return self._run(self._inner.list_offsets(specs, read_committed=read_committed, timeout=timeout))
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, timeout: float | None = None
+    ) -> dict[ConfigResource, dict[str, DescribedConfig]]:
+        """The settings of topics and brokers with where each comes from."""
+        return self._run(self._inner.describe_configs(resources, timeout=timeout))
+
+    def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, str | None] | Sequence[ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change settings, leaving those not named alone; ``None`` takes one back to its default."""
+        self._run(self._inner.alter_configs(changes, validate_only=validate_only, timeout=timeout))
+
+    def alter_topic_configs(
+        self, topic: str, changes: Mapping[str, str | None], *, timeout: float | None = None
+    ) -> None:
+        """:meth:`alter_configs` of one topic."""
+        self._run(self._inner.alter_topic_configs(topic, changes, timeout=timeout))
+
+    def describe_cluster(self, *, timeout: float | None = None) -> DescribeClusterResponse:
+        """Brokers (live or not), the active controller, the quorum's voters, feature levels."""
+        return self._run(self._inner.describe_cluster(timeout=timeout))
+
+    def describe_features(self, *, timeout: float | None = None) -> dict[str, int]:
+        """The finalised feature levels."""
+        return self._run(self._inner.describe_features(timeout=timeout))
+
+    def update_features(
+        self, levels: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
+    ) -> None:
+        """Finalise feature levels."""
+        self._run(self._inner.update_features(levels, validate_only=validate_only, timeout=timeout))
+
+    def describe_log_dirs(
+        self, nodes: Iterable[int] = (), *, timeout: float | None = None
+    ) -> dict[NodeId, tuple[LogDir, ...]]:
+        """The log directories of these (or all live) brokers, their sizes and what lies in them."""
+        return self._run(self._inner.describe_log_dirs(nodes, timeout=timeout))
+
+    def metrics(self) -> dict[str, int]:
+        """Counters by Kafka's metric names."""
+        return self._inner.metrics()

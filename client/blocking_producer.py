@@ -1,0 +1,262 @@
+"""The producer in plain blocking form: ``tidelog.Producer``."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from tidelog.client import background
+from tidelog.client.background import BackgroundLoop
+from tidelog.client.delivery import BulkFuture, Callback, DeliveryFuture, RecordMetadata
+from tidelog.client.errors import ClientClosedError
+from tidelog.client.metadata import PartitionView
+from tidelog.client.producer import default_network
+from tidelog.client.producer_batch import Headers
+from tidelog.client.producer_config import ProducerConfig, ProducerSettings
+from tidelog.client.producer_core import ProducerCore, append_plain
+from tidelog.client.settings import parse_bootstrap
+from tidelog.model.clock import Clock, SystemClock
+from tidelog.proto.network import Network
+
+P = TypeVar("P", bound="Producer")
+
+
+class Producer:
+    """Sends records to topics.
+
+        with Producer("localhost:9092") as producer:
+            producer.send("orders", b"hello", key=b"4711")
+
+    May be used by several threads at once. Records are collected in the calling thread; a background
+    thread, one per process, sends them. Settings are keyword arguments (:class:`ProducerSettings`); a
+    wrong one raises ``ConfigError``. Idempotent and acks=all unless told otherwise: a record is written
+    once and in order per partition, whatever is retried. Leaving the ``with`` block flushes.
+
+    A producer does not survive ``fork()``: in the child its calls raise ``ClientClosedError``.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        _network: Network | None = None,
+        _background: BackgroundLoop | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        config = ProducerConfig.of(settings)
+        bootstrap = parse_bootstrap(bootstrap_servers)
+        clock = _clock or SystemClock()
+        self._now_ms = clock.now_ms
+        self._max_block_s = config.max_block_ms / 1_000
+        self._max_block_ms = config.max_block_ms
+        self._room = threading.Condition()
+        self._rooms = 0
+        self._wake_requested = False
+        self._owns_background = _background is None
+        self._core = ProducerCore(
+            bootstrap,
+            config,
+            _network or default_network(),
+            clock,
+            _rng or random.Random(),
+            on_room=self._on_room,
+            on_wake=self._on_wake,
+        )
+        self._lock = self._core.lock
+        self._background = _background or background.acquire()
+        self._background.run(self._start())
+        _open.add(self)
+
+    async def _start(self) -> None:
+        self._core.start()
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what waits, and block until everything sent so far has its outcome (which may be an error).
+
+        ``timeout`` in seconds; raises ``RequestTimedOutError`` when it is over.
+        """
+        self._background.run(self._core.flush(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then stop. ``timeout`` in seconds bounds the flush (without one, ``delivery_timeout_ms``
+        does); what is not delivered by then fails with ``ClientClosedError``. May be called twice."""
+        if self._core.closed:
+            return
+        self._core.begin_close()
+        _open.discard(self)
+        self._on_room()
+        try:
+            self._background.run(self._core.close(timeout))
+        finally:
+            if self._owns_background:
+                background.release(self._background)
+
+    def __enter__(self: P) -> P:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Callback | None = None,
+    ) -> DeliveryFuture:
+        """Queue one record and return its future; ``.result()`` blocks for its :class:`RecordMetadata`.
+
+        Without a ``partition`` the key's hash chooses one; without a key, a sticky partition does.
+        ``on_delivery(metadata, error)`` is called in the background thread and must not block; what it
+        raises is logged.
+
+        Blocks only for the topic's metadata and for room in ``buffer_memory``, both within
+        ``max_block_ms``: then ``BufferExhaustedError`` or what kept the metadata away. A record over
+        ``max_request_size`` raises ``RecordTooLargeError`` at once.
+        """
+        if (
+            key is None
+            and value.__class__ is bytes
+            and headers is None
+            and partition is None
+            and timestamp_ms is None
+            and on_delivery is None
+        ):
+            queues = self._core.plain_topics.get(topic)
+            if queues is not None:
+                future = append_plain(queues, value, self._lock, self._now_ms)
+                if future is not None:
+                    return future
+        core = self._core
+        record = core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        deadline = 0.0
+        if not core.has_topic(record.topic):
+            self._background.run(core.cluster.topic(record.topic, self._max_block_ms))
+        while True:
+            rooms = self._rooms
+            future = core.append(record)
+            if future is not None:
+                return future
+            deadline = deadline or time.monotonic() + self._max_block_s
+            self._wait_for_room(rooms, deadline, len(record.value or b"") + len(record.key or b""))
+
+    def send_many(
+        self, topic: str, values: Sequence[Any], *, keys: Sequence[Any] | None = None, partition: int | None = None
+    ) -> BulkFuture:
+        """Queue many records at once, the fastest way; return one future for all of them.
+
+        Records go in batches of ``bulk_batch_size``: to ``partition``, or by their keys, or (neither)
+        each batch to a partition of its own. Order holds within a partition. Blocks for room as
+        :meth:`send` does, per batch: an error then says how many records were queued before.
+        """
+        core = self._core
+        if not core.has_topic(topic):
+            self._background.run(core.cluster.topic(topic, self._max_block_ms))
+        delivery, chunks = core.plan_bulk(topic, values, keys, partition)
+        for at, chunk in enumerate(chunks):
+            deadline = 0.0
+            while True:
+                rooms = self._rooms
+                if core.append_chunk(delivery, chunk):
+                    break
+                deadline = deadline or time.monotonic() + self._max_block_s
+                try:
+                    self._wait_for_room(rooms, deadline, chunk.size)
+                except Exception as error:
+                    core.abandon_bulk(delivery, chunks, at, error)
+                    raise
+        return BulkFuture(delivery, len(values))
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """:meth:`send` one record and block until it is delivered."""
+        sent = self.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        return sent.result()
+
+    # --- asking -------------------------------------------------------------------------------------
+
+    def partitions_for(self, topic: str) -> list[PartitionView]:
+        """The topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
+        view = self._background.run(self._core.cluster.topic(topic, self._max_block_ms))
+        return list(view.partitions)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters by Kafka's metric names."""
+        return self._core.metrics.snapshot()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _wait_for_room(self, rooms: int, deadline: float, size: int) -> None:
+        """Block until buffer memory was freed since ``rooms`` was read. Raises ``BufferExhaustedError``."""
+        core = self._core
+        if self._background.is_own_thread:
+            raise core.exhausted(size)  # a callback cannot wait for what only its own thread can do
+        self._background.check()
+        core.metrics.buffer_waits += 1
+        with self._room:
+            core.sender.waiting_for_room += 1
+            self._on_wake()
+            try:
+                found = self._room.wait_for(lambda: self._rooms != rooms, max(0.0, deadline - time.monotonic()))
+            finally:
+                core.sender.waiting_for_room -= 1
+        if core.closed:
+            raise ClientClosedError("this producer is closed")
+        if not found:
+            raise core.exhausted(size)
+
+    def _on_room(self) -> None:
+        with self._room:
+            self._rooms += 1
+            self._room.notify_all()
+
+    def _on_wake(self) -> None:
+        if not self._wake_requested:
+            self._wake_requested = True
+            self._background.call(self._woken)
+
+    def _woken(self) -> None:
+        self._wake_requested = False
+        self._core.sender.wake()
+
+    def _forked(self) -> None:
+        self._core.closed = True
+        self._core.plain_topics = {}
+
+
+_open: weakref.WeakSet[Producer] = weakref.WeakSet()
+"""Producers that a fork must leave closed in the child."""
+
+
+def _after_fork() -> None:
+    for producer in list(_open):
+        producer._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

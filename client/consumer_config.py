@@ -1,0 +1,132 @@
+"""The consumer's settings: Kafka's names and defaults (``ConsumerConfig``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from tidelog.client import settings
+from tidelog.model.config_def import INT_MAX, ConfigDef, ConfigError, boolean, integer, long, text
+
+if TYPE_CHECKING:
+    from tidelog.client.interceptors import ConsumerInterceptor
+    from tidelog.client.serializers import Deserializer
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """The keyword arguments of a consumer."""
+
+    client_id: str
+    client_rack: str
+    auto_offset_reset: str
+    isolation_level: str
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    max_poll_records: int
+    check_crcs: bool
+    allow_auto_create_topics: bool
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    metadata_max_age_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+    interceptor_classes: Sequence[ConsumerInterceptor | Callable[[], ConsumerInterceptor]]
+
+
+@dataclass(frozen=True)
+class ConsumerConfig:
+    """A consumer's settings, checked. Made by :meth:`of`."""
+
+    client_id: str = text("", "Names this client in a broker's logs.")
+    client_rack: str = text("", "Where this client runs.")
+    auto_offset_reset: str = text(
+        "latest",
+        "Where to start without a position, or outside the log: earliest, latest, none (raise), or "
+        "by_duration:PnDTnHnMn.nS (that long ago).",
+    )
+    isolation_level: str = text(
+        "read_uncommitted",
+        "Whether records of open transactions are seen.",
+        choices=("read_uncommitted", "read_committed"),
+    )
+    fetch_min_bytes: int = integer(1, "A broker waits until it has this much for us, or fetch_max_wait_ms.", at_least=0)
+    fetch_max_wait_ms: int = integer(500, "Longest time that a broker waits for fetch_min_bytes.", at_least=0)
+    fetch_max_bytes: int = integer(52_428_800, "Bytes of one fetch, and of what is fetched ahead.", at_least=0)
+    max_partition_fetch_bytes: int = integer(
+        1_048_576, "Bytes of one partition in one fetch; a larger batch still comes through.", at_least=0
+    )
+    max_poll_records: int = integer(500, "Records that one poll() returns at most.", at_least=1)
+    check_crcs: bool = boolean(True, "Check each batch's checksum.")
+    allow_auto_create_topics: bool = boolean(True, "Let the cluster make a topic that is assigned but missing.")
+    request_timeout_ms: int = integer(30_000, "Longest wait for the answer to one request.", at_least=1)
+    default_api_timeout_ms: int = integer(
+        60_000, "Longest time of calls that have no timeout of their own.", at_least=0
+    )
+    retry_backoff_ms: int = long(100, "Wait before the first retry; doubles with each.", at_least=0, at_most=INT_MAX)
+    retry_backoff_max_ms: int = long(1_000, "Longest wait before a retry.", at_least=0, at_most=INT_MAX)
+    metadata_max_age_ms: int = long(300_000, "Age at which metadata is fetched anew.", at_least=0, at_most=INT_MAX)
+    reconnect_backoff_ms: int = long(
+        50,
+        "Wait before a broker that could not be reached is tried again; doubles with each failure.",
+        at_least=0,
+        at_most=INT_MAX,
+    )
+    reconnect_backoff_max_ms: int = long(1_000, "Longest such wait.", at_least=0, at_most=INT_MAX)
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    interceptor_classes: Sequence[ConsumerInterceptor | Callable[[], ConsumerInterceptor]] = field(default=())
+
+    @classmethod
+    def of(cls, values: ConsumerSettings | dict[str, Any]) -> ConsumerConfig:
+        """Check ``values``. Raises :class:`ConfigError` that names the setting, what was expected and found."""
+        config = settings.build(cls, CONSUMER_DEFINITION, dict(values))
+        OffsetReset.parse(config.auto_offset_reset)
+        return config
+
+    @property
+    def reset(self) -> OffsetReset:
+        return OffsetReset.parse(self.auto_offset_reset)
+
+    @property
+    def read_committed(self) -> bool:
+        return self.isolation_level == "read_committed"
+
+
+CONSUMER_DEFINITION: Final = ConfigDef(ConsumerConfig)
+"""Every setting that is a plain value, with its type, default, bounds and meaning."""
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Where to go without a position. ``kind``: earliest, latest, none or by_duration (KIP-1106)."""
+
+    kind: str
+    duration_ms: int = 0
+
+    @classmethod
+    def parse(cls, given: str) -> OffsetReset:
+        """Read the setting. Raises :class:`ConfigError`."""
+        if given in ("earliest", "latest", "none"):
+            return cls(given)
+        kind, _, duration = given.partition(":")
+        found = _DURATION.fullmatch(duration) if kind == "by_duration" else None
+        if found is None or duration in ("P", ""):
+            raise ConfigError(
+                "auto_offset_reset: expected earliest, latest, none or by_duration:PnDTnHnMn.nS "
+                f"(such as by_duration:PT1H), found {given!r}"
+            )
+        parts = {name: float(value or 0) for name, value in found.groupdict().items()}
+        seconds = parts["days"] * 86_400 + parts["hours"] * 3_600 + parts["minutes"] * 60 + parts["seconds"]
+        return cls("by_duration", int(seconds * 1_000))

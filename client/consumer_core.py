@@ -1,0 +1,251 @@
+"""What the asyncio and the blocking consumer share: taking records out of the buffer, and the parts' life.
+
+The methods here never wait. One thread polls at a time; the loop's thread fills the buffer. What both
+touch is under one lock, which is never held while records are unpacked.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.consumer_config import ConsumerConfig, OffsetReset
+from tidelog.client.errors import ClientClosedError, CorruptRecordError, IllegalStateError, SerializationError
+from tidelog.client.fetcher import Fetcher
+from tidelog.client.interceptors import ConsumerInterceptor, made
+from tidelog.client.metrics import ClientMetrics
+from tidelog.client.positions import UNKNOWN, Assignment, PartitionState
+from tidelog.client.record import ConsumerBatch, ConsumerRecord
+from tidelog.client.serializers import deserialize
+from tidelog.model.clock import Clock
+from tidelog.model.ids import TopicPartition
+from tidelog.proto.network import Address, Network
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerCore:
+    """Made on any thread; :meth:`start` and :meth:`close` run on the loop."""
+
+    def __init__(
+        self,
+        bootstrap: tuple[Address, ...],
+        config: ConsumerConfig,
+        network: Network,
+        clock: Clock,
+        rng: random.Random,
+        on_data: Callable[[], None],
+        on_wake: Callable[[], None],
+    ) -> None:
+        self.config: Final = config
+        self.metrics: Final = ClientMetrics()
+        self.lock: Final = threading.Lock()
+        self.assignment: Final = Assignment(config.reset)
+        self.cluster: Final = Cluster(
+            bootstrap,
+            config,
+            network,
+            clock,
+            rng,
+            self.metrics,
+            allow_auto_topic_creation=config.allow_auto_create_topics,
+        )
+        self.fetcher: Final = Fetcher(config, self.assignment, self.lock, self.cluster, on_data)
+        self.interceptors: Final[list[ConsumerInterceptor]] = [made(i) for i in config.interceptor_classes]
+        self.closed = False
+        self._on_wake = on_wake
+        self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
+
+    def start(self) -> None:
+        self.cluster.start()
+        self.fetcher.start()
+
+    async def close(self) -> None:
+        self.closed = True
+        await self.fetcher.close()
+        await self.cluster.close()
+
+    # --- assignment and positions -----------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self.check()
+        wanted = [TopicPartition(*p) for p in partitions]
+        with self.lock:
+            self.assignment.assign(wanted)
+
+    def seek(self, at: TopicPartition, offset: int, leader_epoch: int = UNKNOWN) -> None:
+        self.check()
+        if offset < 0:
+            raise ValueError(f"offset: expected 0 or more, found {offset}")
+        with self.lock:
+            self.assignment.state(at).seek(offset, leader_epoch)
+        self._on_wake()
+
+    def seek_by(self, partitions: Iterable[TopicPartition], kind: str) -> None:
+        """Go to the beginning ("earliest") or the end ("latest"); looked up when next polled."""
+        self.check()
+        with self.lock:
+            chosen = list(partitions) or list(self.assignment.partitions)
+            for state in [self.assignment.state(at) for at in chosen]:
+                state.ask_reset(OffsetReset(kind))
+        self._on_wake()
+
+    def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        self.check()
+        with self.lock:
+            for state in [self.assignment.state(at) for at in partitions]:
+                state.paused = paused
+        self._on_wake()
+
+    def paused(self) -> set[TopicPartition]:
+        with self.lock:
+            return {at for at, state in self.assignment.partitions.items() if state.paused}
+
+    def position(self, at: TopicPartition) -> int | None:
+        """The next offset to hand out; ``None`` while it is being looked up. Raises what stands in the way."""
+        self.check()
+        with self.lock:
+            state = self.assignment.state(at)
+            if state.error is not None:
+                raise state.error
+            return None if state.position == UNKNOWN else state.position
+
+    def lag(self, at: TopicPartition) -> int | None:
+        self.check()
+        with self.lock:
+            return self.assignment.state(at).lag
+
+    # --- polling --------------------------------------------------------------------------------------
+
+    def take_records(self, count_max: int) -> list[ConsumerRecord]:
+        """Up to ``count_max`` records that are here already; empty if none are. Raises a failed partition's error."""
+        self.check()
+        out: list[ConsumerRecord] = []
+        while len(out) < count_max:
+            with self.lock:
+                state = self._next(raises=not out)
+                if state is None:
+                    break
+                if state.leftover:
+                    room = count_max - len(out)
+                    taken = state.leftover[: -room - 1 : -1]
+                    del state.leftover[-room:]
+                    if state.leftover:
+                        state.position = state.leftover[-1].offset
+                    else:
+                        state.position = state.leftover_end
+                        self.assignment.pass_turn()
+                    out += taken
+                    continue
+                generation = state.generation
+                batch = state.next_batch()
+                self.assignment.pass_turn()
+            if batch is None:
+                continue
+            start = batch.base_offset
+            try:
+                records = batch.records()
+            except Exception:
+                with self.lock:
+                    if state.generation == generation:
+                        state.position = start
+                raise
+            room = count_max - len(out)
+            rest = records[room:]
+            if rest:
+                rest.reverse()
+                del records[room:]
+                with self.lock:
+                    if state.generation != generation:
+                        continue  # the position was moved by a look-up meanwhile
+                    state.leftover = rest
+                    state.leftover_end = batch.next_offset
+                    state.position = rest[-1].offset
+            out += records
+        if out:
+            self.metrics.records_consumed += len(out)
+            self._on_wake()
+            if self._deserializes:
+                out = self._deserialized(out)
+            for interceptor in self.interceptors:
+                try:
+                    out = interceptor.on_consume(out)
+                except Exception:
+                    log.exception("a consumer interceptor raised")
+        return out
+
+    def take_batches(self) -> list[ConsumerBatch]:
+        """Everything that is here already, packed."""
+        self.check()
+        out: list[ConsumerBatch] = []
+        with self.lock:
+            while (state := self._next(raises=not out)) is not None:
+                if state.leftover:  # of a poll() before: fetch them again, packed
+                    state.seek(state.position)
+                    continue
+                while (batch := state.next_batch()) is not None:
+                    out.append(batch)
+                self.assignment.pass_turn()
+        if out:
+            self.metrics.records_consumed += sum(map(len, out))
+            self._on_wake()
+        return out
+
+    def values_of(self, batches: list[ConsumerBatch]) -> list[bytes | None]:
+        """The values of batches just taken. If one cannot be unpacked, it and those after it are given back."""
+        out: list[bytes | None] = []
+        for index, batch in enumerate(batches):
+            try:
+                out += batch.values()
+            except CorruptRecordError:
+                self._give_back([(b.topic_partition, b.base_offset) for b in batches[index:]])
+                if out:
+                    return out
+                raise
+        return out
+
+    def _deserialized(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Apply the deserializers. At a record that fails the poll ends before it; if it is the first, raise."""
+        of_key, of_value = self.config.key_deserializer, self.config.value_deserializer
+        out: list[ConsumerRecord] = []
+        for index, record in enumerate(records):
+            try:
+                key = deserialize(of_key, record.topic, record.key, "key") if of_key else record.key
+                value = deserialize(of_value, record.topic, record.value, "value") if of_value else record.value
+            except SerializationError as error:
+                self._give_back((r.topic_partition, r.offset) for r in records[index:])
+                if out:
+                    return out
+                error.add_note(f"at {record.topic_partition} offset {record.offset}; seek past it to go on")
+                raise
+            out.append(record._replace(key=key, value=value))
+        return out
+
+    def _give_back(self, unread: Iterable[tuple[TopicPartition, int]]) -> None:
+        """What lies at these offsets was not handed out: the next poll fetches it again."""
+        first: dict[TopicPartition, int] = {}
+        for at, offset in unread:
+            first.setdefault(at, offset)
+        with self.lock:
+            for at, offset in first.items():
+                if at in self.assignment.partitions:
+                    self.assignment.partitions[at].seek(offset)
+        self._on_wake()
+
+    def _next(self, *, raises: bool) -> PartitionState | None:
+        """The lock is held."""
+        if raises:
+            self.assignment.raise_error()
+        return self.assignment.next_with_data()
+
+    def check(self) -> None:
+        if self.closed:
+            raise ClientClosedError("this consumer is closed")
+
+    def check_assigned(self) -> None:
+        if not self.assignment.partitions:
+            raise IllegalStateError("poll needs partitions: assign() some first")

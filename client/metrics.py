@@ -1,0 +1,55 @@
+"""Counters of a client, under Kafka's metric names.
+
+Plain integers that the code adds to; :meth:`snapshot` gives them out. Rates are left to whoever reads
+them twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+_NAMES: Final = {
+    "requests": "request-total",
+    "connections_lost": "connection-lost-total",
+    "metadata_refreshes": "metadata-refresh-total",
+    "record_sends": "record-send-total",
+    "record_errors": "record-error-total",
+    "record_retries": "record-retry-total",
+    "bytes_sent": "outgoing-byte-total",
+    "batches_split": "batch-split-total",
+    "epoch_bumps": "producer-epoch-bump-total",
+    "buffer_waits": "buffer-exhausted-wait-total",
+    "buffer_exhausted": "buffer-exhausted-total",
+    "fetches": "fetch-total",
+    "bytes_consumed": "bytes-consumed-total",
+    "records_consumed": "records-consumed-total",
+    "truncations": "log-truncation-total",
+    "offset_resets": "offset-reset-total",
+}
+
+
+@dataclass(slots=True)
+class ClientMetrics:
+    """All counters start at 0 and only rise."""
+
+    requests: int = 0
+    connections_lost: int = 0
+    metadata_refreshes: int = 0
+    record_sends: int = 0
+    record_errors: int = 0
+    record_retries: int = 0
+    bytes_sent: int = 0
+    batches_split: int = 0
+    epoch_bumps: int = 0
+    buffer_waits: int = 0
+    buffer_exhausted: int = 0
+    fetches: int = 0
+    bytes_consumed: int = 0
+    records_consumed: int = 0
+    truncations: int = 0
+    offset_resets: int = 0
+
+    def snapshot(self) -> dict[str, int]:
+        """All counters by their metric name (``record-send-total`` …)."""
+        return {_NAMES[field.name]: getattr(self, field.name) for field in fields(self)}

@@ -1,0 +1,241 @@
+"""A producer's queue for one partition: order, sequences and retries. Pure: no clock, no IO.
+
+Batches are sent in order, several at a time, and each carries the sequence after the one before
+(KIP-98), so that a broker recognises a duplicate and refuses a gap. What happens:
+
+====================  ==========================================================================
+event                 effect
+====================  ==========================================================================
+``take``              the first pending batch goes in flight, if fewer than ``in_flight_max`` are and
+                      the queue is not *recovering*; without a sequence it gets the next one
+success, duplicate    the batch leaves
+retriable, or lost    the batch returns to its place among the pending; the queue is *recovering*:
+                      nothing is taken until no batch is in flight, so order holds through retries
+gap (out of order,    while an older batch is undecided: as retriable, without counting a failure.
+unknown producer)     Of the oldest batch: the leader does not have what came before and has not this
+                      batch either, nor any after it. The queue *needs a new epoch*; once nothing is
+                      in flight and the producer has a newer identity, the pending batches are numbered
+                      from 0 under it (KIP-360)
+refused for good      the batch fails. Its sequences stay a gap, which the next batch finds, as above
+too large             the batch is split in two, which inherit its sequences, and waits as for retry
+expired               the batch fails; in flight, it stays until its answer, which then only moves
+                      the queue. Whether it was appended is unknown; if not, the next batch finds a gap
+leader changed        what is in flight to the old leader counts as lost; its answers are ignored
+====================  ==========================================================================
+
+A new identity of the producer is taken up by a queue that has no undecided batch, at sequence 0; a queue
+with undecided batches keeps the one they were sent under, since sending them again under another could
+duplicate them. Source: Kafka's ``Sender``, ``RecordAccumulator`` and ``TransactionManager``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator
+
+from tidelog.client.producer_batch import ProducerBatch
+from tidelog.model.errors import ErrorCode
+
+NO_PRODUCER: tuple[int, int] = (-1, -1)
+
+
+class Outcome(enum.Enum):
+    """What an answer's error code means for the batch."""
+
+    SUCCESS = enum.auto()
+    RETRY = enum.auto()
+    GAP = enum.auto()
+    TOO_LARGE = enum.auto()
+    FATAL = enum.auto()
+    SPLIT = enum.auto()
+    """Was too large and now waits as two."""
+
+
+_GAPS = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+
+
+def classify(code: ErrorCode) -> Outcome:
+    """Say what a produce answer's ``code`` means. ``KafkaProducer`` retries what is retriable."""
+    if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        return Outcome.SUCCESS
+    if code in _GAPS:
+        return Outcome.GAP
+    if code is ErrorCode.MESSAGE_TOO_LARGE:
+        return Outcome.TOO_LARGE
+    return Outcome.RETRY if code.retriable else Outcome.FATAL
+
+
+class PartitionQueue:
+    """The state of one partition. ``node`` is where the batches in flight were sent to."""
+
+    __slots__ = (
+        "_order",
+        "in_flight",
+        "in_flight_max",
+        "needs_epoch",
+        "next_sequence",
+        "node",
+        "partition",
+        "pending",
+        "producer",
+        "recovering",
+        "retry_at_ms",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int, in_flight_max: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.in_flight_max = in_flight_max
+        self.pending: deque[ProducerBatch] = deque()
+        """First what was sent before, in order; then what was not; the last may be open."""
+        self.in_flight: list[ProducerBatch] = []
+        self.producer = NO_PRODUCER
+        self.next_sequence = 0
+        self.recovering = False
+        self.needs_epoch = False
+        self.retry_at_ms = -1 << 62
+        self.node = -1
+        self._order = 0
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+    @property
+    def open_batch(self) -> ProducerBatch | None:
+        """The batch that takes records, if there is one."""
+        last = self.pending[-1] if self.pending else None
+        return None if last is None or last.sealed else last
+
+    def undecided(self) -> Iterator[ProducerBatch]:
+        """Batches that were sent and have no final answer, oldest first."""
+        yield from self.in_flight
+        for batch in self.pending:
+            if not batch.attempt:
+                return
+            yield batch
+
+    def may_take(self, now_ms: int, node: int) -> bool:
+        """Whether :meth:`take` would give something to send to ``node``."""
+        return bool(
+            self.pending
+            and len(self.in_flight) < self.in_flight_max
+            and not (self.in_flight and (self.recovering or self.node != node))
+            and now_ms >= self.retry_at_ms
+            and not self.needs_epoch
+        )
+
+    def take(self, now_ms: int, node: int, producer: tuple[int, int] | None) -> ProducerBatch | None:
+        """Put the first pending batch in flight to ``node``; ``None`` if none may go.
+
+        ``producer``: the idempotent producer's current id and epoch, or ``None`` without idempotence.
+        """
+        if self.needs_epoch and producer is not None:
+            self._renumber(producer)
+        if not self.may_take(now_ms, node):
+            return None
+        if not self.in_flight:
+            self.recovering = False
+            self.node = node
+        batch = self.pending.popleft()
+        batch.seal()
+        if producer is not None and batch.sequence < 0:
+            if producer != self.producer and not any(self.undecided()):
+                self.producer = producer
+                self.next_sequence = 0
+            batch.assign(self.producer, self.next_sequence)
+            self.next_sequence = batch.next_sequence
+        if not batch.attempt:
+            batch.order = (self._order,)
+            self._order += 1
+        batch.attempt += 1
+        self.in_flight.append(batch)
+        return batch
+
+    def _renumber(self, producer: tuple[int, int]) -> None:
+        """Start at sequence 0 of a newer identity, once the old one's batches are all back."""
+        if self.in_flight or producer == self.producer:
+            return
+        self.producer = producer
+        self.next_sequence = 0
+        for batch in self.pending:
+            if batch.sequence < 0:
+                break
+            batch.assign(producer, self.next_sequence)
+            self.next_sequence = batch.next_sequence
+        self.needs_epoch = False
+
+    def answer(self, batch: ProducerBatch, attempt: int, outcome: Outcome, retry_at_ms: int) -> Outcome | None:
+        """Take the answer to one attempt; ``None``: it no longer counts.
+
+        Returns the outcome as it applies: ``SUCCESS``, ``FATAL`` and (for one record) ``TOO_LARGE`` ask
+        the caller to tell the user, and to release the batch; ``RETRY``, ``GAP`` and ``SPLIT`` do not.
+        """
+        if batch.attempt != attempt or batch not in self.in_flight:
+            return None
+        if outcome is Outcome.GAP:
+            if batch.sequence < 0:
+                outcome = Outcome.FATAL
+            elif self.in_flight[0] is batch and not self._older_pending(batch):
+                self.needs_epoch = True
+        if outcome is Outcome.TOO_LARGE and batch.count > 1 and not batch.finished:
+            self.in_flight.remove(batch)
+            for half in batch.halves():
+                self._put_back(half, retry_at_ms=-1 << 62)
+            return Outcome.SPLIT
+        self.in_flight.remove(batch)
+        if outcome in (Outcome.RETRY, Outcome.GAP):
+            self.recovering = True
+            if batch.finished:
+                return Outcome.FATAL
+            if outcome is Outcome.RETRY:
+                batch.failures += 1
+            self._put_back(batch, retry_at_ms)
+        return outcome
+
+    def lose(self, retry_at_ms: int) -> list[ProducerBatch]:
+        """Everything in flight is lost: outcome unknown. Returns the batches that are gone for good,
+        because their time had run out before."""
+        gone = []
+        while self.in_flight:
+            batch = self.in_flight.pop()
+            batch.failures += 1
+            if batch.finished:
+                gone.append(batch)
+            else:
+                self._put_back(batch, retry_at_ms)
+        return gone
+
+    def _older_pending(self, batch: ProducerBatch) -> bool:
+        """Whether a batch that waits for its next attempt comes before ``batch``, which is in flight."""
+        first = self.pending[0] if self.pending else None
+        if first is None or not first.attempt:
+            return False
+        return first.order < batch.order
+
+    def _put_back(self, batch: ProducerBatch, retry_at_ms: int) -> None:
+        self.recovering = True
+        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)
+        passed = []
+        while self.pending and self.pending[0].attempt and self.pending[0].order < batch.order:
+            passed.append(self.pending.popleft())
+        self.pending.appendleft(batch)
+        self.pending.extendleft(reversed(passed))
+
+    def expire(self, created_before_ms: int) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
+        """Find batches made before then: those to fail and forget, and those to fail that stay in flight."""
+        late_in_flight = [b for b in self.in_flight if b.created_ms < created_before_ms and not b.finished]
+        late = []
+        while self.pending and self.pending[0].created_ms < created_before_ms:
+            late.append(self.pending.popleft())
+        return late, late_in_flight
+
+    def drain_all(self) -> list[ProducerBatch]:
+        """Forget everything, for a producer that closes; returns what was there."""
+        every = [*self.in_flight, *self.pending]
+        self.in_flight.clear()
+        self.pending.clear()
+        return every

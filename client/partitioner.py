@@ -1,0 +1,78 @@
+"""Which partition a record goes to.
+
+With a key: Java's murmur2 of the key's bytes, so that every Kafka client agrees. Without: one partition
+until a batch's worth of bytes has gone there, then another (KIP-480), chosen at random with a weight
+that favours short queues (KIP-794). The choice among partitions is pure: randomness is handed in.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, Protocol
+
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_MASK: Final = 0xFFFF_FFFF
+KEYS_REMEMBERED_MAX: Final = 65_536
+"""Hashes kept per :class:`KeyPartitioner`; when full, all are forgotten."""
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit hash, unsigned. Source: ``org.apache.kafka.common.utils.Utils.murmur2``."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = h * _M & _MASK ^ k
+    if length > whole:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """Source: ``BuiltInPartitioner.partitionForKey``."""
+    return (murmur2(key) & 0x7FFF_FFFF) % partition_count
+
+
+class Partitioner(Protocol):
+    """A user's own choice; called in the thread that sends, with serialized key and value."""
+
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int | None:
+        """Return one of ``partitions``, or ``None`` to leave the choice to the built-in one."""
+
+
+class KeyPartitioner:
+    """:func:`partition_for_key` with a memory of the keys seen last: hashing in Python costs microseconds."""
+
+    __slots__ = ("_hashes",)
+
+    def __init__(self) -> None:
+        self._hashes: dict[bytes, int] = {}
+
+    def partition(self, key: bytes, partition_count: int) -> int:
+        found = self._hashes.get(key)
+        if found is None:
+            if len(self._hashes) >= KEYS_REMEMBERED_MAX:
+                self._hashes.clear()
+            found = self._hashes[key] = murmur2(key) & 0x7FFF_FFFF
+        return found % partition_count
+
+
+def choose_sticky(partitions: Sequence[int], queued: Sequence[int] | None, rng: random.Random) -> int:
+    """Choose the next sticky partition among ``partitions`` (not empty).
+
+    ``queued`` is the number of batches that wait for each; a partition's chance is proportional to
+    (longest queue + 1 - its own queue). ``None``: all alike. Source: ``BuiltInPartitioner.nextPartition``
+    and ``updatePartitionLoadStats``.
+    """
+    if queued is None or len(partitions) == 1 or len(set(queued)) == 1:
+        return partitions[rng.randrange(len(partitions))]
+    top = max(queued) + 1
+    table = list(accumulate(top - length for length in queued))
+    return partitions[bisect_right(table, rng.randrange(table[-1]))]

@@ -1,0 +1,246 @@
+"""A consumer's state per partition: position, what is buffered ahead of it, what it waits for. Pure.
+
+====================  ===========================================================================
+state                 what happens
+====================  ===========================================================================
+without a position    an offset is looked up by the reset policy (or the timestamp asked for)
+to be validated       the leader is of a newer epoch than the position: does its log still hold the
+                      records read before (KIP-320)? It is asked where their epoch ends
+fetching              fetches go out from ``fetch_offset`` on, one at a time per partition
+failed                the next poll raises the error; ``seek`` leaves the state
+====================  ===========================================================================
+
+``position`` is the offset of the next record to hand out, ``fetch_offset`` that of the next to fetch;
+between them lies what is buffered. ``generation`` rises with each seek, and an answer to a request of an
+older generation is dropped. Source: Kafka's ``SubscriptionState`` and ``OffsetsForLeaderEpochUtils``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.client.consumer_config import OffsetReset
+from tidelog.client.errors import (
+    IllegalStateError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
+from tidelog.client.record import ConsumerBatch, ConsumerRecord
+from tidelog.model.ids import Offset, TopicPartition
+from tidelog.proto.records import Batch
+
+UNKNOWN: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class PartitionState:
+    """One assigned partition."""
+
+    at: TopicPartition
+    position: int = UNKNOWN
+    position_epoch: int = UNKNOWN
+    """Leader epoch of the last record before ``position``; -1 unknown."""
+    fetch_offset: int = UNKNOWN
+    fetch_epoch: int = UNKNOWN
+    validated_epoch: int = UNKNOWN
+    """Leader epoch against which the position was last found right."""
+    reset: OffsetReset | None = None
+    """How to find a position, while there is none."""
+    buffered: deque[Batch] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    leftover: list[ConsumerRecord] = field(default_factory=list)
+    """Records of a batch that was unpacked and did not fit into a poll; in reverse order."""
+    leftover_end: int = UNKNOWN
+    """Offset after the batch that ``leftover`` is of."""
+    paused: bool = False
+    asking: bool = False
+    """A request about this partition is under way."""
+    hold: bool = False
+    """Fetch nothing ahead until the buffer is empty."""
+    retry_at_ms: int = -1 << 62
+    failures: int = 0
+    generation: int = 0
+    high_watermark: int = UNKNOWN
+    last_stable_offset: int = UNKNOWN
+    log_start_offset: int = UNKNOWN
+    error: Exception | None = None
+
+    def seek(self, offset: int, epoch: int = UNKNOWN) -> None:
+        """Go to ``offset``; the record before it is of leader epoch ``epoch``, if that is known."""
+        self.drop_buffer()
+        self.generation += 1
+        self.position = self.fetch_offset = offset
+        self.position_epoch = self.fetch_epoch = epoch
+        self.validated_epoch = UNKNOWN
+        self.reset = None
+        self.error = None
+        self.hold = False
+        self.asking = False
+        self.failures = 0
+        self.retry_at_ms = -1 << 62
+
+    def ask_reset(self, reset: OffsetReset) -> None:
+        """Forget the position; find one as ``reset`` says."""
+        self.seek(UNKNOWN)
+        self.reset = reset
+
+    def drop_buffer(self) -> None:
+        """Forget what was fetched ahead, and fetch from the position again."""
+        self.buffered.clear()
+        self.buffered_bytes = 0
+        self.leftover.clear()
+        self.fetch_offset = self.position
+        self.fetch_epoch = self.position_epoch
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self.leftover or self.buffered)
+
+    @property
+    def lag(self) -> int | None:
+        """Records between position and high watermark as of the last fetch; ``None`` before one."""
+        if self.position == UNKNOWN or self.high_watermark == UNKNOWN:
+            return None
+        return max(0, self.high_watermark - self.position)
+
+    def needs_validation(self, leader_epoch: int) -> bool:
+        return (
+            self.position != UNKNOWN and self.fetch_epoch != UNKNOWN and UNKNOWN < self.validated_epoch < leader_epoch
+        )
+
+    def may_fetch(self, now_ms: int, bytes_ahead_max: int) -> bool:
+        return (
+            self.position != UNKNOWN
+            and not self.paused
+            and not self.asking
+            and self.error is None
+            and now_ms >= self.retry_at_ms
+            and self.buffered_bytes < bytes_ahead_max
+            and not (self.hold and self.has_data)
+        )
+
+    def take_fetched(self, batches: Iterable[Batch]) -> int:
+        """Buffer what a fetch from ``fetch_offset`` brought; returns its bytes."""
+        total = 0
+        for batch in batches:
+            if batch.next_offset <= self.fetch_offset:
+                continue
+            self.fetch_offset = batch.next_offset
+            self.fetch_epoch = batch.leader_epoch
+            self.buffered.append(batch)
+            total += batch.size
+        self.buffered_bytes += total
+        return total
+
+    def next_batch(self) -> ConsumerBatch | None:
+        """Take the next batch with records off the buffer and move the position behind it."""
+        while self.buffered:
+            batch = self.buffered.popleft()
+            self.buffered_bytes -= batch.size
+            start = self.position
+            self.position = batch.next_offset
+            self.position_epoch = batch.leader_epoch
+            if batch.record_count and not batch.is_control:
+                return ConsumerBatch(self.at.topic, self.at.partition, batch, start)
+        return None
+
+    def out_of_range(self, policy: OffsetReset) -> None:
+        """The leader's log does not hold ``fetch_offset``."""
+        if self.has_data:
+            self.hold = True
+        elif policy.kind == "none":
+            self.error = OffsetOutOfRangeError(
+                f"{self.at}: expected a position within the log, found {self.position}, and auto_offset_reset is none",
+                {self.at: Offset(self.position)},
+            )
+        else:
+            self.ask_reset(policy)
+
+    def without_position(self, policy: OffsetReset) -> None:
+        """Start: nobody has said where."""
+        if policy.kind == "none":
+            self.error = NoOffsetForPartitionError(
+                f"{self.at}: has no position, and auto_offset_reset is none: seek first", {self.at: Offset(UNKNOWN)}
+            )
+        else:
+            self.ask_reset(policy)
+
+    def diverged(self, end_epoch: int, end_offset: int, policy: OffsetReset) -> bool:
+        """The leader's log departs from what was read at ``end_offset`` (the end of ``end_epoch``).
+
+        What was fetched ahead is dropped. Returns whether records that were handed out are gone: then
+        the position goes to the first offset known to differ, or (policy none) the next poll raises
+        ``LogTruncationError``. Source: ``SubscriptionState.maybeCompleteValidation``.
+        """
+        if end_offset == UNKNOWN or end_offset < self.position:
+            found = end_offset if end_offset != UNKNOWN else max(0, self.log_start_offset)
+            if policy.kind == "none":
+                position = self.position
+                self.drop_buffer()
+                self.error = LogTruncationError(
+                    f"{self.at}: the log was cut at offset {found}, below the position {position}",
+                    {self.at: Offset(position)},
+                    {self.at: Offset(found)},
+                )
+            else:
+                self.seek(found, end_epoch)
+            return True
+        self.drop_buffer()
+        return False
+
+
+class Assignment:
+    """The partitions of one consumer, in the order in which poll visits them."""
+
+    def __init__(self, policy: OffsetReset) -> None:
+        self.policy = policy
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self._turn: deque[PartitionState] = deque()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the assignment; a partition that stays keeps its position and buffer."""
+        wanted = dict.fromkeys(TopicPartition(*p) for p in partitions)
+        for at in wanted:
+            if at.partition < 0 or not at.topic:
+                raise ValueError(f"expected a topic's name and a partition from 0 on, found {at!r}")
+        for gone in [at for at in self.partitions if at not in wanted]:
+            self.partitions.pop(gone).generation += 1
+        for at in wanted:
+            if at not in self.partitions:
+                state = self.partitions[at] = PartitionState(at)
+                state.without_position(self.policy)
+        self._turn = deque(self.partitions[at] for at in wanted)
+
+    def state(self, at: TopicPartition) -> PartitionState:
+        """Raises ``IllegalStateError`` for a partition that is not assigned."""
+        found = self.partitions.get(at)
+        if found is None:
+            raise IllegalStateError(f"{TopicPartition(*at)} is not assigned to this consumer")
+        return found
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(state.buffered_bytes for state in self._turn)
+
+    def raise_error(self) -> None:
+        """Raise the error of a partition that has failed; it stays until a seek."""
+        for state in self._turn:
+            if state.error is not None and not state.has_data:
+                raise state.error
+
+    def next_with_data(self) -> PartitionState | None:
+        """The next partition, in turn, that has something for poll."""
+        for _ in range(len(self._turn)):
+            state = self._turn[0]
+            if state.has_data and not state.paused:
+                return state
+            self._turn.rotate(-1)
+        return None
+
+    def pass_turn(self) -> None:
+        """Let the next partition have its turn."""
+        self._turn.rotate(-1)

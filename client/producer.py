@@ -1,0 +1,230 @@
+"""The producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from tidelog.client.delivery import BulkFuture, Callback, DeliveryFuture, RecordMetadata
+from tidelog.client.errors import IllegalStateError
+from tidelog.client.metadata import PartitionView
+from tidelog.client.producer_batch import Headers
+from tidelog.client.producer_config import ProducerConfig, ProducerSettings
+from tidelog.client.producer_core import Prepared, ProducerCore, append_plain
+from tidelog.client.settings import parse_bootstrap
+from tidelog.model.clock import Clock, SystemClock
+from tidelog.proto.network import Network
+
+P = TypeVar("P", bound="AsyncProducer")
+
+
+class AsyncProducer:
+    """Sends records to topics; ``tidelog.aio.Producer``.
+
+    Use it on one event loop, as ``async with Producer("localhost:9092") as producer:``, or call
+    :meth:`start` and :meth:`close`. Settings are keyword arguments (:class:`ProducerSettings`); a wrong
+    one raises ``ConfigError``. Idempotent and acks=all unless told otherwise: a record is written once
+    and in order per partition, whatever is retried.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        _network: Network | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        config = ProducerConfig.of(settings)
+        clock = _clock or SystemClock()
+        self._now_ms = clock.now_ms
+        self._max_block_ms = config.max_block_ms
+        self._core = ProducerCore(
+            parse_bootstrap(bootstrap_servers),
+            config,
+            _network or default_network(),
+            clock,
+            _rng or random.Random(),
+            on_room=self._on_room,
+            on_wake=self._on_wake,
+        )
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._started = False
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin; returns at once, the connection is made in the background."""
+        if not self._started:
+            self._started = True
+            self._core.start()
+
+    async def __aenter__(self: P) -> P:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send what waits, and wait until everything sent so far has its outcome (which may be an error).
+
+        ``timeout`` in seconds; raises ``RequestTimedOutError`` when it is over.
+        """
+        await self._core.flush(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then stop. ``timeout`` in seconds bounds the flush (without one, ``delivery_timeout_ms``
+        does); what is not delivered by then fails with ``ClientClosedError``. May be called twice."""
+        if not self._core.closed:
+            self._core.begin_close()
+            self._on_room()
+            await self._core.close(timeout)
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Callback | None = None,
+    ) -> DeliveryFuture:
+        """Queue one record and return its future, which may be awaited for a :class:`RecordMetadata`.
+
+        Without a ``partition`` the key's hash chooses one; without a key, a sticky partition does.
+        ``on_delivery(metadata, error)`` is called on the event loop; what it raises is logged.
+
+        Waits only for the topic's metadata and for room in ``buffer_memory``, both within
+        ``max_block_ms``: then ``BufferExhaustedError`` or what kept the metadata away. A record over
+        ``max_request_size`` raises ``RecordTooLargeError`` at once.
+        """
+        if (
+            key is None
+            and value.__class__ is bytes
+            and headers is None
+            and partition is None
+            and timestamp_ms is None
+            and on_delivery is None
+        ):
+            queues = self._core.plain_topics.get(topic)
+            if queues is not None and not self._core.closed:
+                future = append_plain(queues, value, self._core.lock, self._now_ms)
+                if future is not None:
+                    return future
+        record = self._core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        self._check_started()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._max_block_ms / 1_000
+        await self._need_topic(record.topic)
+        while (future := self._core.append(record)) is None:
+            await self._room(deadline, _size(record))
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """:meth:`send` one record and wait until it is delivered."""
+        sent = await self.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        return await sent
+
+    async def send_many(
+        self, topic: str, values: Sequence[Any], *, keys: Sequence[Any] | None = None, partition: int | None = None
+    ) -> BulkFuture:
+        """Queue many records at once, the fastest way; return one future for all of them.
+
+        Records go in batches of ``bulk_batch_size``: to ``partition``, or by their keys, or (neither)
+        each batch to a partition of its own. Order holds within a partition. Waits for room as
+        :meth:`send` does, per batch: an error then says how many records were queued before.
+        """
+        self._check_started()
+        await self._need_topic(topic)
+        delivery, chunks = self._core.plan_bulk(topic, values, keys, partition)
+        loop = asyncio.get_running_loop()
+        for at, chunk in enumerate(chunks):
+            deadline = loop.time() + self._max_block_ms / 1_000
+            while not self._core.append_chunk(delivery, chunk):
+                try:
+                    await self._room(deadline, chunk.size)
+                except Exception as error:
+                    self._core.abandon_bulk(delivery, chunks, at, error)
+                    raise
+        return BulkFuture(delivery, len(values))
+
+    # --- asking -------------------------------------------------------------------------------------
+
+    async def partitions_for(self, topic: str) -> list[PartitionView]:
+        """The topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
+        self._check_started()
+        view = await self._core.cluster.topic(topic, self._max_block_ms)
+        return list(view.partitions)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters by Kafka's metric names."""
+        return self._core.metrics.snapshot()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    async def _need_topic(self, topic: str) -> None:
+        if not self._core.has_topic(topic):
+            await self._core.cluster.topic(topic, self._max_block_ms)
+
+    async def _room(self, deadline: float, size: int) -> None:
+        """Wait until some buffer memory is free. Raises ``BufferExhaustedError`` at the deadline."""
+        core = self._core
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        core.sender.waiting_for_room += 1
+        core.metrics.buffer_waits += 1
+        self._on_wake()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            raise core.exhausted(size) from None
+        finally:
+            core.sender.waiting_for_room -= 1
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _on_room(self) -> None:
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_wake(self) -> None:
+        self._core.sender.wake()
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise IllegalStateError("start() it first, or use it as 'async with Producer(...) as producer'")
+
+
+def default_network() -> Network:
+    """The real one. Imported when needed: gRPC takes a while to load."""
+    from tidelog.proto.grpc_transport import GrpcNetwork
+
+    return GrpcNetwork()
+
+
+def _size(record: Prepared) -> int:
+    return len(record.key or b"") + len(record.value or b"")

@@ -1,0 +1,160 @@
+"""The producer's settings: Kafka's names and defaults (``ProducerConfig``), plus a few of our own, marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from tidelog.client import settings
+from tidelog.model.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigError, boolean, integer, long, text
+from tidelog.proto.compression import Compression
+
+if TYPE_CHECKING:
+    from tidelog.client.interceptors import ProducerInterceptor
+    from tidelog.client.partitioner import Partitioner
+    from tidelog.client.serializers import Serializer
+
+_ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
+
+
+class ProducerSettings(TypedDict, total=False):
+    """The keyword arguments of a producer."""
+
+    client_id: str
+    acks: str | int
+    enable_idempotence: bool
+    batch_size: int
+    linger_ms: int
+    bulk_batch_size: int
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    max_in_flight_requests_per_connection: int
+    retries: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+    compression_type: str
+    metadata_max_age_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    partitioner_class: Partitioner | Callable[[], Partitioner] | None
+    partitioner_ignore_keys: bool
+    partitioner_adaptive_partitioning_enable: bool
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    interceptor_classes: Sequence[ProducerInterceptor | Callable[[], ProducerInterceptor]]
+
+
+@dataclass(frozen=True)
+class ProducerConfig:
+    """A producer's settings, checked. Made by :meth:`of`."""
+
+    client_id: str = text("", "Names this client in a broker's logs.")
+    acks: str = text(
+        "all",
+        "Who must have a record before it is acknowledged: all in-sync replicas, the leader (1), nobody (0).",
+        choices=("all", "-1", "0", "1"),
+    )
+    enable_idempotence: bool = boolean(
+        True, "Retries never duplicate or reorder records. Needs acks=all and at most 5 requests in flight."
+    )
+    batch_size: int = integer(
+        16_384, "Bytes at which a batch is full. A larger record makes a batch of its own.", at_least=0, at_most=1 << 30
+    )
+    linger_ms: int = long(
+        5, "Longest time a batch that is not full waits for more records.", at_least=0, at_most=INT_MAX
+    )
+    bulk_batch_size: int = integer(
+        262_144,
+        "Bytes at which a batch of send_many is full, if over batch_size. (Not in Kafka.)",
+        at_least=1,
+        at_most=1 << 30,
+    )
+    buffer_memory: int = long(
+        33_554_432,
+        "Bytes of records that wait for acknowledgement; beyond it send() blocks.",
+        at_least=0,
+        at_most=LONG_MAX,
+    )
+    max_block_ms: int = long(
+        60_000, "Longest time that send() waits for room or for metadata.", at_least=0, at_most=INT_MAX
+    )
+    max_request_size: int = integer(
+        1_048_576, "Bytes of one record, and of the batches in one request, at most.", at_least=0, at_most=64 << 20
+    )
+    max_in_flight_requests_per_connection: int = integer(
+        5, "Requests without an answer per broker.", at_least=1, at_most=100
+    )
+    retries: int = integer(INT_MAX, "Retries of a batch; delivery_timeout_ms ends them earlier.", at_least=0)
+    retry_backoff_ms: int = long(100, "Wait before the first retry; doubles with each.", at_least=0, at_most=INT_MAX)
+    retry_backoff_max_ms: int = long(1_000, "Longest wait before a retry.", at_least=0, at_most=INT_MAX)
+    request_timeout_ms: int = integer(30_000, "Longest wait for the answer to one request.", at_least=1)
+    delivery_timeout_ms: int = integer(120_000, "Longest time from send() to success or failure.", at_least=1)
+    compression_type: str = text("none", "Codec of batches.", choices=tuple(kind.kafka_name for kind in Compression))
+    metadata_max_age_ms: int = long(300_000, "Age at which metadata is fetched anew.", at_least=0, at_most=INT_MAX)
+    reconnect_backoff_ms: int = long(
+        50,
+        "Wait before a broker that could not be reached is tried again; doubles with each failure.",
+        at_least=0,
+        at_most=INT_MAX,
+    )
+    reconnect_backoff_max_ms: int = long(1_000, "Longest such wait.", at_least=0, at_most=INT_MAX)
+    partitioner_ignore_keys: bool = boolean(False, "Spread keyed records like those without a key.")
+    partitioner_adaptive_partitioning_enable: bool = boolean(
+        True, "Give partitions with shorter queues more of the records without a key."
+    )
+    partitioner_class: Partitioner | Callable[[], Partitioner] | None = None
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+    interceptor_classes: Sequence[ProducerInterceptor | Callable[[], ProducerInterceptor]] = field(default=())
+
+    @classmethod
+    def of(cls, values: ProducerSettings | dict[str, Any]) -> ProducerConfig:
+        """Check ``values``. Raises :class:`ConfigError` that names the setting, what was expected and found."""
+        given: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
+        if isinstance(given.get("acks"), int) and not isinstance(given["acks"], bool):
+            given["acks"] = str(given["acks"])
+        config = settings.build(cls, PRODUCER_DEFINITION, given)
+        least = config.linger_ms + config.request_timeout_ms
+        if config.delivery_timeout_ms < least:
+            if "delivery_timeout_ms" in given:
+                raise ConfigError(
+                    f"delivery_timeout_ms: expected at least linger_ms + request_timeout_ms = {least}, "
+                    f"found {config.delivery_timeout_ms}"
+                )
+            config = settings.build(cls, PRODUCER_DEFINITION, {**given, "delivery_timeout_ms": least})
+        if config.enable_idempotence:
+            reason = _against_idempotence(config)
+            if reason and "enable_idempotence" in given:
+                raise ConfigError(f"enable_idempotence: expected {reason}")
+            if reason:
+                config = settings.build(cls, PRODUCER_DEFINITION, {**given, "enable_idempotence": False})
+        return config
+
+    @property
+    def acks_number(self) -> int:
+        """-1, 0 or 1, as on the wire."""
+        return _ACKS[self.acks]
+
+    @property
+    def compression(self) -> Compression:
+        return Compression.from_name(self.compression_type)
+
+
+def _against_idempotence(config: ProducerConfig) -> str:
+    """Say what an idempotent producer would need instead; empty if all is well. Kafka's rules."""
+    if config.acks_number != -1:
+        return f"acks=all with it, found acks={config.acks}"
+    if config.max_in_flight_requests_per_connection > 5:
+        found = config.max_in_flight_requests_per_connection
+        return f"max_in_flight_requests_per_connection of at most 5 with it, found {found}"
+    if config.retries == 0:
+        return "retries over 0 with it, found 0"
+    return ""
+
+
+PRODUCER_DEFINITION: Final = ConfigDef(ProducerConfig)
+"""Every setting that is a plain value, with its type, default, bounds and meaning."""

@@ -1,0 +1,452 @@
+"""What the asyncio and the blocking producer share: preparing records, appending them, the parts' life.
+
+The methods here never wait. A caller that is told "no room" waits in its own way and tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.client.accumulator import Accumulator, TopicQueues
+from tidelog.client.cluster import Cluster
+from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata, Timestamps
+from tidelog.client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    IllegalStateError,
+    InvalidTopicError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    SerializationError,
+)
+from tidelog.client.interceptors import ProducerInterceptor, ProducerRecord, made
+from tidelog.client.metrics import ClientMetrics
+from tidelog.client.partitioner import KeyPartitioner, Partitioner
+from tidelog.client.producer_batch import (
+    BATCH_OVERHEAD,
+    RECORD_OVERHEAD,
+    RECORD_OVERHEAD_MAX,
+    Headers,
+    ProducerBatch,
+    headers_size,
+)
+from tidelog.client.producer_config import ProducerConfig
+from tidelog.client.sender import Sender
+from tidelog.client.serializers import serialize
+from tidelog.model.clock import Clock
+from tidelog.proto.network import Address, Network
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A record ready to be appended."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    partition: int | None
+    timestamp: int
+    callback: Callback | None
+
+
+@dataclass(slots=True)
+class BulkChunk:
+    """One batch-to-be of a ``send_many``."""
+
+    partition: int | None
+    first: int
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    size: int
+
+
+class ProducerCore:
+    """Made on any thread; :meth:`start` and :meth:`close` run on the loop."""
+
+    def __init__(
+        self,
+        bootstrap: tuple[Address, ...],
+        config: ProducerConfig,
+        network: Network,
+        clock: Clock,
+        rng: random.Random,
+        on_room: Callable[[], None],
+        on_wake: Callable[[], None],
+    ) -> None:
+        self.config: Final = config
+        self.clock: Final = clock
+        self.metrics: Final = ClientMetrics()
+        self.lock: Final = threading.Lock()
+        self.accumulator: Final = Accumulator(config, rng)
+        self.cluster: Final = Cluster(
+            bootstrap, config, network, clock, rng, self.metrics, allow_auto_topic_creation=True
+        )
+        self.sender: Final = Sender(config, self.accumulator, self.lock, self.cluster, on_room)
+        self.keys: Final = KeyPartitioner()
+        self.custom: Final[Partitioner | None] = made(config.partitioner_class)
+        self.interceptors: Final[list[ProducerInterceptor]] = [made(i) for i in config.interceptor_classes]
+        self.closed = False
+        self._on_wake = on_wake
+        self._plain: Final = not (self.interceptors or self.custom or config.value_serializer)
+        self.plain_topics: dict[str, TopicQueues] = self.accumulator.topics if self._plain else {}
+        """Topics whose records without a key may take the shortest path; empty where users' hooks must see them."""
+
+    def start(self) -> None:
+        self.cluster.start()
+        self.sender.start()
+
+    def begin_close(self) -> None:
+        """Take no more records, from any thread."""
+        with self.lock:
+            self.closed = True
+            self.plain_topics = {}
+
+    async def close(self, timeout: float | None) -> None:
+        """Flush within ``timeout`` seconds, then stop; what is not delivered fails."""
+        try:
+            await self.flush(timeout)
+        except RequestTimedOutError:
+            pass
+        finally:
+            self.accumulator.closed = True
+            await self.sender.close()
+            self.sender.fail_all(
+                lambda b: ClientClosedError(
+                    f"{b.topic}-{b.partition}: the producer was closed before {b.count} records were acknowledged"
+                )
+            )
+            await self.cluster.close()
+
+    async def flush(self, timeout: float | None) -> None:
+        """Send what waits without lingering; wait for the outcome of everything sent so far."""
+        self.accumulator.flushing += 1
+        self.sender.wake()
+        try:
+            async with asyncio.timeout(timeout):
+                for delivery in self.undelivered():
+                    await delivery.wait_async()
+        except TimeoutError:
+            raise RequestTimedOutError(f"not everything was acknowledged within {timeout} s") from None
+        finally:
+            self.accumulator.flushing -= 1
+
+    # --- one record -----------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: Callback | None,
+    ) -> Prepared:
+        """Run interceptors and serializers, and check what came out.
+
+        Raises ``ClientClosedError``, ``SerializationError``, ``InvalidTopicError``,
+        ``RecordTooLargeError``, ``ValueError``.
+        """
+        if self.closed:
+            raise ClientClosedError("this producer is closed")
+        if self.interceptors:
+            record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
+            for interceptor in self.interceptors:
+                try:
+                    record = interceptor.on_send(record)
+                except Exception:
+                    log.exception("a producer interceptor raised")
+            topic, value, key, headers = record.topic, record.value, record.key, record.headers
+            partition, timestamp_ms = record.partition, record.timestamp
+            on_delivery = self._acknowledging(on_delivery)
+        if not topic:
+            raise InvalidTopicError("expected a topic's name, found nothing")
+        raw_key = serialize(self.config.key_serializer, topic, key, "key")
+        raw_value = serialize(self.config.value_serializer, topic, value, "value")
+        if headers:
+            _check_headers(headers)
+        if partition is not None and partition < 0:
+            raise ValueError(f"partition: expected 0 or more, found {partition}")
+        if timestamp_ms is not None and timestamp_ms < 0:
+            raise ValueError(f"timestamp_ms: expected 0 or more, found {timestamp_ms}")
+        size = BATCH_OVERHEAD + RECORD_OVERHEAD_MAX + len(raw_key or b"") + len(raw_value or b"")
+        if headers:
+            size += headers_size(headers)
+        self._check_size(size)
+        timestamp = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
+        return Prepared(topic, raw_key, raw_value, headers or None, partition, timestamp, on_delivery)
+
+    def append(self, record: Prepared) -> DeliveryFuture | None:
+        """Append to the right open batch; ``None``: no room. The topic's metadata must be there."""
+        with self.lock:
+            if self.closed:
+                raise ClientClosedError("this producer is closed")
+            topic = self._topic(record.topic)
+            partition = record.partition
+            if partition is None:
+                partition = self._partition(topic, record)
+            elif partition >= topic.partition_count:
+                raise ValueError(
+                    f"partition: expected 0 to {topic.partition_count - 1} of topic {topic.name}, found {partition}"
+                )
+            sealed_before = topic.open_sticky
+            batch = self.accumulator.append(
+                topic, partition, record.key, record.value, record.headers, record.timestamp, self.clock.monotonic_ms()
+            )
+            if batch is None:
+                return None
+            index = batch.count - 1
+            if record.callback is not None:
+                batch.delivery.call_back(index, record.callback)
+            wake = index == 0 or batch.room <= RECORD_OVERHEAD or topic.open_sticky is not sealed_before
+        if wake:
+            self._on_wake()
+        return DeliveryFuture((batch.delivery, index))
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether :meth:`append` can take records of it."""
+        return topic in self.accumulator.topics or topic in self.cluster.cache.topics
+
+    def _topic(self, name: str) -> TopicQueues:
+        view = self.cluster.cache.topics.get(name)
+        found = self.accumulator.topics.get(name)
+        if view is None:
+            assert found is not None, "append needs metadata"
+            return found
+        return self.accumulator.topic(name, len(view.partitions))
+
+    def _partition(self, topic: TopicQueues, record: Prepared) -> int:
+        if self.custom is not None:
+            chosen = self.custom.partition(topic.name, record.key, record.value, range(topic.partition_count))
+            if chosen is not None:
+                if not 0 <= chosen < topic.partition_count:
+                    raise ValueError(
+                        f"the partitioner chose {chosen}; expected 0 to {topic.partition_count - 1} of {topic.name}"
+                    )
+                return chosen
+        if record.key is not None and not self.config.partitioner_ignore_keys:
+            return self.keys.partition(record.key, topic.partition_count)
+        return self._sticky(topic)
+
+    def _sticky(self, topic: TopicQueues) -> int:
+        return self.accumulator.sticky_partition(topic, lambda: self.cluster.cache.with_leader(topic.name))
+
+    # --- many records -----------------------------------------------------------------------------------
+
+    def plan_bulk(
+        self, topic_name: str, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
+    ) -> tuple[Delivery, list[BulkChunk]]:
+        """Cut a ``send_many`` into batches. The topic's metadata must be there.
+
+        Raises as :meth:`prepare`, before anything is taken.
+        """
+        if self.closed:
+            raise ClientClosedError("this producer is closed")
+        if self.interceptors:
+            raise IllegalStateError("send_many bypasses interceptors; this producer has some: use send()")
+        raw_values = self._raw(self.config.value_serializer, topic_name, values, "value")
+        raw_keys = None if keys is None else self._raw(self.config.key_serializer, topic_name, keys, "key")
+        if raw_keys is not None and len(raw_keys) != len(raw_values):
+            raise ValueError(f"expected as many keys as values, found {len(raw_keys)} and {len(raw_values)}")
+        with self.lock:
+            count = self._topic(topic_name).partition_count
+        if partition is not None and not 0 <= partition < count:
+            raise ValueError(f"partition: expected 0 to {count - 1} of topic {topic_name}, found {partition}")
+        delivery = Delivery(topic_name, Timestamps([0], [self.clock.now_ms()]))
+        delivery.expect(len(raw_values))
+        chunks: list[BulkChunk] = []
+        if raw_keys is None or partition is not None or self.config.partitioner_ignore_keys:
+            self._cut(partition, raw_values, raw_keys, 0, chunks)
+        else:
+            groups: dict[int, list[int]] = {}
+            choose = self.keys.partition
+            for index, key in enumerate(raw_keys):
+                chosen = -1 if key is None else choose(key, count)
+                groups.setdefault(chosen, []).append(index)
+            first = 0
+            for chosen, indices in groups.items():
+                self._cut(
+                    None if chosen < 0 else chosen,
+                    [raw_values[i] for i in indices],
+                    [raw_keys[i] for i in indices],
+                    first,
+                    chunks,
+                )
+                first += len(indices)
+        return delivery, chunks
+
+    def _raw(self, serializer: Any, topic: str, items: Sequence[Any], what: str) -> Sequence[bytes | None]:
+        if serializer is None and set(map(type, items)) <= {bytes, type(None)}:
+            return items
+        return [serialize(serializer, topic, item, what) for item in items]
+
+    def _cut(
+        self,
+        partition: int | None,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        first: int,
+        chunks: list[BulkChunk],
+    ) -> None:
+        """Cut records of one partition (or of any) into chunks of the bulk batch size."""
+        config = self.config
+        target = min(max(config.bulk_batch_size, config.batch_size), config.max_request_size, config.buffer_memory)
+        sizes = [RECORD_OVERHEAD + len(value or b"") for value in values]
+        if keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        if not sizes:
+            return
+        largest = max(sizes)
+        self._check_size(largest - RECORD_OVERHEAD + RECORD_OVERHEAD_MAX + BATCH_OVERHEAD)
+        start = 0
+        if min(sizes) == largest:
+            step = max(1, (target - BATCH_OVERHEAD) // largest)
+            cuts = [*range(step, len(sizes), step), len(sizes)]
+        else:
+            cuts, total = [], BATCH_OVERHEAD
+            for at, size in enumerate(sizes):
+                if total + size > target and at:
+                    cuts.append(at)
+                    total = BATCH_OVERHEAD
+                total += size
+            cuts.append(len(sizes))
+        for stop in cuts:
+            chunk_keys = None if keys is None else list(keys[start:stop])
+            size = BATCH_OVERHEAD + sum(sizes[start:stop])
+            chunks.append(BulkChunk(partition, first + start, chunk_keys, list(values[start:stop]), size))
+            start = stop
+
+    def append_chunk(self, delivery: Delivery, chunk: BulkChunk) -> bool:
+        """Append one chunk; false: no room."""
+        with self.lock:
+            if self.closed:
+                raise ClientClosedError("this producer is closed")
+            topic = self._topic(delivery.topic)
+            partition = chunk.partition
+            if partition is None:
+                topic.sticky = -1
+                partition = self._sticky(topic)
+                topic.sticky = -1
+            taken = self.accumulator.append_bulk(
+                topic,
+                partition,
+                delivery,
+                chunk.first,
+                chunk.keys,
+                chunk.values,
+                chunk.size,
+                delivery.timestamps.times[0],
+                self.clock.monotonic_ms(),
+            )
+        if taken:
+            self._on_wake()
+        return taken
+
+    def abandon_bulk(self, delivery: Delivery, chunks: Sequence[BulkChunk], at: int, error: Exception) -> None:
+        """Fail the chunks from ``at`` on, which found no room; ``error`` gets a note of what was queued."""
+        for left in chunks[at:]:
+            delivery.fail(left.first, len(left.values), error)
+        queued, left_out = (sum(len(c.values) for c in part) for part in (chunks[:at], chunks[at:]))
+        error.add_note(f"{queued} of {queued + left_out} records were queued before")
+
+    # --- waiting, flushing ------------------------------------------------------------------------------
+
+    def exhausted(self, size: int) -> BufferExhaustedError:
+        """The error of a caller that waited for room in vain."""
+        self.metrics.buffer_exhausted += 1
+        return BufferExhaustedError(
+            f"expected room for {size} bytes in buffer_memory = {self.config.buffer_memory} within "
+            f"max_block_ms = {self.config.max_block_ms}, found {self.accumulator.memory_free} bytes free"
+        )
+
+    def undelivered(self) -> list[Delivery]:
+        """The deliveries that are not done now."""
+        with self.lock:
+            found: dict[Delivery, None] = {}
+            for queue in self.accumulator.queues():
+                for batch in (*queue.in_flight, *queue.pending):
+                    found[batch.delivery] = None
+        return [delivery for delivery in found if not delivery.done]
+
+    def _check_size(self, size: int) -> None:
+        limit = self.config.max_request_size
+        if size > limit:
+            raise RecordTooLargeError(
+                f"expected a record of at most max_request_size = {limit} bytes with its batch header, found {size}"
+            )
+        if size > self.config.buffer_memory:
+            raise RecordTooLargeError(
+                f"expected a record of at most buffer_memory = {self.config.buffer_memory} bytes, found {size}"
+            )
+
+    def _acknowledging(self, callback: Callback | None) -> Callback:
+        interceptors = self.interceptors
+
+        def acknowledge(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+            for interceptor in interceptors:
+                try:
+                    interceptor.on_acknowledgement(metadata, error)
+                except Exception:
+                    log.exception("a producer interceptor raised")
+            if callback is not None:
+                callback(metadata, error)
+
+        return acknowledge
+
+
+def append_plain(
+    topic: TopicQueues, value: bytes, lock: threading.Lock, now_ms: Callable[[], int]
+) -> DeliveryFuture | None:
+    """The shortest path of ``send``: a value alone, into an open batch that has room."""
+    size = len(value) + RECORD_OVERHEAD
+    with lock:
+        batch = topic.open_sticky
+        if batch is None or batch.room < size:
+            return None
+        now = now_ms()
+        index = batch.count
+        if now != batch.last_time or batch.keys is not None or batch.headers is not None:
+            note(batch, now, index)
+        batch.values.append(value)  # type: ignore[union-attr]  # an open batch has its columns
+        batch.count = index + 1
+        batch.room -= size
+        return DeliveryFuture((batch.delivery, index))
+
+
+def note(batch: ProducerBatch, now: int, index: int) -> None:
+    """Record number ``index`` has this timestamp, and no key or headers in a batch that has such columns."""
+    if now != batch.last_time:
+        batch.last_time = now
+        batch.timestamps.starts.append(index)
+        batch.timestamps.times.append(now)
+    if batch.keys is not None:
+        batch.keys.append(None)
+    if batch.headers is not None:
+        batch.headers.append(())
+
+
+def _check_headers(headers: Headers) -> None:
+    for header in headers:
+        if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
+            raise SerializationError(f"headers: expected pairs of a str and bytes or None, found {header!r}")
+        if header[1] is not None and not isinstance(header[1], bytes):
+            raise SerializationError(f"header {header[0]!r}: expected bytes or None, found {type(header[1]).__name__}")
+
+
+__all__ = [
+    "BulkChunk",
+    "BulkFuture",
+    "Partitioner",
+    "Prepared",
+    "ProducerCore",
+    "append_plain",
+]

@@ -1,0 +1,108 @@
+"""What a consumer hands out: records, and whole batches that are read only when somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.client.errors import CorruptRecordError
+from tidelog.model.ids import TopicPartition
+from tidelog.proto.record_decoder import decode_fields, decode_values
+from tidelog.proto.record_walk import RecordHeaders
+from tidelog.proto.records import Batch, CorruptBatch
+
+
+class ConsumerRecord(NamedTuple):
+    """One record. ``timestamp`` in ms since the epoch: the producer's, or with LogAppendTime the broker's.
+
+    ``key`` and ``value`` are bytes or ``None``, unless deserializers make something else of them.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders
+    topic: str
+    partition: int
+    leader_epoch: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class ConsumerBatch:
+    """Records of one partition, still packed. Iterating unpacks them; ``len`` does not.
+
+    ``records()`` and ``values()`` leave out what lies before the consumer's position when the batch
+    was fetched. Both raise ``CorruptRecordError``.
+    """
+
+    __slots__ = ("_batch", "_from", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, batch: Batch, from_offset: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._batch = batch
+        self._from = from_offset
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record handed out."""
+        return max(self._from, self._batch.base_offset)
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the batch."""
+        return self._batch.next_offset
+
+    @property
+    def max_timestamp(self) -> int:
+        return self._batch.max_timestamp
+
+    @property
+    def size_bytes(self) -> int:
+        """As stored, with header, perhaps compressed."""
+        return self._batch.size
+
+    def __len__(self) -> int:
+        """How many records it holds; exact unless the position lies within a batch that was compacted."""
+        batch = self._batch
+        return batch.record_count if self._from <= batch.base_offset else max(0, batch.next_offset - self._from)
+
+    def records(self) -> list[ConsumerRecord]:
+        tail = (self.topic, self.partition, self._batch.leader_epoch)
+        try:
+            fields = decode_fields(self._batch)
+        except CorruptBatch as error:
+            raise self._corrupt(error) from None
+        if self._from > self._batch.base_offset:
+            fields = [field for field in fields if field[0] >= self._from]
+        new = tuple.__new__
+        return [new(ConsumerRecord, field + tail) for field in fields]
+
+    def values(self) -> list[bytes | None]:
+        try:
+            if self._from > self._batch.base_offset:
+                return [field[3] for field in decode_fields(self._batch) if field[0] >= self._from]
+            return decode_values(self._batch)
+        except CorruptBatch as error:
+            raise self._corrupt(error) from None
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return iter(self.records())
+
+    def _corrupt(self, error: CorruptBatch) -> CorruptRecordError:
+        return corrupt(self.topic, self.partition, self._batch.base_offset, error)
+
+
+def corrupt(topic: str, partition: int, offset: int, error: CorruptBatch) -> CorruptRecordError:
+    """What a user is told of a batch that cannot be read: where it lies, and how to get past it."""
+    return CorruptRecordError(
+        f"{topic}-{partition}: the batch at offset {offset} cannot be read: {error}; seek past it to go on"
+    )

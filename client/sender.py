@@ -1,0 +1,410 @@
+"""The producer's IO: turns ready batches into frames, answers into outcomes. Runs on one event loop.
+
+The decisions are the accumulator's and the queues'; this shell moves bytes, keeps timeouts and tells
+users. The accumulator's lock is never held while a user's callback runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tidelog.client.accumulator import NEVER_MS, Accumulator
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import (
+    BrokerNotAvailableError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    TidelogError,
+    exception_for,
+)
+from tidelog.client.partition_queue import Outcome, classify
+from tidelog.client.producer_batch import ProducerBatch
+from tidelog.client.producer_config import ProducerConfig
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import ProducerEpoch, ProducerId, TopicId, TopicPartition
+from tidelog.proto.api import InitProducerIdRequest
+from tidelog.proto.caller import FrameCaller
+from tidelog.proto.frames import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
+from tidelog.proto.network import BadFrame, Connection, ConnectionLost, Frame, StreamKind
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[], None]
+"""Tells a user how it ended; run after the lock is released."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """One frame under way: its batches with the attempt each was sent as."""
+
+    sent_ms: int
+    batches: list[tuple[ProducerBatch, int]]
+    topic_ids: dict[str, TopicId]
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """The produce stream to one node."""
+
+    connection: Connection
+    caller: FrameCaller
+    sent: dict[_Sent, None] = field(default_factory=dict)
+
+
+class Sender:
+    """``on_room`` is called (without the lock) after buffer memory became free."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        lock: threading.Lock,
+        cluster: Cluster,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._lock = lock
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._metrics = cluster.metrics
+        self._on_room = on_room
+        self._links: dict[int, _Link] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._identity: tuple[int, int] | None = None
+        self._identity_task: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Future[None]] = set()
+        self._expiry_ms = -1 << 62
+        self.waiting_for_room = 0
+        """Callers that wait for buffer memory; while there are any, nothing lingers."""
+        cluster.on_change(self._on_leaders)
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="sender")
+
+    def wake(self) -> None:
+        """Look again what is to be sent; on the loop's thread."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop; what is not delivered is left to :meth:`fail_all`."""
+        for task in (self._task, self._identity_task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        for link in list(self._links.values()):
+            await link.caller.close()
+        self._links.clear()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def fail_all(self, error: Callable[[ProducerBatch], BaseException]) -> None:
+        """Give up every batch."""
+        with self._lock:
+            every = self._accumulator.give_up()
+        for batch in every:
+            batch.fail(error(batch))
+
+    # --- the loop -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            now = self._clock.monotonic_ms()
+            look_again = self._step(now)
+            if self._wake.is_set():
+                await asyncio.sleep(0)
+                continue
+            if look_again >= NEVER_MS:
+                await self._wake.wait()
+                continue
+            delay_s = max(0, look_again - now) / 1_000
+            timer = loop.call_later(delay_s, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    def _step(self, now: int) -> int:
+        """Do what is due; return when to look again."""
+        look_again = min(self._expire(now), self._time_out_requests(now))
+        idempotent = self._config.enable_idempotence
+        with self._lock:
+            ready = self._accumulator.ready(self._cluster.cache, now, exhausted=self.waiting_for_room > 0)
+            if idempotent and (ready.nodes or ready.without_leader):
+                stale = any(q.needs_epoch and q.producer == self._identity for qs in ready.nodes.values() for q in qs)
+                if stale or self._identity is None:
+                    self._renew_identity()
+        look_again = min(look_again, ready.look_again_ms)
+        if ready.without_leader:
+            for topic in ready.without_leader:
+                self._cluster.want(topic)
+            self._cluster.request_refresh()
+            look_again = min(look_again, now + self._config.retry_backoff_ms + 1)
+        if idempotent and self._identity is None:
+            return look_again
+        for node in ready.nodes:
+            look_again = min(look_again, self._send_to(node, now))
+        return look_again
+
+    def _send_to(self, node: int, now: int) -> int:
+        """Send to one node as much as may be in flight; return when to look again."""
+        link = self._link(node)
+        if link is None:
+            return max(now + 1, self._cluster.usable_at_ms(node))
+        cache = self._cluster.cache
+        while len(link.sent) < self._config.max_in_flight_requests_per_connection:
+            with self._lock:
+                batches = self._accumulator.drain(node, cache, now, self._config.max_request_size, self._identity)
+            if not batches:
+                break
+            sent = _Sent(now, [], {})
+            entries = []
+            for batch in batches:
+                topic_id = cache.topic_id(batch.topic)
+                assert topic_id is not None, "drained for a leader that the cache knows"
+                sent.topic_ids[batch.topic] = topic_id
+                data = batch.encode()
+                entries.append(ProducePartition(topic_id, batch.partition, data))
+                sent.batches.append((batch, batch.attempt))
+                self._metrics.bytes_sent += len(data)
+                if batch.attempt > 1:
+                    self._metrics.record_retries += batch.count
+            request = ProduceRequest(self._config.acks_number, self._config.request_timeout_ms, entries)
+            self._metrics.requests += 1
+            link.sent[sent] = None
+            future = link.caller.submit(partial(_encode, request))
+            future.add_done_callback(partial(self._on_answer, link, sent))
+            if not self._config.acks_number:
+                for batch in batches:
+                    batch.succeed(-1, -1)
+        return NEVER_MS
+
+    def _link(self, node: int) -> _Link | None:
+        connection = self._cluster.connection(node)
+        link = self._links.get(node)
+        if link is not None and connection is not None and link.connection is not connection:
+            self._drop(link)  # the node has moved to another address
+            link = None
+        if connection is None:
+            return None
+        if link is None:
+            caller = FrameCaller(connection, StreamKind.PRODUCE)
+            link = self._links[node] = _Link(connection, caller)
+        return link
+
+    def _drop(self, link: _Link) -> None:
+        task = asyncio.ensure_future(link.caller.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # --- answers ------------------------------------------------------------------------------------
+
+    def _on_answer(self, link: _Link, sent: _Sent, future: asyncio.Future[memoryview]) -> None:
+        link.sent.pop(sent, None)
+        if future.cancelled():
+            return
+        error = future.exception()
+        results: dict[tuple[TopicId, int], ProducedPartition] = {}
+        if error is None:
+            try:
+                results = {(r.topic_id, r.partition): r for r in decode_produce_response(future.result())[1]}
+            except BadFrame as bad:
+                error = ConnectionLost(f"{link.connection.address}: {bad}")
+                link.caller.reset(str(bad))
+        if error is not None:
+            if not isinstance(error, ConnectionLost):
+                raise error
+            self._cluster.failed(link.connection)
+        else:
+            self._cluster.succeeded(link.connection)
+        tell: list[Tell] = []
+        now = self._clock.monotonic_ms()
+        with self._lock:
+            free_before = self._accumulator.memory_free
+            for batch, attempt in sent.batches:
+                result = results.get((sent.topic_ids[batch.topic], batch.partition))
+                if result is None:
+                    text = str(error) if error is not None else "the broker's answer leaves the partition out"
+                    self._settle(batch, attempt, ErrorCode.NETWORK_EXCEPTION, text, None, now, tell)
+                else:
+                    self._settle(batch, attempt, result.error, result.error_message, result, now, tell)
+            freed = self._accumulator.memory_free > free_before
+        self._tell(tell)
+        if freed:
+            self._on_room()
+        self._wake.set()
+
+    def _settle(
+        self,
+        batch: ProducerBatch,
+        attempt: int,
+        code: ErrorCode,
+        message: str,
+        result: ProducedPartition | None,
+        now: int,
+        tell: list[Tell],
+    ) -> None:
+        """Take one batch's answer; the lock is held."""
+        queue = self._accumulator.queue_of(batch)
+        outcome = classify(code)
+        retry_at = now
+        if outcome is Outcome.RETRY:
+            if batch.failures >= self._config.retries:
+                outcome = Outcome.FATAL
+            moved = False
+            if result is not None and result.current_leader >= 0:
+                moved = self._cluster.cache.update_leader(
+                    batch.topic, batch.partition, result.current_leader, result.current_leader_epoch
+                )
+            if not moved and self._cluster.cache.leader_of(batch.topic, batch.partition) == queue.node:
+                retry_at = now + self._cluster.retry_backoff.after(batch.failures + 1, self._cluster.rng)
+        if code.refreshes_metadata:
+            self._cluster.request_refresh()
+        applied = self._accumulator.answer(batch, attempt, outcome, retry_at)
+        if applied is None or applied in (Outcome.RETRY, Outcome.GAP):
+            if applied is not None:
+                log.debug("%r will be sent again: %s %s", batch, code.name, message)
+            return
+        if applied is Outcome.SPLIT:
+            self._metrics.batches_split += 1
+            return
+        self._accumulator.release(batch)
+        if applied is Outcome.SUCCESS:
+            base_offset, append_time = (-1, -1) if result is None else (result.base_offset, result.log_append_time_ms)
+            self._metrics.record_sends += batch.count
+            tell.append(partial(batch.succeed, base_offset, append_time))
+            return
+        text = f"{batch.topic}-{batch.partition}: {message or code.name}"
+        failure: TidelogError = RecordTooLargeError(text) if outcome is Outcome.TOO_LARGE else exception_for(code, text)
+        self._metrics.record_errors += batch.count
+        tell.append(partial(batch.fail, failure))
+
+    def _on_leaders(self, changed: set[TopicPartition]) -> None:
+        """Leaders have changed: what is under way to a former one is sent to the new one at once.
+
+        Sequences make that safe; without them the old leader's answer is waited for.
+        """
+        tell: list[Tell] = []
+        with self._lock:
+            topics = self._accumulator.topics
+            for name, view in self._cluster.cache.topics.items():
+                if name in topics:
+                    topics[name].partition_count = len(view.partitions)
+            for name in [n for n, t in topics.items() if n not in self._cluster.cache.topics]:
+                if not any(q.pending or q.in_flight for q in topics[name].queues.values()):
+                    del topics[name]
+            for name, partition in changed:
+                queue = topics[name].queues.get(partition) if name in topics else None
+                if queue is None:
+                    continue
+                queue.retry_at_ms = -1 << 62
+                leader = self._cluster.cache.leader_of(name, partition)
+                if self._config.enable_idempotence and queue.in_flight and leader >= 0 and leader != queue.node:
+                    for batch in queue.lose(queue.retry_at_ms):
+                        self._accumulator.release(batch)
+                    self._accumulator.requeued(queue)
+        self._tell(tell)
+        self._wake.set()
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    def _expire(self, now: int) -> int:
+        """Fail batches whose delivery timeout is over; return when the next one's is."""
+        if now < self._expiry_ms:
+            return self._expiry_ms
+        timeout_ms = self._config.delivery_timeout_ms
+        tell: list[Tell] = []
+        with self._lock:
+            gone, in_flight = self._accumulator.expire(now - timeout_ms)
+            for batch in (*gone, *in_flight):
+                error = RequestTimedOutError(
+                    f"{batch.topic}-{batch.partition}: {batch.count} records not acknowledged within "
+                    f"delivery_timeout_ms = {timeout_ms}"
+                    + ("; they may have been written" if batch.attempt else "; they were never sent")
+                )
+                self._metrics.record_errors += batch.count
+                tell.append(partial(batch.fail, error))
+            oldest = self._accumulator.next_expiry_ms()
+            # A batch that is made later expires later, so there is no need to look before this.
+            self._expiry_ms = min(oldest, now + timeout_ms) + 1
+        if tell:
+            self._tell(tell)
+            self._on_room()
+        return self._expiry_ms if oldest < NEVER_MS else NEVER_MS
+
+    def _time_out_requests(self, now: int) -> int:
+        """Cut streams whose oldest frame has waited too long for its answer."""
+        limit = self._config.request_timeout_ms
+        look_again = NEVER_MS
+        for link in self._links.values():
+            if not link.sent:
+                continue
+            due = next(iter(link.sent)).sent_ms + limit
+            if due <= now:
+                link.caller.reset(f"no answer within request_timeout_ms = {limit}")
+            else:
+                look_again = min(look_again, due)
+        return look_again
+
+    # --- identity -----------------------------------------------------------------------------------
+
+    def _renew_identity(self) -> None:
+        """Get a producer id, or the next epoch of ours (KIP-360)."""
+        if self._identity_task is None or self._identity_task.done():
+            self._identity_task = asyncio.get_running_loop().create_task(self._ask_identity(), name="producer id")
+
+    async def _ask_identity(self) -> None:
+        request = InitProducerIdRequest()
+        if self._identity is not None:
+            request = InitProducerIdRequest(
+                producer_id=ProducerId(self._identity[0]), producer_epoch=ProducerEpoch(self._identity[1])
+            )
+        failures = 0
+        while True:
+            try:
+                answer = await self._cluster.call(request, timeout_ms=self._config.request_timeout_ms)
+                if answer.error is ErrorCode.NONE:
+                    break
+                fault: TidelogError = exception_for(answer.error, f"producer id: {answer.error_message}")
+                if answer.error in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
+                    request = InitProducerIdRequest()
+                elif not answer.error.retriable and answer.error is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    log.error("no producer id to be had: %s", fault)
+                    self.fail_all(partial(_same, fault))
+                    self._on_room()
+            except (BrokerNotAvailableError, RequestTimedOutError) as error:
+                fault = error
+            failures += 1
+            log.debug("no producer id yet: %s", fault)
+            await asyncio.sleep(self._cluster.retry_backoff.after(failures, self._cluster.rng) / 1_000)
+        if self._identity is not None:
+            self._metrics.epoch_bumps += 1
+        self._identity = (answer.producer_id, answer.producer_epoch)
+        self._wake.set()
+
+    def _tell(self, tell: Sequence[Tell]) -> None:
+        for told in tell:
+            told()
+
+
+def _same(error: BaseException, _batch: ProducerBatch) -> BaseException:
+    return error
+
+
+def _encode(request: ProduceRequest, correlation: int) -> Frame:
+    return encode_produce_request(correlation, request)

@@ -1,0 +1,82 @@
+"""Settings of clients: from keyword arguments (or texts) to a checked, frozen configuration.
+
+A setting's name is Kafka's with underscores for dots. Values may be typed or, as in a properties file,
+text. The definition (type, default, bounds, documentation) is written down once, at the field; the
+machinery is :mod:`tidelog.model.config_def`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from tidelog.model.config_def import ConfigDef, ConfigError, Setting, ValueType, unknown_setting
+from tidelog.proto.network import Address
+
+DEFAULT_PORT: Final = 9092
+
+C = TypeVar("C")
+
+_PYTHON_TYPES: Final[dict[ValueType, tuple[type, ...]]] = {
+    ValueType.BOOLEAN: (bool,),
+    ValueType.INT: (int,),
+    ValueType.LONG: (int,),
+    ValueType.DOUBLE: (float, int),
+    ValueType.STRING: (str,),
+    ValueType.LIST: (tuple, list),
+}
+
+
+def build(config: type[C], definition: ConfigDef, values: Mapping[str, Any]) -> C:
+    """Return ``config(**values)`` with every value checked against the definition.
+
+    Raises :class:`ConfigError` for an unknown name (naming the nearest known one), a wrong type or a
+    value out of bounds. A field without a setting (a serializer, an interceptor) is taken as it is.
+    """
+    fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    checked: dict[str, Any] = {}
+    for given, value in values.items():
+        name = given.replace(".", "_")
+        if name not in fields:
+            raise ConfigError(unknown_setting(given, sorted(fields)))
+        setting = definition.settings.get(name.replace("_", "."))
+        checked[name] = value if setting is None else _check(name, setting, value)
+    return config(**checked)
+
+
+def _check(name: str, setting: Setting, value: Any) -> Any:
+    expected = _PYTHON_TYPES[setting.value_type]
+    named = dataclasses.replace(setting, name=name)
+    if isinstance(value, str):
+        return named.parse(value)
+    if value is None and setting.default is None:
+        return None
+    if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+        raise ConfigError(f"{name}: expected {setting.expectation()}, found {value!r}")
+    text = setting.format(tuple(value) if isinstance(value, list) else value)
+    return named.parse(text) if text is not None else None
+
+
+def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
+    """Read ``"host:port,host:port"`` or a list of such; the port is 9092 where none is given.
+
+    An IPv6 address stands in brackets. Raises :class:`ConfigError`.
+    """
+    items = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = tuple(_address(item.strip()) for item in items if item.strip())
+    if not found:
+        raise ConfigError(f"bootstrap_servers: expected host:port, separated by commas, found {servers!r}")
+    return found
+
+
+def _address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"bootstrap_servers: expected host:port with a port of 1 to 65535, found {text!r}")
+    if ":" in host and not text.startswith("["):
+        raise ConfigError(f"bootstrap_servers: expected an IPv6 address in brackets, found {text!r}")
+    return Address(host, int(port))

@@ -1,0 +1,68 @@
+"""The SDK for asyncio: as ``tidelog``, with methods to be awaited. Names are loaded when first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import tidelog
+
+if TYPE_CHECKING:
+    from tidelog import BulkFuture as BulkFuture
+    from tidelog import BulkResult as BulkResult
+    from tidelog import ConfigChange as ConfigChange
+    from tidelog import ConfigResource as ConfigResource
+    from tidelog import ConsumerBatch as ConsumerBatch
+    from tidelog import ConsumerRecord as ConsumerRecord
+    from tidelog import DeliveryFuture as DeliveryFuture
+    from tidelog import NewTopic as NewTopic
+    from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
+    from tidelog import OffsetSpec as OffsetSpec
+    from tidelog import RecordMetadata as RecordMetadata
+    from tidelog import TidelogError as TidelogError
+    from tidelog import TopicPartition as TopicPartition
+    from tidelog import errors as errors
+    from tidelog import serializers as serializers
+    from tidelog.client.admin import AsyncAdmin as Admin
+    from tidelog.client.consumer import AsyncConsumer as Consumer
+    from tidelog.client.producer import AsyncProducer as Producer
+
+_OURS = {
+    "Admin": ("client.admin", "AsyncAdmin"),
+    "Consumer": ("client.consumer", "AsyncConsumer"),
+    "Producer": ("client.producer", "AsyncProducer"),
+}
+
+__all__ = [
+    "Admin",
+    "BulkFuture",
+    "BulkResult",
+    "ConfigChange",
+    "ConfigResource",
+    "Consumer",
+    "ConsumerBatch",
+    "ConsumerRecord",
+    "DeliveryFuture",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "OffsetSpec",
+    "Producer",
+    "RecordMetadata",
+    "TidelogError",
+    "TopicPartition",
+    "errors",
+    "serializers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OURS:
+        module, attribute = _OURS[name]
+        return getattr(import_module(f"tidelog.{module}"), attribute)
+    if name in __all__:
+        return getattr(tidelog, name)
+    raise AttributeError(f"module 'tidelog.aio' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
