@@ -31,6 +31,8 @@ from tidelog.broker.reconciler import Reconciler, strays
 from tidelog.broker.services import Calls, as_async, broker_service, held_until
 from tidelog.broker.supervisor import Supervisor
 from tidelog.broker.traffic import Traffic
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
 from tidelog.model.features import SUPPORTED_FEATURES
@@ -120,7 +122,7 @@ class BrokerRole:
         self._reconciler = Reconciler(config, self.replicas, self._settings_changed, self._assignments.applied)
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
         self._metadata = Metadata(cluster_id, config, view, channel)
-        view.subscribe(self._reconciler.on_metadata)
+        view.subscribe(self._on_metadata)
 
     # --- Life ---------------------------------------------------------------------------------------
 
@@ -248,6 +250,11 @@ class BrokerRole:
                 log.info("removing %s, which the metadata no longer knows as this broker's", found)
                 self.logs.delete(found)
         self._ready.set()
+
+    def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self._reconciler.on_metadata(image, delta)
+        if delta.brokers:
+            self.replicas.brokers_changed(delta.brokers)
 
     def _standing_changed(self, standing: Standing) -> None:
         if standing is Standing.REGISTERING:

@@ -41,10 +41,10 @@ def settle_identity(files: FileLayer, config: NodeConfig, cluster_id: str | None
             except OSError as error:
                 trouble[path] = error
     needed = [config.metadata_directory] if config.is_controller else []
-    for path, error in trouble.items():
+    for path, cause in trouble.items():
         # A failed log directory is the log manager's affair: the others go on without it.
         if path in needed or len(trouble) == len(_paths(config)):
-            raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
+            raise OSError(cause.errno, f"{path}: {cause.strerror or cause}") from cause
     return wanted
 
 

@@ -197,7 +197,7 @@ class MetricsPage:
 
         self._sources = sources
         self._registry = CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:

@@ -46,8 +46,11 @@ class Supervisor:
 
     def fail(self, what: str, error: BaseException) -> None:
         """Report trouble that a part noticed itself. The first report wins, later ones are logged."""
-        if self._stopping or self._failed:
-            log.error("after the node was already going down: %s", what, exc_info=error)
+        if self._stopping:
+            log.debug("while the node stops: %s", what, exc_info=error)
+            return
+        if self._failed:
+            log.error("after the node had failed: %s", what, exc_info=error)
             return
         self._failed = True
         log.critical("the node goes down: %s", what, exc_info=error)
@@ -70,7 +73,7 @@ class Supervisor:
         self._tasks.discard(task)
         if self._stopping or task.cancelled():
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("background task %s failed while the node stopped", task.get_name(), exc_info=error)
+                log.debug("background task %s failed while the node stopped", task.get_name(), exc_info=error)
             return
         error = task.exception() or TaskEnded(f"background task {task.get_name()} ended by itself")
         self.fail(f"background task {task.get_name()} ended: {error!r}", error)

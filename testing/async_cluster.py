@@ -235,17 +235,19 @@ class AsyncCluster:
         """An asyncio producer that is connected to this cluster."""
         from tidelog.aio import Producer
 
-        return Producer(bootstrap_servers=self.bootstrap, _network=self.client_network(), **config)
+        return Producer(self.bootstrap, _network=self.client_network(), **config)
 
-    def consumer(self, *topics: str, **config: Any) -> Consumer:
+    def consumer(self, **config: Any) -> Consumer:
+        """An asyncio consumer that is connected to this cluster."""
         from tidelog.aio import Consumer
 
-        return Consumer(*topics, bootstrap_servers=self.bootstrap, _network=self.client_network(), **config)
+        return Consumer(self.bootstrap, _network=self.client_network(), **config)
 
     def admin(self, **config: Any) -> Admin:
+        """An asyncio admin client that is connected to this cluster."""
         from tidelog.aio import Admin
 
-        return Admin(bootstrap_servers=self.bootstrap, _network=self.client_network(), **config)
+        return Admin(self.bootstrap, _network=self.client_network(), **config)
 
     async def create_topic(
         self,

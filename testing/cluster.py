@@ -12,10 +12,10 @@ its like run their IO there too. Everything is as in :class:`~tidelog.testing.as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tidelog.client.background import BackgroundLoop
 from tidelog.model.ids import NodeId
@@ -25,6 +25,8 @@ from tidelog.testing.async_cluster import MEMORY, READY_TIMEOUT_S, AsyncCluster,
 if TYPE_CHECKING:
     from tidelog import Admin, Consumer, Producer
     from tidelog.broker.node import Node
+
+R = TypeVar("R")
 
 
 class Cluster:
@@ -165,19 +167,19 @@ class Cluster:
         """A blocking producer that is connected to this cluster; settings in snake_case of Kafka's names."""
         from tidelog import Producer
 
-        return Producer(bootstrap_servers=self.bootstrap, **self._client(), **config)
+        return Producer(self.bootstrap, **self._client(), **config)
 
-    def consumer(self, *topics: str, **config: Any) -> Consumer:
+    def consumer(self, **config: Any) -> Consumer:
         """A blocking consumer that is connected to this cluster."""
         from tidelog import Consumer
 
-        return Consumer(*topics, bootstrap_servers=self.bootstrap, **self._client(), **config)
+        return Consumer(self.bootstrap, **self._client(), **config)
 
     def admin(self, **config: Any) -> Admin:
         """A blocking admin client that is connected to this cluster."""
         from tidelog import Admin
 
-        return Admin(bootstrap_servers=self.bootstrap, **self._client(), **config)
+        return Admin(self.bootstrap, **self._client(), **config)
 
     def create_topic(
         self,
@@ -219,14 +221,14 @@ class Cluster:
     def _client(self) -> dict[str, Any]:
         return {"_network": self.client_network(), "_background": self._background}
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Coroutine[Any, Any, R]) -> R:
         if self._background is None:
             work.close()
             raise RuntimeError("the cluster does not run: use it in a with statement, or call start()")
         return self._background.run(work)
 
-    def _call(self, work: Callable[[], Any]) -> Any:
-        async def run() -> Any:
+    def _call(self, work: Callable[[], R]) -> R:
+        async def run() -> R:
             return work()
 
         return self._run(run())
