@@ -277,7 +277,8 @@ class ConfigDef:
 
     def parse(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Read every value; the result's keys are field names. Raises :class:`ConfigError` at the first fault."""
-        return {self._field_of[name]: self.require(name).parse(value) for name, value in values.items()}
+        read = {name: self.require(name).parse(value) for name, value in values.items()}
+        return {self._field_of[name]: value for name, value in read.items()}
 
     def describe(self, config: Any) -> dict[str, str | None]:
         """Return every setting of ``config`` as text."""

@@ -1,0 +1,242 @@
+"""Settings, features and producer ids. Cases: Kafka's ``ConfigurationControlManagerTest``, KIP-339, KIP-730."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import BrokerEpoch, NodeId, ProducerId
+from tidelog.proto.api import (
+    AllocateProducerIdsRequest,
+    AlterResource,
+    ConfigChange,
+    ConfigResource,
+    FeatureLevel,
+    IncrementalAlterConfigsRequest,
+    UpdateFeaturesRequest,
+)
+from tidelog.proto.metadata import ProducerIdsRecord
+
+NONE = ErrorCode.NONE
+
+
+@pytest.fixture
+def topic(bench: Any) -> Any:
+    bench.up(1, 2, 3)
+    bench.create("t", (1, 2, 3))
+    return bench
+
+
+def values(bench: Any, resource_type: str = "topic", name: str = "t") -> dict[str, str]:
+    return dict(bench.controller.committed.config(resource_type, name))
+
+
+def test_set_and_delete(topic: Any) -> None:
+    assert topic.set("topic", "t", "retention.ms", "5").error is NONE
+    assert values(topic) == {"retention.ms": "5"}
+    offset = topic.offset
+    topic.set("topic", "t", "retention.ms", "5")
+    assert topic.offset == offset, "what holds already was written again"
+    topic.set("topic", "t", "retention.ms", None, "delete")
+    assert values(topic) == {}
+    assert topic.set("topic", "t", "retention.ms", None, "delete").error is NONE
+
+
+def test_append_and_subtract(topic: Any) -> None:
+    topic.set("topic", "t", "cleanup.policy", "compact", "append")
+    assert values(topic) == {"cleanup.policy": "delete,compact"}
+    topic.set("topic", "t", "cleanup.policy", "compact", "append")
+    assert values(topic) == {"cleanup.policy": "delete,compact"}
+    topic.set("topic", "t", "cleanup.policy", "delete", "subtract")
+    assert values(topic) == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "setting", "value", "operation", "error", "text"),
+    [
+        (("topic", "no"), "retention.ms", "5", "set", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "found 'no'"),
+        (("group", "g"), "x", "5", "set", ErrorCode.INVALID_REQUEST, "type topic or broker, found 'group'"),
+        (("broker", "x"), "log.retention.ms", "5", "set", ErrorCode.INVALID_REQUEST, "a broker's id"),
+        (("broker", "9"), "log.retention.ms", "5", "set", ErrorCode.BROKER_ID_NOT_REGISTERED, "found 9"),
+        (("broker", ""), "node.id", "5", "set", ErrorCode.INVALID_REQUEST, "node.id: expected a setting that can"),
+        (("broker", ""), "log.retention.m", "5", "set", ErrorCode.INVALID_CONFIG, "did you mean log.retention.ms?"),
+        (("topic", "t"), "retention.ms", None, "set", ErrorCode.INVALID_REQUEST, "expected a value to set"),
+        (("topic", "t"), "retention.ms", "1", "append", ErrorCode.INVALID_CONFIG, "expected a list for append"),
+        (("topic", "t"), "cleanup.policy", None, "append", ErrorCode.INVALID_REQUEST, "expected a value to append"),
+        (("topic", "t"), "cleanup.policy", "burn", "append", ErrorCode.INVALID_CONFIG, "found 'burn'"),
+        (("topic", "t"), "cleanup.policy", "delete", "subtract", ErrorCode.INVALID_CONFIG, "compact, delete or both"),
+        (("topic", "t"), "retention.ms", "1", "burn", ErrorCode.INVALID_REQUEST, "subtract, found 'burn'"),
+        (
+            ("topic", "t"),
+            "segment.bytes",
+            "1",
+            "set",
+            ErrorCode.INVALID_CONFIG,
+            "segment.bytes: expected a whole number",
+        ),
+        (("topic", "t"), "min.insync.replicas", "4", "set", ErrorCode.INVALID_CONFIG, "the replication factor of 't'"),
+    ],
+)
+def test_refused(
+    topic: Any,
+    resource: tuple[str, str],
+    setting: str,
+    value: str | None,
+    operation: str,
+    error: ErrorCode,
+    text: str,
+) -> None:
+    offset = topic.offset
+    result = topic.set(*resource, setting, value, operation)
+    assert result.error is error
+    assert text in result.error_message
+    assert topic.offset == offset
+
+
+def test_a_resource_changes_as_a_whole(topic: Any) -> None:
+    good, bad = ConfigChange("retention.ms", "set", "5"), ConfigChange("retention.bytes", "set", "x")
+    resource = ConfigResource("topic", "t")
+    request = IncrementalAlterConfigsRequest((AlterResource(resource, (good, bad)), AlterResource(resource, (good,))))
+    assert [found.error for found in topic.ask(request).resources] == [
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    twice = IncrementalAlterConfigsRequest((AlterResource(resource, (good, good)),))
+    assert topic.ask(twice).resources[0].error is ErrorCode.INVALID_REQUEST
+    assert values(topic) == {}
+
+
+def test_validate_only_changes_nothing(topic: Any) -> None:
+    change = AlterResource(ConfigResource("topic", "t"), (ConfigChange("retention.ms", "set", "5"),))
+    assert topic.ask(IncrementalAlterConfigsRequest((change,), validate_only=True)).resources[0].error is NONE
+    assert values(topic) == {}
+
+
+def test_dynamic_default_of_all_brokers_counts_as_min_isr(topic: Any) -> None:
+    topic.set("broker", "", "min.insync.replicas", "2")
+    topic.alter_isr("t", (1,))
+    assert topic.partition("t").eligible_leader_replicas == (2, 3)
+
+
+def test_lower_min_isr_ends_an_elr_before_a_leader_hears_of_it(topic: Any) -> None:
+    """Else the high watermark could rise without the ELR's members, who could lead nevertheless (KIP-966)."""
+    topic.set("topic", "t", "min.insync.replicas", "2")
+    topic.alter_isr("t", (1,))
+    assert topic.partition("t").eligible_leader_replicas == (2, 3)
+    topic.set("topic", "t", "min.insync.replicas", "1")
+    assert topic.partition("t").eligible_leader_replicas == ()
+    topic.silence(1)
+    assert topic.partition("t").leader == -1
+
+
+def test_lower_min_isr_of_all_brokers_ends_every_elr(topic: Any) -> None:
+    topic.set("broker", "", "min.insync.replicas", "2")
+    topic.alter_isr("t", (1,))
+    topic.set("broker", "", "min.insync.replicas", None, "delete")
+    assert topic.partition("t").eligible_leader_replicas == ()
+
+
+def test_allowing_unclean_elections_elects_at_once(topic: Any) -> None:
+    topic.alter_isr("t", (1,))
+    topic.silence(1)
+    assert topic.partition("t").leader == -1
+    topic.set("topic", "t", "unclean.leader.election.enable", "true")
+    assert topic.partition("t").leader == 2
+    assert topic.partition("t").leader_recovery
+
+
+def test_settings_of_one_broker(topic: Any) -> None:
+    assert topic.set("broker", "2", "log.retention.ms", "9").error is NONE
+    assert values(topic, "broker", "2") == {"log.retention.ms": "9"}
+
+
+# --- Features ---
+
+
+def features(bench: Any, *levels: tuple[str, int], validate_only: bool = False) -> Any:
+    request = UpdateFeaturesRequest(tuple(FeatureLevel(*found) for found in levels), validate_only)
+    return bench.ask(request)
+
+
+def test_new_cluster_has_the_highest_levels(bench: Any) -> None:
+    assert dict(bench.controller.committed.features) == {"metadata.version": 1}
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        (("metadata.version", 2), "metadata.version: expected a level of 1 to 1, found 2"),
+        (("metadata.version", 0), "found 0"),
+        (("metadata.revision", 1), "expected one of metadata.version, found 'metadata.revision'"),
+    ],
+)
+def test_bad_levels(bench: Any, level: tuple[str, int], text: str) -> None:
+    response = features(bench, level)
+    assert response.error is ErrorCode.FEATURE_UPDATE_FAILED
+    assert text in response.error_message
+
+
+def test_level_in_use_again(bench: Any) -> None:
+    assert features(bench, ("metadata.version", 1)).error is NONE
+
+
+# --- Producer ids ---
+
+
+def test_blocks_of_producer_ids_never_overlap(bench: Any) -> None:
+    bench.up(1, 2)
+
+    def block(node: int) -> Any:
+        return bench.ask(AllocateProducerIdsRequest(NodeId(node), bench.epochs[node]))
+
+    found = [block(node) for node in (1, 2, 1)]
+    assert [(answer.first_producer_id, answer.count) for answer in found] == [(0, 1000), (1000, 1000), (2000, 1000)]
+    stale = bench.ask(AllocateProducerIdsRequest(NodeId(1), BrokerEpoch(99)))
+    assert stale.error is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_producer_ids_run_out(bench: Any) -> None:
+    bench.up(1)
+    bench.take((ProducerIdsRecord(NodeId(1), BrokerEpoch(1), ProducerId(2**63 - 1000)),))
+    response = bench.ask(AllocateProducerIdsRequest(NodeId(1), bench.epochs[1]))
+    assert response.error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert bench.controller.committed.next_producer_id == 2**63 - 1000
+
+
+# --- Preferred leaders ---
+
+
+def leaders(bench: Any, name: str, count: int) -> list[int]:
+    return [bench.partition(name, number).leader for number in range(count)]
+
+
+def test_balance_gives_partitions_back(bench: Any) -> None:
+    bench.up(1, 2)
+    bench.create("t", (1, 2), (1, 2), (2, 1))
+    bench.silence(1)
+    bench.beat(1)
+    assert leaders(bench, "t", 3) == [2, 2, 2]
+    bench.take(bench.controller.balance())
+    assert leaders(bench, "t", 3) == [2, 2, 2], "a replica outside the ISR was made leader"
+    for number in range(3):
+        bench.alter_isr("t", (2, 1), number=number)
+    bench.take(bench.controller.balance())
+    assert leaders(bench, "t", 3) == [1, 1, 2]
+    assert bench.controller.balance() == []
+
+
+def test_balance_bears_a_few(make_bench: Callable[..., Any]) -> None:
+    """Ten of a hundred led by another are within 10 per cent, eleven are not."""
+    bench = make_bench()
+    bench.up(1, 2)
+    bench.create("t", *[(1, 2)] * 100)
+    for moved in range(11):
+        partition = bench.partition("t", moved)
+        from tidelog.proto.metadata import PartitionChangeRecord
+
+        bench.take((PartitionChangeRecord(partition.topic_id, moved, leader=NodeId(2)),))
+        expected = 0 if moved < 10 else 11
+        assert len(bench.controller.balance()) == expected
