@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from tidelog.replication.replica import Replica
 from tidelog.storage.log_errors import LogDirFailed
+
+OTHERS_FLUSH_S: Final = 0.005
+"""Pause before asking again where a flush that somebody else began is under way (the log manager's, when
+the topic has only now been given flush settings)."""
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a function that may block and waits for it: a thread in a node, inline in a simulation."""
@@ -54,7 +59,10 @@ class Flusher:
             while not replica.partition.offline:
                 job = log.begin_flush()
                 if job is None:
-                    break
+                    if not replica.partition.needs_flush:
+                        break
+                    await asyncio.sleep(OTHERS_FLUSH_S)
+                    continue
                 try:
                     await self._run_blocking(job.run)
                 except BaseException:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, Final
 
 from tidelog.model.clock import Clock
+from tidelog.model.config_def import LONG_MAX
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
@@ -97,7 +98,8 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sessions: set[ReplicaSession] = set()
         self._unsettled: dict[Replica, None] = {}
-        self._timed_flush: dict[Replica, None] = {}
+        self._flushing_logs: dict[Replica, None] = {}
+        """Those with ``flush.messages`` or ``flush.ms``; the log manager syncs the others when it sees fit."""
         self._changed_high_watermarks: dict[Replica, None] = {}
         self._high_watermarks = logs.high_watermarks()
         self._purges = PurgeCount(settings.delete_records_waiters_max)
@@ -240,10 +242,10 @@ class ReplicaManager:
     def _config_changed(self, replica: Replica) -> None:
         config = replica.partition.state.config
         replica.partition.log.update_config(config)
-        if config.flush_ms < 2**63 - 1:
-            self._timed_flush[replica] = None
+        if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
+            self._flushing_logs[replica] = None
         else:
-            self._timed_flush.pop(replica, None)
+            self._flushing_logs.pop(replica, None)
 
     def _role_changed(self, replica: Replica, change: RoleChange, now_ms: int) -> None:
         partition = replica.partition
@@ -287,7 +289,7 @@ class ReplicaManager:
             name = TopicPartition(partition.state.topic, partition.state.partition)
             if self._by_name.get(name) is replica:
                 del self._by_name[name]
-            for known in (self._unsettled, self._timed_flush, self._changed_high_watermarks):
+            for known in (self._unsettled, self._flushing_logs, self._changed_high_watermarks):
                 known.pop(replica, None)
             self._high_watermarks.pop(key, None)
             partition.resign()
@@ -305,6 +307,22 @@ class ReplicaManager:
                 replica.partition.resign()
                 replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._unsettled.clear()
+
+    def brokers_changed(self, nodes: Iterable[NodeId]) -> None:
+        """The metadata knows these brokers otherwise than before: one that was unfenced may join ISRs now.
+
+        Its idle streams name nothing again by themselves, so the leader has to look.
+        """
+        changed = tuple(nodes)
+        for replica in self._replicas.values():
+            leading = replica.partition.leading
+            if leading is None:
+                continue
+            for node in changed:
+                if node in leading.followers:
+                    proposal = replica.partition.propose_expansion(node)
+                    if proposal is not None:
+                        self.isr_change_wanted(replica, proposal)
 
     # --- following ------------------------------------------------------------------------------------
 
@@ -405,7 +423,7 @@ class ReplicaManager:
             self._unsettled[replica] = None
         replica.log_moved()
         replica.settle()
-        if partition.needs_flush:
+        if replica in self._flushing_logs and not partition.offline and partition.log.flush_due(self.clock.now_ms()):
             self._flusher.request(replica)
 
     def _progressed(self, replica: Replica, now_ms: int) -> None:
@@ -458,11 +476,11 @@ class ReplicaManager:
             self._progressed(replica, now_ms)
 
     async def _flush_by_time(self) -> None:
-        """``flush.ms``: bring to disk what has waited that long."""
+        """Logs with flush settings: bring to disk what has waited ``flush.ms``, or lies in a full segment."""
         while True:
             await asyncio.sleep(self.settings.log_flush_scheduler_interval_ms / 1000)
             now_ms = self.clock.now_ms()
-            for replica in tuple(self._timed_flush):
+            for replica in tuple(self._flushing_logs):
                 if not replica.partition.offline and replica.partition.log.flush_due(now_ms):
                     self._flusher.request(replica)
 
@@ -487,7 +505,7 @@ class ReplicaManager:
             replica.partition.fail()
             self._unfollow(replica.key)
             self._unsettled.pop(replica, None)
-            self._timed_flush.pop(replica, None)
+            self._flushing_logs.pop(replica, None)
             replica.left_role(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def offline_partitions(self) -> Sequence[TopicIdPartition]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from tidelog.model.errors import Refusal
+from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import (
     NO_NODE,
     BrokerEpoch,
@@ -24,22 +24,38 @@ from tidelog.model.ids import (
     Offset,
     PartitionEpoch,
     TopicId,
+    TopicIdPartition,
     TopicPartition,
 )
 from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.frames import FetchedPartition, FetchPartition
+from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
+from tidelog.proto.frames import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+)
+from tidelog.proto.memory_transport import MemoryFabric
+from tidelog.proto.network import Address, Connection, Service, StreamKind
 from tidelog.proto.record_decoder import decode_values
 from tidelog.proto.record_encoder import encode_values
 from tidelog.proto.records import split_batches
 from tidelog.replication.answers import diverged, fetched, refused_fetch
 from tidelog.replication.leader import Diverging, FollowerContact
+from tidelog.replication.manager import ReplicaManager
 from tidelog.replication.partition import Fetched, Partition, RoleChange
 from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.replica import Replica
+from tidelog.replication.settings import ReplicationSettings
 from tidelog.storage.files import SystemFiles
+from tidelog.storage.format import format_directory
 from tidelog.storage.handles import HandlePool
 from tidelog.storage.log import Log, LogAppend
 from tidelog.storage.log_errors import LogDirFailed
+from tidelog.storage.log_manager import LogManager
 from tidelog.storage.recovery import load_log
 
 hypothesis_settings.register_profile("replication", deadline=None)
@@ -353,3 +369,225 @@ def virtual() -> Callable[[Coroutine[Any, Any, Any]], Any]:
 @pytest.fixture
 def rng() -> random.Random:
     return random.Random(7)
+
+
+# --- managers ---------------------------------------------------------------------------------------
+
+
+class Broker:
+    """One node's replica manager with its disk and its network, in one process with the others."""
+
+    def __init__(self, node: int, cluster: Cluster) -> None:
+        self.node = NodeId(node)
+        self.cluster = cluster
+        self.directory = str(cluster.path / f"broker-{node}")
+        self.epoch = BrokerEpoch(-1)
+        self.alive = False
+        format_directory(SystemFiles(), self.directory, "c", self.node, random.Random(node))
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.node}"
+
+    async def start(self) -> None:
+        cluster = self.cluster
+        cluster.last_broker_epoch += 1
+        self.epoch = BrokerEpoch(cluster.last_broker_epoch)
+        clock = LoopClock()
+        self.logs = LogManager(
+            SystemFiles(), clock, random.Random(self.node), [self.directory], cluster_id="c", node_id=self.node
+        )
+        self.logs.start()
+        self.network = cluster.fabric.network(self.name, cluster.bugs.append)
+        self.manager = ReplicaManager(
+            self.node,
+            self.logs,
+            clock,
+            random.Random(self.node),
+            cluster.settings,
+            connect=self._connect,
+            alter_partition=self._alter_partition,
+            broker_epoch_of=cluster.broker_epoch_of,
+            on_fatal=cluster.bugs.append,
+        )
+        self._connections: dict[NodeId, Connection] = {}
+        self.server = await self.network.serve(
+            "REPLICATION",
+            Address("127.0.0.1", 20_000 + self.node),
+            Service({}, {StreamKind.REPLICA_FETCH: self.manager.replica_session}),
+        )
+        self.alive = True
+        self.manager.apply(tuple(cluster.states.values()))
+        await self.manager.start()
+
+    def kill(self) -> None:
+        """As kill -9: nothing is written or said any more."""
+        self.alive = False
+        self.manager.kill()
+        self.logs.close()
+        self.cluster.fabric.drop_node(self.name)
+
+    async def stop(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        await self.manager.stop()
+        for connection in self._connections.values():
+            await connection.close()
+        await self.server.close(0)
+        self.logs.close()
+
+    def _connect(self, node: NodeId) -> Connection | None:
+        if node not in self._connections:
+            self._connections[node] = self.network.connect(Address("127.0.0.1", 20_000 + node))
+        return self._connections[node]
+
+    async def _alter_partition(self, items: tuple[AlterPartitionItem, ...]) -> AlterPartitionResponse:
+        return await self.cluster.alter_partition(self.node, items)
+
+    # --- what a client does
+
+    async def produce(
+        self, *values: bytes, acks: int = -1, partition: int = 0, timeout_ms: int = 30_000, **producer: int
+    ) -> ProducedPartition:
+        records = encode_values(list(values), LoopClock().now_ms(), **producer)
+        answers = await self.manager.produce(
+            ProduceRequest(acks, timeout_ms, [ProducePartition(TOPIC_ID, partition, records)])
+        )
+        return answers[0]
+
+    def poll(
+        self, offset: int = 0, *, partition: int = 0, wait_ms: int = 500, bytes_min: int = 1, bytes_max: int = 1 << 20
+    ) -> asyncio.Future[FetchResponse]:
+        item = FetchPartition(
+            TOPIC_ID, partition, LeaderEpoch(-1), Offset(offset), LeaderEpoch(-1), Offset(-1), bytes_max
+        )
+        return self.manager.fetch(FetchRequest(NO_NODE, BrokerEpoch(-1), wait_ms, bytes_min, bytes_max, False, [item]))
+
+    def partition(self, partition: int = 0) -> Partition:
+        found = self.manager.partition(TopicIdPartition(TOPIC_ID, partition))
+        assert found is not None
+        return found
+
+    def values(self, partition: int = 0, *, committed: bool = False) -> list[bytes]:
+        found = self.partition(partition)
+        host = Host.__new__(Host)
+        host.partition = found
+        return host.committed() if committed else host.values()
+
+
+class Cluster:
+    """Three brokers on a memory fabric, and a controller of a few lines that fences by partition epoch."""
+
+    def __init__(self, path: Path, **settings: int) -> None:
+        self.path = path
+        self.fabric = MemoryFabric()
+        self.settings = ReplicationSettings(**settings)
+        self.states: dict[TopicIdPartition, PartitionState] = {}
+        self.bugs: list[BaseException] = []
+        self.last_broker_epoch = 100
+        self.fenced: set[NodeId] = set()
+        self.alter_requests: list[tuple[NodeId, tuple[AlterPartitionItem, ...]]] = []
+        self.answer_alter: Callable[[NodeId, tuple[AlterPartitionItem, ...]], AlterPartitionResponse | Exception | None]
+        self.answer_alter = lambda node, items: None
+        self.deaf: set[NodeId] = set()
+        """Nodes that hear nothing from the controller."""
+        self.brokers = {NodeId(node): Broker(node, self) for node in (1, 2, 3)}
+
+    def __getitem__(self, node: int) -> Broker:
+        return self.brokers[NodeId(node)]
+
+    async def __aenter__(self) -> Cluster:
+        for broker in self.brokers.values():
+            await broker.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for broker in self.brokers.values():
+            await broker.stop()
+        assert not self.bugs, self.bugs
+
+    def broker_epoch_of(self, node: NodeId) -> BrokerEpoch:
+        return BrokerEpoch(-1) if node in self.fenced else self.brokers[node].epoch
+
+    # --- the controller
+
+    def create(self, leader: int = 1, *, partitions: int = 1, isr: Sequence[int] = (1, 2, 3), **config: Any) -> None:
+        made = TopicConfig(**config)
+        for number in range(partitions):
+            state = PartitionState(
+                TOPIC,
+                TOPIC_ID,
+                number,
+                tuple(self.brokers),
+                tuple(NodeId(node) for node in isr),
+                NodeId(leader),
+                LeaderEpoch(0),
+                PartitionEpoch(0),
+                made,
+                is_new=True,
+            )
+            self.states[state.key] = state
+        self.tell(*self.states.values())
+
+    def change(self, partition: int = 0, *, isr: Sequence[int] | None = None, **fields: Any) -> PartitionState:
+        """A new leader (and leader epoch), another ISR, or any other field."""
+        key = TopicIdPartition(TOPIC_ID, partition)
+        state = self.states[key]
+        if "leader" in fields:
+            fields["leader_epoch"] = LeaderEpoch(state.leader_epoch + 1)
+        if isr is not None:
+            fields["isr"] = tuple(NodeId(node) for node in isr)
+        state = replace(state, partition_epoch=PartitionEpoch(state.partition_epoch + 1), **fields)
+        self.states[key] = state
+        self.tell(state)
+        return state
+
+    def tell(self, *states: PartitionState) -> None:
+        for broker in self.brokers.values():
+            if broker.alive and broker.node not in self.deaf:
+                broker.manager.apply(states)
+
+    async def alter_partition(self, node: NodeId, items: tuple[AlterPartitionItem, ...]) -> AlterPartitionResponse:
+        self.alter_requests.append((node, items))
+        await asyncio.sleep(0.002)
+        answer = self.answer_alter(node, items)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return answer
+        return AlterPartitionResponse(ErrorCode.NONE, tuple(self.altered(item) for item in items))
+
+    def altered(self, item: AlterPartitionItem) -> AlteredPartition:
+        key = TopicIdPartition(item.topic_id, item.partition)
+        state = self.states[key]
+        if item.leader_epoch != state.leader_epoch:
+            return AlteredPartition(*key, ErrorCode.FENCED_LEADER_EPOCH)
+        if item.partition_epoch != state.partition_epoch:
+            return AlteredPartition(*key, ErrorCode.INVALID_UPDATE_VERSION)
+        if any(self.broker_epoch_of(member.node_id) != member.broker_epoch for member in item.new_isr):
+            return AlteredPartition(*key, ErrorCode.INELIGIBLE_REPLICA)
+        state = self.change(item.partition, isr=[member.node_id for member in item.new_isr])
+        return AlteredPartition(
+            *key, ErrorCode.NONE, state.leader, state.leader_epoch, state.isr, state.partition_epoch
+        )
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait in virtual time for a condition; fails after ``seconds``."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not condition():
+        assert loop.time() < end, "the condition never became true"
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Callable[..., Cluster]:
+    """Makes clusters, to be used as ``async with cluster() as c``; arguments are replication settings."""
+    return lambda **settings: Cluster(tmp_path, **settings)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., Coroutine[Any, Any, None]]:
+    return until
