@@ -92,7 +92,7 @@ class AsyncCluster:
         if self._directory is None:
             self._directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="tidelog-"))
         try:
-            await asyncio.gather(*(self.start_node(node_id) for node_id in self.node_ids))
+            await self.start_many(self.node_ids)
             await self.wait_ready()
         except BaseException:
             await self._abandon()
@@ -145,6 +145,10 @@ class AsyncCluster:
             raise
         return node
 
+    async def start_many(self, node_ids: Iterable[int]) -> None:
+        """Start several nodes at once; a quorum needs more than half of its controllers to begin."""
+        await asyncio.gather(*(self.start_node(node_id) for node_id in node_ids))
+
     async def stop_node(self, node_id: int) -> None:
         """Stop one node in good order (controlled shutdown)."""
         node = self.nodes.pop(self._known(node_id))
@@ -166,6 +170,14 @@ class AsyncCluster:
         if node_id in self.nodes:
             await self.kill(node_id)
         return await self.start_node(node_id)
+
+    def wipe_logs(self, node_id: int) -> None:
+        """Remove the partitions of a node that does not run, as if its log disks had been replaced by empty ones.
+        What the controller role keeps stays."""
+        if self._known(node_id) in self.nodes:
+            raise ValueError(f"node {node_id} runs: stop or kill it first")
+        for number in range(self._log_dirs):
+            shutil.rmtree(self.node_directory(node_id, number), ignore_errors=True)
 
     # --- Faults of the network ------------------------------------------------------------------------
 
@@ -348,6 +360,7 @@ class AsyncCluster:
     def node_config(self, node_id: int) -> NodeConfig:
         """The configuration that a node of this cluster has."""
         key = NodeId(node_id)
+        assert self._directory is not None
         own = self._addresses[key]
         roles = "broker,controller" if key in self.controller_ids else "broker"
         dirs = ",".join(str(self.node_directory(key, n)) for n in range(self._log_dirs))
@@ -360,6 +373,7 @@ class AsyncCluster:
                     f"{n}@{self._addresses[n]['CONTROLLER']}" for n in self.controller_ids
                 ),
                 "log.dirs": dirs,
+                "metadata.log.dir": str(self._directory / f"node{key}" / "metadata"),
                 **self._settings,
             }
         )
