@@ -44,13 +44,14 @@ from tidelog.proto.record_decoder import decode_values
 from tidelog.proto.record_encoder import encode_values
 from tidelog.proto.records import split_batches
 from tidelog.replication.answers import diverged, fetched, refused_fetch
+from tidelog.replication.flushing import RunBlocking, run_inline
 from tidelog.replication.leader import Diverging, FollowerContact
 from tidelog.replication.manager import ReplicaManager
 from tidelog.replication.partition import Fetched, Partition, RoleChange
 from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
-from tidelog.storage.files import SystemFiles
+from tidelog.storage.files import FileLayer, SystemFiles
 from tidelog.storage.format import format_directory
 from tidelog.storage.handles import HandlePool
 from tidelog.storage.log import Log, LogAppend
@@ -380,10 +381,13 @@ class Broker:
     def __init__(self, node: int, cluster: Cluster) -> None:
         self.node = NodeId(node)
         self.cluster = cluster
-        self.directory = str(cluster.path / f"broker-{node}")
+        self.directories = [str(cluster.path / f"broker-{node}-{letter}") for letter in "ab"]
+        self.files: FileLayer = SystemFiles()
+        self.run_blocking: RunBlocking = run_inline
         self.epoch = BrokerEpoch(-1)
         self.alive = False
-        format_directory(SystemFiles(), self.directory, "c", self.node, random.Random(node))
+        for number, directory in enumerate(self.directories):
+            format_directory(SystemFiles(), directory, "c", self.node, random.Random(10 * node + number))
 
     @property
     def name(self) -> str:
@@ -395,7 +399,7 @@ class Broker:
         self.epoch = BrokerEpoch(cluster.last_broker_epoch)
         clock = LoopClock()
         self.logs = LogManager(
-            SystemFiles(), clock, random.Random(self.node), [self.directory], cluster_id="c", node_id=self.node
+            self.files, clock, random.Random(self.node), self.directories, cluster_id="c", node_id=self.node
         )
         self.logs.start()
         self.network = cluster.fabric.network(self.name, cluster.bugs.append)
@@ -409,6 +413,7 @@ class Broker:
             alter_partition=self._alter_partition,
             broker_epoch_of=cluster.broker_epoch_of,
             on_fatal=cluster.bugs.append,
+            run_blocking=self._run_blocking,
         )
         self._connections: dict[NodeId, Connection] = {}
         self.server = await self.network.serve(
@@ -442,6 +447,9 @@ class Broker:
             self._connections[node] = self.network.connect(Address("127.0.0.1", 20_000 + node))
         return self._connections[node]
 
+    async def _run_blocking(self, action: Callable[[], None]) -> None:
+        await self.run_blocking(action)
+
     async def _alter_partition(self, items: tuple[AlterPartitionItem, ...]) -> AlterPartitionResponse:
         return await self.cluster.alter_partition(self.node, items)
 
@@ -455,6 +463,12 @@ class Broker:
             ProduceRequest(acks, timeout_ms, [ProducePartition(TOPIC_ID, partition, records)])
         )
         return answers[0]
+
+    def begin(self, *values: bytes, **more: Any) -> asyncio.Task[ProducedPartition]:
+        """Produce, and wait for the answer later or not at all."""
+        task = asyncio.ensure_future(self.produce(*values, **more))
+        self.cluster.begun.append(task)
+        return task
 
     def poll(
         self, offset: int = 0, *, partition: int = 0, wait_ms: int = 500, bytes_min: int = 1, bytes_max: int = 1 << 20
@@ -490,6 +504,7 @@ class Cluster:
         self.alter_requests: list[tuple[NodeId, tuple[AlterPartitionItem, ...]]] = []
         self.answer_alter: Callable[[NodeId, tuple[AlterPartitionItem, ...]], AlterPartitionResponse | Exception | None]
         self.answer_alter = lambda node, items: None
+        self.begun: list[asyncio.Task[ProducedPartition]] = []
         self.deaf: set[NodeId] = set()
         """Nodes that hear nothing from the controller."""
         self.brokers = {NodeId(node): Broker(node, self) for node in (1, 2, 3)}

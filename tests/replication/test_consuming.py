@@ -37,7 +37,7 @@ def test_a_waiting_fetch_wakes_when_records_are_committed_and_not_when_they_are_
             await c[1].produce(b"a")
             c.fabric.cut("node-3", "node-1")
             poll = c[1].poll(1, wait_ms=10_000)
-            pending = asyncio.ensure_future(c[1].produce(b"b"))
+            pending = c[1].begin(b"b")
             await asyncio.sleep(1)
             assert not poll.done()
             c.fabric.heal()

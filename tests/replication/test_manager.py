@@ -78,7 +78,7 @@ def test_a_deposed_leader_answers_waiters_as_unknown_and_never_as_success(cluste
             await c[1].produce(b"a")
             for node in (2, 3):
                 cut(c, 1, node)
-            pending = asyncio.ensure_future(c[1].produce(b"zombie"))
+            pending = c[1].begin(b"zombie")
             c.deaf.add(NodeId(1))
             state = c.change(leader=NodeId(2), isr=(2, 3))
             assert (await c[2].produce(b"b")).error is ErrorCode.NONE
@@ -135,10 +135,10 @@ def test_a_retry_of_what_is_not_committed_yet_waits_for_the_same_offset(cluster,
             c.create(leader=1)
             cut(c, 1, 3)
             producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-            first = asyncio.ensure_future(c[1].produce(b"a", timeout_ms=60_000, **producer))
-            later = asyncio.ensure_future(c[1].produce(b"b", timeout_ms=60_000))
+            first = c[1].begin(b"a", timeout_ms=60_000, **producer)
+            later = c[1].begin(b"b", timeout_ms=60_000)
             await asyncio.sleep(0.5)
-            again = asyncio.ensure_future(c[1].produce(b"a", timeout_ms=60_000, **producer))
+            again = c[1].begin(b"a", timeout_ms=60_000, **producer)
             await asyncio.sleep(0.5)
             assert not first.done()
             assert not again.done()
@@ -154,7 +154,7 @@ def test_a_caller_that_gave_up_leaves_nothing_behind(cluster, virtual):
         async with cluster() as c:
             c.create(leader=1)
             cut(c, 1, 3)
-            pending = asyncio.ensure_future(c[1].produce(b"a"))
+            pending = c[1].begin(b"a")
             poll = c[1].poll(0, wait_ms=60_000)
             await asyncio.sleep(0.01)
             assert c[1].manager.producing.budget.waiting == 1
@@ -276,7 +276,7 @@ def test_kill_of_the_leader_loses_nothing_acknowledged_and_duplicates_nothing(cl
             producer = {"producer_id": 5, "producer_epoch": 0}
             for number in range(20):
                 assert (await c[1].produce(b"%d" % number, base_sequence=number, **producer)).error == 0
-            pending = asyncio.ensure_future(c[1].produce(b"20", base_sequence=20, **producer))
+            pending = c[1].begin(b"20", base_sequence=20, **producer)
             await asyncio.sleep(0)
             c[1].kill()
             c.fenced.add(NodeId(1))
@@ -359,7 +359,7 @@ def test_a_fenced_broker_stops_leading_until_a_newer_epoch(cluster, virtual):
         async with cluster() as c:
             c.create(leader=1)
             cut(c, 1, 2)
-            pending = asyncio.ensure_future(c[1].produce(b"a"))
+            pending = c[1].begin(b"a")
             await asyncio.sleep(0.01)
             c[1].manager.fence()
             assert (await pending).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -376,7 +376,7 @@ def test_removal_answers_waiters_and_deletes_the_log(cluster, virtual):
         async with cluster() as c:
             c.create(leader=1)
             cut(c, 1, 2)
-            pending = asyncio.ensure_future(c[1].produce(b"a"))
+            pending = c[1].begin(b"a")
             poll = c[1].poll(0, wait_ms=60_000)
             await asyncio.sleep(0.01)
             (key,) = c.states
