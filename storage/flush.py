@@ -6,9 +6,10 @@ import threading
 from collections.abc import Sequence
 
 from tidelog.model.ids import Offset
-from tidelog.storage.checkpoints import LEADER_EPOCHS
+from tidelog.model.topic_config import TopicConfig
+from tidelog.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
 from tidelog.storage.files import File, FileLayer, replace_file
-from tidelog.storage.handles import PooledFile
+from tidelog.storage.handles import HandlePool, PooledFile
 
 
 class FlushJob:
@@ -18,45 +19,48 @@ class FlushJob:
     two, :meth:`run` is called once, in any thread: it calls fdatasync, and writes the leader-epoch file.
     """
 
-    __slots__ = (
-        "_directories",
-        "_epochs",
-        "_files",
-        "_layer",
-        "_path",
-        "_pinned",
-        "_running",
-        "end_offset",
-        "error",
-        "synced",
-    )
+    __slots__ = ("_directories", "_epochs", "_files", "_layer", "_path", "_pinned", "_running", "end_offset", "error")
 
     def __init__(
         self,
-        layer: FileLayer,
+        pool: HandlePool,
         path: str,
         end_offset: Offset,
         files: Sequence[PooledFile],
+        *,
         epochs: bytes | None,
-        directories: Sequence[str],
+        names_changed: bool,
+        is_new: bool,
     ) -> None:
+        """``epochs``: new content of the epoch file; ``is_new``: the partition's directory may not be durable.
+
+        Opens ``files``; raises ``OSError``.
+        """
         self.end_offset = end_offset
         self.error: OSError | None = None
-        self.synced = tuple(files)
-        self._layer = layer
+        self._layer: FileLayer = pool.files
         self._path = path
         self._epochs = epochs
-        self._directories = directories
+        self._directories = [path] if names_changed or is_new else []
+        wanted = list(files)
+        if is_new:
+            self._directories.append(path.rpartition("/")[0])
+            wanted.append(PooledFile(pool, f"{path}/{PARTITION_METADATA}"))
         self._running = threading.Lock()
         self._pinned: list[PooledFile] = []
         self._files: list[File] = []
         try:
-            for pooled in files:
+            for pooled in wanted:
                 self._files.append(pooled.pin())
                 self._pinned.append(pooled)
         except OSError:
             self.release()
             raise
+
+    @property
+    def synced(self) -> Sequence[PooledFile]:
+        """The files that it syncs; empty after :meth:`release`."""
+        return self._pinned
 
     def run(self) -> None:
         """Never raises: trouble is kept in ``error`` for ``finish_flush``."""
@@ -83,3 +87,63 @@ class FlushJob:
         pinned, self._pinned = self._pinned, []
         for pooled in pinned:
             pooled.unpin()
+
+
+class FlushState:
+    """How far a log is durable, and what is under way to make it so. Without IO of its own.
+
+    ``stored_recovery_point`` is what the log's owner has on disk, ``unflushed_since_ms`` when the oldest
+    unsynced record was appended (-1: none), ``rolled`` that a segment is full since the last flush began.
+    """
+
+    __slots__ = ("_cut", "is_new", "job", "recovery_point", "rolled", "stored_recovery_point", "unflushed_since_ms")
+
+    def __init__(self, recovery_point: Offset, *, is_new: bool) -> None:
+        self.recovery_point = recovery_point
+        self.stored_recovery_point = Offset(0)
+        self.unflushed_since_ms = -1
+        self.rolled = False
+        self.is_new = is_new
+        self.job: FlushJob | None = None
+        self._cut = Offset(0)
+
+    def due(self, log_end_offset: int, config: TopicConfig, now_ms: int) -> bool:
+        unflushed = log_end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        return self.rolled or unflushed >= config.flush_messages or self.waited_ms(now_ms) >= config.flush_ms
+
+    def waited_ms(self, now_ms: int) -> int:
+        return now_ms - self.unflushed_since_ms if self.unflushed_since_ms >= 0 else -1
+
+    def begin(self, job: FlushJob) -> None:
+        self.job = job
+        self._cut = job.end_offset
+        self.rolled = False
+        self.unflushed_since_ms = -1
+
+    def finish(self, job: FlushJob) -> None:
+        """The job ran, well or not."""
+        assert job is self.job, "a flush that this log did not begin"
+        self.job = None
+        if job.error is None:
+            self.is_new = False
+            # What was cut off meanwhile and appended anew is not what the job synced.
+            self.recovery_point = max(self.recovery_point, min(job.end_offset, self._cut))
+
+    def abandon(self) -> bool:
+        """Give up a flush that whoever began it will not finish. Returns whether there was one."""
+        job, self.job = self.job, None
+        if job is None:
+            return False
+        job.wait()
+        job.release()
+        return True
+
+    def cut(self, offset: int) -> bool:
+        """The log is to be cut off at ``offset``. Returns whether a lower recovery point must be stored first."""
+        self._cut = Offset(min(self._cut, offset))
+        if self.recovery_point <= offset:
+            return False
+        self.recovery_point = Offset(offset)
+        return self.stored_recovery_point > offset

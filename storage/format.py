@@ -76,6 +76,7 @@ def format_directory(
         }
     )
     replace_file(files, path, META_PROPERTIES, content.encode())
+    files.fsync_dir(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
     return meta
 
 

@@ -18,23 +18,29 @@ thread. The invariants that make a crash harmless at any point:
 
 from __future__ import annotations
 
-import enum
 import logging
 import random
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from tidelog.model.topic_config import LOG_APPEND_TIME, TopicConfig
-from tidelog.proto.control_batches import decode_control
 from tidelog.proto.network import Buffer
-from tidelog.proto.record_validation import validate_for_append
-from tidelog.proto.records import Batch, CorruptBatch, patched_header, set_log_append_time, split_batches
-from tidelog.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, encode_epochs
+from tidelog.proto.records import Batch, CorruptBatch, patched_header, set_log_append_time
+from tidelog.storage.append_checks import (
+    LogAppend,
+    Origin,
+    joint_base,
+    refuse_client,
+    refuse_coordinator,
+    select_for_follower,
+)
+from tidelog.storage.checkpoints import LEADER_EPOCHS, encode_epochs
 from tidelog.storage.files import replace_file
-from tidelog.storage.flush import FlushJob
-from tidelog.storage.handles import HandlePool, PooledFile
+from tidelog.storage.flush import FlushJob, FlushState
+from tidelog.storage.handles import HandlePool
+from tidelog.storage.index import RELATIVE_MAX
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_read import (
     LogRead,
@@ -58,31 +64,6 @@ SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Log between two producer snapshots at a flush; bounds what is replayed after a crash."""
 
 
-class Origin(enum.Enum):
-    """Who made the batches that a leader appends."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-    """A coordinator of this node: its batches are not validated; markers are judged by their epochs."""
-
-
-class LogAppend(NamedTuple):
-    """Where an append went.
-
-    ``base_offset`` is that of the first batch and ``last_offset`` the last record's of the last one.
-    ``append_time_ms`` is -1 unless the topic stamps its own time. ``duplicate``: nothing was written, the
-    offsets are those of the first time. Where an append held both new batches and duplicates that do not
-    lie next to each other, ``base_offset`` is -1: stored, at offsets that one number cannot tell.
-    """
-
-    base_offset: Offset
-    last_offset: Offset
-    append_time_ms: int
-    log_start_offset: Offset
-    size: int
-    duplicate: bool
-
-
 class LogOwner(Protocol):
     """What a log asks of the directory that it lies in."""
 
@@ -101,34 +82,25 @@ class LogOwner(Protocol):
 
 
 class Log:
-    """Made by :class:`tidelog.storage.log_manager.LogManager`.
-
-    ``stored_recovery_point`` is what the owner has on disk.
-    """
+    """Made by :class:`tidelog.storage.log_manager.LogManager`."""
 
     __slots__ = (
         "_chain",
         "_closed",
         "_epochs",
-        "_flush_cut",
-        "_flushing",
+        "_flushes",
         "_hints",
-        "_is_new",
         "_jitter_ms",
         "_owner",
         "_pool",
         "_rng",
-        "_rolled",
         "_sparse",
-        "_unflushed_since_ms",
         "config",
         "directory",
         "log_end_offset",
         "log_start_offset",
         "name",
         "producers",
-        "recovery_point",
-        "stored_recovery_point",
         "topic_id",
     )
 
@@ -151,8 +123,6 @@ class Log:
         self.config = config
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
-        self.stored_recovery_point = Offset(0)
         self.producers = loaded.producers
         self._owner = owner
         self._pool = pool
@@ -161,15 +131,12 @@ class Log:
         self._chain = SegmentChain(
             pool, directory, loaded.segments, loaded.snapshots, loaded.recovery_point, self._delete_later
         )
-        self._chain.names_changed |= is_new
+        # What a killed process did to the names may not be durable, though it is there.
+        self._chain.names_changed |= not loaded.was_clean
         self._sparse = loaded.sparse
-        self._is_new = is_new
         self._hints = ReadHints()
         self._jitter_ms = self._new_jitter()
-        self._rolled = False
-        self._unflushed_since_ms = -1
-        self._flushing: FlushJob | None = None
-        self._flush_cut = self.log_end_offset
+        self._flushes = FlushState(loaded.recovery_point, is_new=is_new)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -245,9 +212,9 @@ class Log:
             )
         stamps = self.config.message_timestamp_type == LOG_APPEND_TIME
         refusal = (
-            self._refuse_client(batches, None if stamps else now_ms)
+            refuse_client(self.config, batches, None if stamps else now_ms)
             if origin is Origin.CLIENT
-            else self._refuse_coordinator(batches)
+            else refuse_coordinator(self.producers, batches)
         )
         if refusal is not None:
             return refusal
@@ -256,7 +223,8 @@ class Log:
             return known
         if known is not None:
             if NO_OFFSET not in known:
-                return self._duplicates(batches, known)
+                last_offset = Offset(known[-1] + batches[-1].last_offset_delta)
+                return LogAppend(joint_base(batches, known, NO_OFFSET), last_offset, -1, self.log_start_offset, 0, True)
             fresh: Sequence[Batch] = [batch for batch, offset in zip(batches, known, strict=True) if offset < 0]
         else:
             fresh = batches
@@ -264,7 +232,7 @@ class Log:
         self._append(fresh, leader_epoch, now_ms, stamps=stamps)
         last_offset = Offset(self.log_end_offset - 1)
         if known is not None:
-            base_offset = _joint_base(batches, known, base_offset)
+            base_offset = joint_base(batches, known, base_offset)
         return LogAppend(
             base_offset,
             last_offset,
@@ -287,81 +255,28 @@ class Log:
         is taken if the topic is compacted or the log has one already. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
-        try:
-            batches = split_batches(data)
-        except CorruptBatch as error:
-            return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
-        due, epoch, size = self.log_end_offset, self._epochs.latest, 0
-        fresh: list[Batch] = []
-        for batch in batches:
-            if batch.last_offset < due and not fresh:
-                continue
-            if leader_epoch_max is not None and batch.leader_epoch > leader_epoch_max:
-                break
-            if not batch.crc_ok():
-                return Refusal(
-                    ErrorCode.CORRUPT_MESSAGE, f"expected a batch at {batch.base_offset} that matches its CRC"
-                )
-            if batch.base_offset != due and not self._may_follow(batch, due, first=not fresh):
-                return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"expected offset {due}, found {batch.base_offset}")
-            if batch.leader_epoch < epoch:
-                return Refusal(
-                    ErrorCode.INVALID_REQUEST, f"expected epoch {epoch} or later, found {batch.leader_epoch}"
-                )
-            fresh.append(batch)
-            due, epoch = batch.next_offset, batch.leader_epoch
-            size += batch.size
+        end = self.log_end_offset
+        selected = select_for_follower(
+            data,
+            due=end,
+            epoch=self._epochs.latest,
+            epoch_max=leader_epoch_max,
+            is_empty=not self._chain.size,
+            gaps=self._sparse or self.config.compacts,
+        )
+        if isinstance(selected, Refusal):
+            return selected
+        fresh = selected.batches
         if not fresh:
-            end = self.log_end_offset
             return LogAppend(end, Offset(end - 1), -1, self.log_start_offset, 0, False)
         base_offset = fresh[0].base_offset
-        if base_offset < self.log_end_offset:
+        if base_offset < end:
             self._start_within(base_offset)
-        elif not self._sparse and any(
-            batch.base_offset != due
-            for batch, due in zip(fresh, (self.log_end_offset, *(each.next_offset for each in fresh)), strict=False)
-        ):
+        elif selected.has_gap and not self._sparse:
             self._become_sparse()
+        size = sum(batch.size for batch in fresh)
         self._append(fresh, None, now_ms, stamps=False)
         return LogAppend(base_offset, Offset(self.log_end_offset - 1), -1, self.log_start_offset, size, False)
-
-    def _refuse_client(self, batches: Sequence[Batch], now_ms: int | None) -> Refusal | None:
-        config = self.config
-        for batch in batches:
-            refusal = validate_for_append(
-                batch,
-                message_max_bytes=config.max_message_bytes,
-                now_ms=now_ms,
-                timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-                timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-            )
-            if refusal is not None:
-                return refusal
-            if batch.size > config.segment_bytes:
-                return Refusal(
-                    ErrorCode.RECORD_LIST_TOO_LARGE,
-                    f"expected a batch of at most segment.bytes = {config.segment_bytes}, found {batch.size}",
-                )
-        return None
-
-    def _refuse_coordinator(self, batches: Sequence[Batch]) -> Refusal | None:
-        for batch in batches:
-            if batch.is_control:
-                marker = decode_control(batch)
-                refusal = self.producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
-                if refusal is not None:
-                    return refusal
-        return None
-
-    def _duplicates(self, batches: Sequence[Batch], known: Sequence[Offset]) -> LogAppend:
-        last_offset = Offset(known[-1] + batches[-1].last_offset_delta)
-        base_offset = _joint_base(batches, known, NO_OFFSET)
-        return LogAppend(base_offset, last_offset, -1, self.log_start_offset, 0, True)
-
-    def _may_follow(self, batch: Batch, due: int, *, first: bool) -> bool:
-        if batch.base_offset > due:
-            return self._sparse or self.config.compacts
-        return first and not self._chain.size and batch.last_offset >= due
 
     def _append(self, batches: Sequence[Batch], leader_epoch: int | None, now_ms: int, *, stamps: bool) -> None:
         """Write batches at the end. With ``leader_epoch`` they get the next offsets, else they keep theirs."""
@@ -376,7 +291,7 @@ class Log:
                 base = offset if leader_epoch is not None else batch.base_offset
                 last = base + batch.last_offset_delta
                 timestamp = now_ms if stamps else batch.max_timestamp
-                if not self._fits(segment, size + batch.size, last, timestamp, now_ms) and (segment.size or size):
+                if not self._fits(segment, size, batch.size, last, timestamp, now_ms):
                     self._write(buffers, written, placed, leader_epoch, now_ms)
                     buffers, written, placed, size = [], [], [], 0
                     self._roll(base, now_ms)
@@ -394,8 +309,8 @@ class Log:
             self._write(buffers, written, placed, leader_epoch, now_ms)
         except OSError as error:
             raise self._failed(error) from error
-        if self._unflushed_since_ms < 0:
-            self._unflushed_since_ms = now_ms
+        if self._flushes.unflushed_since_ms < 0:
+            self._flushes.unflushed_since_ms = now_ms
 
     def _write(
         self,
@@ -421,12 +336,13 @@ class Log:
             if batch.producer_id >= 0:
                 apply_batch(producers, batch, base, now_ms)
 
-    def _fits(self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+    def _fits(self, segment: Segment, ahead: int, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        """Whether a batch may go into a segment, ``ahead`` bytes behind its end (Kafka's ``shouldRoll``)."""
         config = self.config
-        if not segment.has_room(size, last_offset, config.segment_bytes, config.segment_index_bytes):
+        if not (segment.size or ahead):
+            return last_offset - segment.base_offset <= RELATIVE_MAX
+        if not segment.has_room(ahead + size, last_offset, config.segment_bytes, config.segment_index_bytes):
             return False
-        if not segment.size:
-            return True
         first = segment.first_timestamp
         waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
         return waited <= config.segment_ms - self._jitter_ms
@@ -454,7 +370,7 @@ class Log:
     def _roll(self, base_offset: int, now_ms: int) -> None:
         self._chain.roll(base_offset, encode_snapshot(self.producers.all()), now_ms)
         self._jitter_ms = self._new_jitter()
-        self._rolled = True
+        self._flushes.rolled = True
 
     def _new_jitter(self) -> int:
         jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
@@ -595,7 +511,8 @@ class Log:
             lower = offset < self.log_start_offset
             self.producers.clear()
             self._epochs.clear()
-            self.log_start_offset = self.log_end_offset = self.recovery_point = Offset(offset)
+            self.log_start_offset = self.log_end_offset = Offset(offset)
+            self._flushes.recovery_point = Offset(offset)
             if lower:
                 self._owner.store_points()
         except OSError as error:
@@ -683,17 +600,24 @@ class Log:
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before anything from ``offset`` on is cut off: it is no longer known to be durable."""
-        self._flush_cut = min(self._flush_cut, offset)
-        if self.recovery_point > offset:
-            self.recovery_point = Offset(offset)
-            if self.stored_recovery_point > offset:
-                self._owner.store_points()
+        if self._flushes.cut(offset):
+            self._owner.store_points()
 
     # --- Durability ----------------------------------------------------------------------------
 
     @property
-    def unflushed_records(self) -> int:
-        return self.log_end_offset - self.recovery_point
+    def recovery_point(self) -> Offset:
+        """Everything before it is synced."""
+        return self._flushes.recovery_point
+
+    @property
+    def stored_recovery_point(self) -> Offset:
+        """What the owner has on disk as recovery point; the owner sets it."""
+        return self._flushes.stored_recovery_point
+
+    @stored_recovery_point.setter
+    def stored_recovery_point(self, offset: Offset) -> None:
+        self._flushes.stored_recovery_point = offset
 
     @property
     def acknowledgeable_offset(self) -> Offset:
@@ -705,19 +629,11 @@ class Log:
 
     def flush_due(self, now_ms: int) -> bool:
         """Whether a flush should begin: ``flush.messages``, ``flush.ms``, or a segment that is full."""
-        unflushed = self.log_end_offset - self.recovery_point
-        if unflushed <= 0:
-            return False
-        config = self.config
-        return (
-            self._rolled
-            or unflushed >= config.flush_messages
-            or (self._unflushed_since_ms >= 0 and now_ms - self._unflushed_since_ms >= config.flush_ms)
-        )
+        return self._flushes.due(self.log_end_offset, self.config, now_ms)
 
     def unflushed_for_ms(self, now_ms: int) -> int:
         """How long the oldest unsynced record has waited."""
-        return now_ms - self._unflushed_since_ms if self._unflushed_since_ms >= 0 else 0
+        return self._flushes.waited_ms(now_ms)
 
     def begin_flush(self) -> FlushJob | None:
         """What to sync so that all that is in the log now is durable; None if it is, or a flush is under way.
@@ -725,47 +641,39 @@ class Log:
         Raises :class:`LogDirFailed`.
         """
         self._check_usable()
-        end, chain = self.log_end_offset, self._chain
-        if self._flushing is not None or end <= self.recovery_point:
+        end, chain, flushes = self.log_end_offset, self._chain, self._flushes
+        if flushes.job is not None or end <= flushes.recovery_point:
             return None
         try:
             if chain.size - chain.snapshot_size >= SNAPSHOT_BYTES:
                 chain.store_snapshot(end, encode_snapshot(self.producers.all()))
-            directories = []
-            if chain.names_changed:
-                directories.append(self.directory)
-            if self._is_new:
-                directories.append(self.directory.rsplit("/", 1)[0])
-            epochs = encode_epochs(self._epochs.entries()) if self._epochs.dirty else None
-            files = chain.files_from(self.recovery_point)
-            if self._is_new:
-                files.append(PooledFile(self._pool, f"{self.directory}/{PARTITION_METADATA}"))
-            job = FlushJob(self._pool.files, self.directory, end, files, epochs, directories)
+            job = FlushJob(
+                self._pool,
+                self.directory,
+                end,
+                chain.files_from(flushes.recovery_point),
+                epochs=encode_epochs(self._epochs.entries()) if self._epochs.dirty else None,
+                names_changed=chain.names_changed,
+                is_new=flushes.is_new,
+            )
         except OSError as error:
             raise self._failed(error) from error
-        self._flushing = job
-        self._flush_cut = end
-        self._rolled = False
-        self._unflushed_since_ms = -1
+        flushes.begin(job)
         self._epochs.dirty = False
         chain.names_changed = False
         return job
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take note of what a job that ran made durable. Raises :class:`LogDirFailed`."""
-        assert job is self._flushing, "a flush that this log did not begin"
-        self._flushing = None
+        if job.error is None:
+            self._chain.unsynced = [file for file in self._chain.unsynced if file not in job.synced]
+        self._flushes.finish(job)
         job.release()
         failure = self._owner.failure
         if failure is not None:
             raise LogDirFailed(failure.directory, failure.cause)
-        if self._closed:
-            return
-        if job.error is not None:
+        if job.error is not None and not self._closed:
             raise self._failed(job.error) from job.error
-        self._is_new = False
-        self._chain.unsynced = [file for file in self._chain.unsynced if file not in job.synced]
-        self.recovery_point = Offset(max(self.recovery_point, min(job.end_offset, self._flush_cut)))
 
     def flush(self) -> None:
         """All three steps at once; waits for the disk. Raises :class:`LogDirFailed`."""
@@ -780,7 +688,8 @@ class Log:
         """Sync everything, so that the next start need not look for the end. Raises :class:`LogDirFailed`."""
         if self._closed:
             return
-        self._abandon_flush()
+        if self._flushes.abandon():
+            self._epochs.dirty = self._chain.names_changed = True
         self.flush()
         chain, files = self._chain, self._pool.files
         try:
@@ -799,15 +708,6 @@ class Log:
         self._closed = True
         self._chain.close()
 
-    def _abandon_flush(self) -> None:
-        """Whoever began a flush will not finish it: do all of it again."""
-        job, self._flushing = self._flushing, None
-        if job is not None:
-            job.wait()
-            job.release()
-            self._epochs.dirty = True
-            self._chain.names_changed = True
-
     def moved_to(self, directory: str) -> None:
         """The owner renamed the directory of this log, which is closed."""
         assert self._closed
@@ -824,19 +724,3 @@ class Log:
 
     def _delete_later(self, path: str) -> None:
         self._owner.remove_later(path, self.config.file_delete_delay_ms)
-
-
-def _joint_base(batches: Sequence[Batch], known: Sequence[Offset], fresh: Offset) -> Offset:
-    """The first batch's offset, if the others follow it in the log; else -1. ``fresh``: where new ones begin."""
-    first = due = -1
-    for batch, found in zip(batches, known, strict=True):
-        offset = int(found)
-        if offset < 0:
-            offset = fresh
-            fresh = Offset(fresh + batch.last_offset_delta + 1)
-        if first < 0:
-            first = offset
-        elif offset != due:
-            return NO_OFFSET
-        due = offset + batch.last_offset_delta + 1
-    return Offset(first)

@@ -363,8 +363,9 @@ class LogManager:
             producers_max=self._producers_max,
             now_ms=self._clock.now_ms(),
         )
-        log = Log(name, topic_id, path, self._defaults, loaded, directory, self._pool, self._rng, is_new=False)
-        log.stored_recovery_point = Offset(directory.recovery_points.get(name, 0))
+        stored = Offset(directory.recovery_points.get(name, 0))
+        log = Log(name, topic_id, path, self._defaults, loaded, directory, self._pool, self._rng, is_new=not stored)
+        log.stored_recovery_point = stored
         other = self._logs.get(TopicIdPartition(topic_id, name.partition))
         if other is not None:
             raise DirectoryRefused(

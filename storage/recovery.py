@@ -54,7 +54,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedLog:
-    """A log as it was found. ``snapshots``: offsets of the producer snapshots on disk, rising."""
+    """A log as it was found.
+
+    ``snapshots``: offsets of the producer snapshots on disk, rising. ``was_clean``: it was closed as it is.
+    """
 
     segments: list[Segment]
     log_start_offset: Offset
@@ -64,6 +67,7 @@ class LoadedLog:
     producers: ProducerStates
     snapshots: list[int]
     sparse: bool
+    was_clean: bool
 
 
 class _Loader:
@@ -198,14 +202,31 @@ class _Loader:
     def _follows(self, offset: int, due: int) -> bool:
         return offset == due or (self.sparse and offset > due)
 
-    def _gather_epochs(self, segments: Sequence[Segment]) -> None:
+    def _gather_epochs(self, segments: Sequence[Segment], end: int | None = None) -> None:
+        """Take leader epochs from the batches before offset ``end``."""
         for segment in segments:
             try:
                 for _, batch in walk_headers(segment.log.get(), 0, segment.size):
+                    if end is not None and batch.base_offset >= end:
+                        return
                     if batch.leader_epoch > self.epochs.latest:
                         self.epochs.assign(batch.leader_epoch, batch.base_offset)
             except CorruptBatch as error:
                 logger.warning("%s: leader epochs are incomplete: %s", segment.log.path, error)
+
+    def complete_epochs(self, start: int) -> None:
+        """Have the epochs reach back to the log's start, from which they were cut off if it has moved back.
+
+        That happens when the start had moved on and the machine lost power before it was stored.
+        """
+        entries = self.epochs.entries()
+        if entries and entries[0][1] > start:
+            self.epochs = LeaderEpochs()
+            self._gather_epochs(self.segments, entries[0][1])
+            for epoch, first in entries:
+                if epoch > self.epochs.latest:
+                    self.epochs.assign(epoch, first)
+            self.epochs.dirty = True
 
     def _drop_from(self, number: int) -> None:
         """Remove segments from ``number`` on, the newest first, so that what is left is always a log."""
@@ -247,10 +268,12 @@ def load_log(
     if not loader.segments:
         loader.restart_at(log_start_offset)
     end = -1
+    was_clean = False
     if clean and (loader.epochs_known or not any(segment.size for segment in loader.segments)):
         try:
             end = loader.resume()
             recovery_point = end
+            was_clean = True
         except CorruptBatch as error:
             logger.warning("%s: the shutdown was clean, the log is not: %s", directory, error)
     if end < 0:
@@ -261,6 +284,7 @@ def load_log(
         end = log_start_offset
     start = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end)
+    loader.complete_epochs(start)
     loader.epochs.truncate_from_start(start)
     producers = load_producers(
         pool.files,
@@ -284,6 +308,7 @@ def load_log(
         producers,
         loader.snapshots,
         loader.sparse,
+        was_clean,
     )
 
 

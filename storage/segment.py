@@ -118,7 +118,7 @@ class Segment:
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
         """Whether ``size`` more bytes up to ``last_offset`` may go into this segment."""
         return (
-            (self.size + size <= segment_bytes or self.size == 0)
+            self.size + size <= segment_bytes
             and self.size + size <= RELATIVE_MAX
             and last_offset - self.base_offset <= RELATIVE_MAX
             and (len(self.offsets) + 1) * OffsetIndex.ENTRY.size <= index_bytes
@@ -290,11 +290,26 @@ class Segment:
     def batches_from(self, timestamp: int, index_interval: int) -> Iterator[Batch]:
         """All whole batches that may hold records at or after ``timestamp``. Raises :class:`CorruptBatch`."""
         self.ready(index_interval)
-        number = self.times.floor(timestamp - 1)
-        offset = self.base_offset + self.times.entry(number)[1] if number >= 0 else self.base_offset
-        for position, batch in walk_headers(self.log.get(), self.position_of(offset, index_interval), self.size):
+        try:
+            start = self._timed_position(timestamp, index_interval)
+        except StaleIndex:
+            self.rebuild(index_interval)
+            start = self._timed_position(timestamp, index_interval)
+        for position, batch in walk_headers(self.log.get(), start, self.size):
             if batch.max_timestamp >= timestamp:
                 yield self.read_batch(position, batch.size)
+
+    def _timed_position(self, timestamp: int, index_interval: int) -> int:
+        """Position before which all records are older than ``timestamp``, by the time index."""
+        number = self.times.floor(timestamp - 1)
+        if number < 0:
+            return 0
+        highest, relative = self.times.entry(number)
+        position = self.position_of(self.base_offset + relative, index_interval)
+        batch = _header_at(self.log.get(), position, self.size)
+        if batch is None or batch.last_offset - self.base_offset != relative or batch.max_timestamp != highest:
+            raise StaleIndex
+        return position
 
     def first_offset_at(self, position: int) -> int:
         """Base offset of the batch at ``position``. Raises :class:`CorruptBatch`."""

@@ -1,0 +1,130 @@
+"""What is checked of batches before a log takes them. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_OFFSET, Offset
+from tidelog.model.topic_config import TopicConfig
+from tidelog.proto.control_batches import decode_control
+from tidelog.proto.network import Buffer
+from tidelog.proto.record_validation import validate_for_append
+from tidelog.proto.records import Batch, CorruptBatch, split_batches
+from tidelog.storage.producer_state import ProducerStates
+
+
+class Origin(enum.Enum):
+    """Who made the batches that a leader appends."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """A coordinator of this node: its batches are not validated; markers are judged by their epochs."""
+
+
+class LogAppend(NamedTuple):
+    """Where an append went.
+
+    ``base_offset`` is that of the first batch and ``last_offset`` the last record's of the last one.
+    ``append_time_ms`` is -1 unless the topic stamps its own time. ``duplicate``: nothing was written, the
+    offsets are those of the first time. Where an append held both new batches and duplicates that do not
+    lie next to each other, ``base_offset`` is -1: stored, at offsets that one number cannot tell.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: int
+    log_start_offset: Offset
+    size: int
+    duplicate: bool
+
+
+def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | None) -> Refusal | None:
+    """Why a leader must not append a client's batches; ``now_ms`` is None where their times do not count."""
+    for batch in batches:
+        refusal = validate_for_append(
+            batch,
+            message_max_bytes=config.max_message_bytes,
+            now_ms=now_ms,
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        )
+        if refusal is not None:
+            return refusal
+        if batch.size > config.segment_bytes:
+            return Refusal(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"expected a batch of at most segment.bytes = {config.segment_bytes}, found {batch.size}",
+            )
+    return None
+
+
+def refuse_coordinator(producers: ProducerStates, batches: Sequence[Batch]) -> Refusal | None:
+    """Why a leader must not append a coordinator's markers: a later epoch has spoken."""
+    for batch in batches:
+        if batch.is_control:
+            marker = decode_control(batch)
+            refusal = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
+            if refusal is not None:
+                return refusal
+    return None
+
+
+class FollowerBatches(NamedTuple):
+    """Those of a leader's batches that a follower is to append; ``has_gap``: their offsets are not dense."""
+
+    batches: list[Batch]
+    has_gap: bool
+
+
+def select_for_follower(
+    data: Buffer, *, due: int, epoch: int, epoch_max: int | None, is_empty: bool, gaps: bool
+) -> FollowerBatches | Refusal:
+    """Judge what a leader sent to a follower whose log ends at ``due`` with an epoch of ``epoch``.
+
+    Left out: batches before ``due``, and all from the first one of an epoch over ``epoch_max`` on. Into an
+    empty log the first batch may begin before ``due``. ``gaps``: offsets may leave some out.
+    """
+    found: list[Batch] = []
+    has_gap = False
+    try:
+        for batch in split_batches(data):
+            if batch.last_offset < due and not found:
+                continue
+            if epoch_max is not None and batch.leader_epoch > epoch_max:
+                break
+            if not batch.crc_ok() or batch.last_offset_delta < 0:
+                raise CorruptBatch(f"expected a batch at {batch.base_offset} that matches its CRC, it does not")
+            if batch.is_control and batch.record_count:
+                decode_control(batch)
+            if batch.base_offset > due and gaps:
+                has_gap = True
+            elif batch.base_offset != due and (batch.base_offset > due or found or not is_empty):
+                return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"expected offset {due}, found {batch.base_offset}")
+            if batch.leader_epoch < epoch:
+                return Refusal(
+                    ErrorCode.INVALID_REQUEST, f"expected epoch {epoch} or later, found {batch.leader_epoch}"
+                )
+            found.append(batch)
+            due, epoch = batch.next_offset, batch.leader_epoch
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    return FollowerBatches(found, has_gap)
+
+
+def joint_base(batches: Sequence[Batch], known: Sequence[Offset], fresh: Offset) -> Offset:
+    """The first batch's offset, if the others follow it in the log; else -1. ``fresh``: where new ones begin."""
+    first = due = -1
+    for batch, found in zip(batches, known, strict=True):
+        offset = int(found)
+        if offset < 0:
+            offset = fresh
+            fresh = Offset(fresh + batch.last_offset_delta + 1)
+        if first < 0:
+            first = offset
+        elif offset != due:
+            return NO_OFFSET
+        due = offset + batch.last_offset_delta + 1
+    return Offset(first)
