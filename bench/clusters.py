@@ -40,7 +40,7 @@ def create_topic(
     admin.create_topics([NewTopic(name, partitions, copies, configs=configs)])
 
     def whole() -> bool:
-        found = admin.describe_topics([name])[name]
+        (found,) = admin.describe_topics([name])
         return len(found.partitions) == partitions and all(
             partition.leader >= 0 and len(partition.isr) == copies for partition in found.partitions
         )

@@ -48,7 +48,7 @@ def leader_failover(place: Path) -> Mapping[str, float]:
         create_topic(admin, _TOPIC, copies=3)
         for _ in range(KILLS):
             controller = admin.describe_cluster().controller_id
-            topic = admin.describe_topics([_TOPIC])[_TOPIC]
+            (topic,) = admin.describe_topics([_TOPIC])
             partition = next(found for found in topic.partitions if found.leader not in (-1, controller))
             times.append(asyncio.run(_kill_under_load(cluster, partition.leader, partition.partition)))
             _bring_back(cluster, admin, partition.leader)
@@ -100,7 +100,7 @@ def _bring_back(cluster: LocalCluster, admin: Admin, node_id: int) -> None:
     cluster.wait_ready([node_id])
 
     def whole() -> bool:
-        topic = admin.describe_topics([_TOPIC])[_TOPIC]
+        (topic,) = admin.describe_topics([_TOPIC])
         return all(len(found.isr) == 3 for found in topic.partitions)
 
     wait_until(f"node {node_id} to be in sync", whole, TIMEOUT_S)

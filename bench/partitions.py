@@ -38,7 +38,7 @@ def ten_thousand_partitions(place: Path) -> Mapping[str, float]:
 
             def all_led() -> bool:
                 topics = admin.describe_topics(list(sizes))
-                return all(found.leader >= 0 for topic in topics.values() for found in topic.partitions)
+                return all(found.leader >= 0 for topic in topics for found in topic.partitions)
 
             wait_until("every partition to have a leader", all_led, TIMEOUT_S)
             for name, count in sizes.items():

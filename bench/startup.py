@@ -38,11 +38,13 @@ def first_record(bootstrap: str, topic: str, timeout_s: float = 60.0, partition:
     """Send one record and wait for its acknowledgement, trying without pause until there is a leader."""
     from tidelog import Producer
 
-    eager = {
-        "reconnect_backoff_ms": 5,
-        "reconnect_backoff_max_ms": 20,
-        "retry_backoff_ms": 5,
-        "retry_backoff_max_ms": 20,
-    }
-    with Producer(bootstrap, acks="all", linger_ms=0, **eager) as producer:
+    with Producer(
+        bootstrap,
+        acks="all",
+        linger_ms=0,
+        reconnect_backoff_ms=5,
+        reconnect_backoff_max_ms=20,
+        retry_backoff_ms=5,
+        retry_backoff_max_ms=20,
+    ) as producer:
         producer.send(topic, b"first", partition=partition).result(timeout_s)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.chaos.cluster_watch import DrillFailed, PartitionState, TopicState, describe, leads_most, wait_until
-from tidelog.chaos.flights import FLIGHTS, read_flights, row_digest
+from tidelog.chaos.flights import FLIGHTS, Flight, read_flights, row_digest
 from tidelog.chaos.paced_sending import Account, Failover, Pace, send_paced
 from tidelog.chaos.row_judge import LogRecord, Source, Verdict, judge
 from tidelog.cli.local_cluster import LocalCluster
@@ -99,6 +100,7 @@ class Demo:
         self._say = say
         self._progress = progress
         self._account = Account()
+        self._rows_read: list[tuple[bytes, bytes]] = []
         self._kills: list[Kill] = []
         self._trouble: BaseException | None = None
         self._stop = threading.Event()
@@ -156,9 +158,8 @@ class Demo:
         pace.hold_at(SECOND_KILL_AT)
         director = threading.Thread(target=self._direct, args=(cluster, admin, pace), name="director", daemon=True)
         director.start()
-        flights = (flight for flight in read_flights() if flight.row < self._rows)
         try:
-            send_paced(producer, TOPIC, flights, pace, self._account, self._stop.is_set, self._progress)
+            send_paced(producer, TOPIC, self._flights(), pace, self._account, self._stop.is_set, self._progress)
             if not self._stop.is_set():
                 director.join(3 * RECOVERY_TIMEOUT_S)
                 producer.flush(RECOVERY_TIMEOUT_S)
@@ -169,6 +170,12 @@ class Demo:
             raise self._trouble
         if len(self._kills) < 2:
             raise DrillFailed(f"expected two kills while rows were sent, found {len(self._kills)}")
+
+    def _flights(self) -> Iterator[Flight]:
+        """The source; remembered for the pass without a pace, which should not wait for a parser."""
+        for flight in islice(read_flights(), self._rows):
+            self._rows_read.append((flight.value, flight.key))
+            yield flight
 
     def _direct(self, cluster: LocalCluster, admin: Admin, pace: Pace) -> None:
         """The director's thread: both kills, each when its time has come."""
@@ -263,7 +270,7 @@ class Demo:
     def _send_unpaced(self, bootstrap: str) -> tuple[int, int, float]:
         from tidelog import Producer
 
-        rows = [(flight.value, flight.key) for flight in read_flights() if flight.row < self._rows]
+        rows = self._rows_read
         with Producer(bootstrap, **PRODUCER) as producer:
             producer.partitions_for(UNPACED_TOPIC)
             started = time.monotonic()
@@ -278,7 +285,7 @@ class Demo:
 
 def topic_state(admin: Admin, topic: str = TOPIC) -> dict[int, PartitionState]:
     """Leaders and ISRs as the cluster tells them now."""
-    found = admin.describe_topics([topic])[topic]
+    (found,) = admin.describe_topics([topic])
     return {
         partition.partition: PartitionState(partition.leader, tuple(partition.isr), tuple(partition.replicas))
         for partition in found.partitions

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from tidelog.chaos.flights import Flight, row_digest
 
 SLICE_S: Final = 0.01
+PROGRESS_ROWS: Final = 1_000
 TRICKLE_PER_S: Final = 400.0
 """Rows a second while a recovery is waited for: something is always on its way."""
 
@@ -124,4 +125,6 @@ def send_paced(
             on_delivery=partial(settled, flight.row),
         )
         account.sent = flight.row + 1
+        if not account.sent % PROGRESS_ROWS:
+            progress(account.sent)
     progress(account.sent)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from tidelog.chaos.quorum_world import QuorumWorld, Violation
+from tidelog.metadata_quorum.quorum_types import QuorumLimits
 from tidelog.metadata_quorum.raft_engine import RaftEngine
 from tidelog.model.ids import NodeId
 
@@ -24,7 +25,14 @@ class FaultSchedule:
         self.seed = seed
         self._rng = random.Random(f"faults-{seed}")
         self._seconds = seconds
-        self.world = QuorumWorld(seed, voters, engine_class=engine_class)
+        limits = QuorumLimits(
+            batch_bytes=self._rng.choice((300, 2_000, 20_000)),
+            window_bytes=self._rng.choice((1_000, 8_000, 100_000)),
+            retained_entries=self._rng.choice((1, 5, 50)),
+            snapshot_part_bytes=self._rng.choice((50, 300)),
+        )
+        self.world = QuorumWorld(seed, voters, limits=limits, engine_class=engine_class)
+        self.world.state_padding = self._rng.choice((0, 500, 2_000))
         self._proposed = 0
         self._acts: list[tuple[int, Callable[[], None]]] = [
             (40, self._propose),

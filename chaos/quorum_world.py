@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from tidelog.chaos.simulated_disk import SimulatedCrash, SimulatedDisk
 from tidelog.metadata_quorum import raft_events as ev
-from tidelog.metadata_quorum.quorum_types import QuorumIdentity, QuorumTiming
+from tidelog.metadata_quorum.quorum_types import QuorumIdentity, QuorumLimits, QuorumTiming
 from tidelog.metadata_quorum.raft_engine import RaftEngine
 from tidelog.metadata_quorum.raft_storage import open_engine
 from tidelog.model.ids import NodeId
@@ -70,19 +70,24 @@ class QuorumWorld:
         seed: int,
         voters: int = 3,
         timing: QuorumTiming | None = None,
+        limits: QuorumLimits | None = None,
         latency_s: tuple[float, float] = (0.0002, 0.003),
         engine_class: Callable[..., RaftEngine] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.now = 1000.0
         self.timing = timing or QuorumTiming()
+        self.limits = limits or QuorumLimits()
         self.latency_s = latency_s
         self._engine_class = engine_class
+        self.state_padding = 0
+        """Bytes that make snapshots larger."""
         self.ids = tuple(NodeId(node) for node in range(1, voters + 1))
         self.voters = {node: Voter(node, SimulatedDisk(random.Random(self.rng.random()))) for node in self.ids}
         self.streams = {(a, b): _Stream() for a in self.ids for b in self.ids if a != b}
         self.steps = 0
         self.crashes = 0
+        self.loads = 0
         self._ticket = 0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
@@ -108,7 +113,7 @@ class QuorumWorld:
             voter.applied, voter.leading = _NO_STATE, 0
             try:
                 voter.engine = open_engine(
-                    voter.disk, DIRECTORY, identity, self.timing, rng, self.now, engine_class=self._engine_class
+                    voter.disk, DIRECTORY, identity, self.timing, self.limits, rng, self.now, self._engine_class
                 )
             except SimulatedCrash:
                 self._dead(voter)
@@ -171,7 +176,10 @@ class QuorumWorld:
         voter = self.voters[node]
         index, digest = voter.applied
         if voter.engine is not None and index > 1:
-            self._step(voter, [ev.Compact(index, self.committed[index][0], _STATE.pack(index, digest))])
+            self._step(
+                voter,
+                [ev.Compact(index, self.committed[index][0], _STATE.pack(index, digest) + bytes(self.state_padding))],
+            )
 
     # --- watching ----------------------------------------------------------------------------------
 
@@ -343,10 +351,11 @@ class QuorumWorld:
             case ev.Committed(index, term, payload):
                 self._on_committed(voter, index, term, payload)
             case ev.Loaded(index, _, state):
-                found = _STATE.unpack(state)
+                found = _STATE.unpack_from(state)
                 if found[0] != index or self.digests.get(index) != found[1]:
                     raise Violation(f"node {voter.node_id} loaded a state at {index} that nobody had")
                 voter.applied = (index, found[1])
+                self.loads += 1
             case ev.Leading(term):
                 voter.leading = term
                 voter.epochs.append(term)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from tidelog.chaos.flights import content_digest
 
@@ -23,8 +24,7 @@ class Source:
     digests: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(NamedTuple):
     """A record as it was read back. ``row`` is -1 where the header that names it is missing or wrong."""
 
     partition: int
@@ -84,7 +84,7 @@ def judge(
     ends: Mapping[int, tuple[int, int]],
 ) -> Verdict:
     """Judge a run. Rows 0 to ``sent`` - 1 were sent; ``acknowledged`` gives the partition and offset told for
-    a row; ``log`` is in the order of reading; ``ends`` gives each partition's first offset and the one after
+    a row; ``log`` is in any order; ``ends`` gives each partition's first offset and the one after
     its last."""
     examples: list[str] = []
 
@@ -99,7 +99,7 @@ def judge(
     read_digests: dict[int, bytes] = {}
     offsets_seen: dict[int, set[int]] = {partition: set() for partition in ends}
     out_of_order = changed = foreign = 0
-    for record in sorted(log, key=lambda found: (found.partition, found.offset)):
+    for record in sorted(log, key=attrgetter("partition", "offset")):
         offsets_seen.setdefault(record.partition, set()).add(record.offset)
         if not 0 <= record.row < sent:
             foreign += 1

@@ -27,7 +27,9 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
+    )
     for at, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], int | float) or row[at] in ("", "-") for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)

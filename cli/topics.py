@@ -48,10 +48,8 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), default=-1, help="How many.  [default: num.partitions]")
-@click.option(
-    "--replicas", type=click.IntRange(1), default=-1, help="Of each partition.  [default: default.replication.factor]"
-)
+@click.option("--partitions", type=click.IntRange(1), help="How many.  [default: num.partitions]")
+@click.option("--replicas", type=click.IntRange(1), help="Of each partition.  [default: default.replication.factor]")
 @click.option(
     "--assign",
     "assignments",
@@ -66,8 +64,8 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 @json_option
 def create(
     name: str,
-    partitions: int,
-    replicas: int,
+    partitions: int | None,
+    replicas: int | None,
     assignments: tuple[str, ...],
     settings: dict[str, str],
     if_not_exists: bool,
@@ -79,12 +77,12 @@ def create(
     from tidelog import Admin, NewTopic
     from tidelog.model.errors import ErrorCode, TidelogError
 
-    if assignments and (partitions > 0 or replicas > 0):
+    if assignments and (partitions or replicas):
         raise click.UsageError("expected either --assign or --partitions and --replicas, found both")
     placed = {number: _nodes(text) for number, text in enumerate(assignments)}
     with Admin(bootstrap) as admin:
         try:
-            topic = NewTopic(name, partitions, replicas, settings, placed)
+            topic = NewTopic(name, partitions or -1, replicas or -1, settings, placed)
             (made,) = admin.create_topics([topic], validate_only=dry_run)
         except TidelogError as refused:
             if not (if_not_exists and refused.code is ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -117,7 +115,7 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
 
     with Admin(bootstrap) as admin:
         wanted = names or tuple(topic.name for topic in admin.list_topics())
-        found = admin.describe_topics(wanted) if wanted else {}
+        found = admin.describe_topics(wanted) if wanted else []
         offsets = _offsets(admin, found)
     rows: list[dict[str, Any]] = [
         {
@@ -128,7 +126,7 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
             "first_offset": offsets.get((topic.name, part.partition), (None, None))[0],
             "end_offset": offsets.get((topic.name, part.partition), (None, None))[1],
         }
-        for topic in found.values()
+        for topic in found
         for part in topic.partitions
         if not unhealthy or _unhealthy(part)
     ]  # fmt: skip
@@ -193,7 +191,7 @@ def delete_records(name: str, before: int, partitions: tuple[int, ...], bootstra
     from tidelog import Admin
 
     with Admin(bootstrap) as admin:
-        there = [part.partition for part in admin.describe_topics([name])[name].partitions]
+        there = [part.partition for part in admin.describe_topics([name])[0].partitions]
         starts = admin.delete_records({TopicPartition(name, number): before for number in partitions or there})
     if as_json:
         print_json([{"partition": at.partition, "first_offset": start} for at, start in sorted(starts.items())])
@@ -205,11 +203,11 @@ def _unhealthy(part: PartitionDescription) -> bool:
     return part.leader < 0 or len(part.isr) < len(part.replicas)
 
 
-def _offsets(admin: Admin, found: dict[str, TopicDescription]) -> dict[tuple[str, int], tuple[int, int]]:
+def _offsets(admin: Admin, found: list[TopicDescription]) -> dict[tuple[str, int], tuple[int, int]]:
     """First and end offset of every partition that has a leader."""
     from tidelog import OffsetSpec
 
-    led = [TopicPartition(t.name, part.partition) for t in found.values() for part in t.partitions if part.leader >= 0]
+    led = [TopicPartition(t.name, part.partition) for t in found for part in t.partitions if part.leader >= 0]
     if not led:
         return {}
     first = admin.list_offsets(dict.fromkeys(led, OffsetSpec.earliest()))

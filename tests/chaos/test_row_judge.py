@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -63,20 +62,20 @@ def lose_at_the_end(places: Places, log: list[LogRecord]) -> None:
 
 def duplicate(places: Places, log: list[LogRecord]) -> None:
     last = max((found for found in log if found.partition == log[5].partition), key=lambda found: found.offset)
-    log.append(replace(log[5], offset=last.offset + 1))
+    log.append(log[5]._replace(offset=last.offset + 1))
 
 
 def duplicate_beside(places: Places, log: list[LogRecord]) -> None:
     """Twice in a row: no order is broken, only the count."""
     tail = max((found for found in log if found.partition == 1), key=lambda found: found.offset)
-    log.append(replace(tail, offset=tail.offset + 1))
+    log.append(tail._replace(offset=tail.offset + 1))
 
 
 def swap(places: Places, log: list[LogRecord]) -> None:
     """Rows 3 and 10 have the same key; each is found at the other's offset, and acknowledged so."""
     first, second = log[3], log[10]
     assert first.key == second.key
-    log[3], log[10] = replace(first, offset=second.offset), replace(second, offset=first.offset)
+    log[3], log[10] = first._replace(offset=second.offset), second._replace(offset=first.offset)
     places[3], places[10] = places[10], places[3]
 
 
@@ -85,11 +84,11 @@ def misplace(places: Places, log: list[LogRecord]) -> None:
 
 
 def change_content(places: Places, log: list[LogRecord]) -> None:
-    log[20] = replace(log[20], digest=row_digest(KEYS[20], b"something else"))
+    log[20] = log[20]._replace(digest=row_digest(KEYS[20], b"something else"))
 
 
 def change_key(places: Places, log: list[LogRecord]) -> None:
-    log[20] = replace(log[20], key=b"XX1")
+    log[20] = log[20]._replace(key=b"XX1")
 
 
 def invent(places: Places, log: list[LogRecord]) -> None:
@@ -100,7 +99,7 @@ def split(places: Places, log: list[LogRecord]) -> None:
     """The last row of a key went to another partition; the one it left is shorter for it."""
     row = ROWS - 1
     moved = 1 + max(found.offset for found in log if found.partition == (log[row].partition + 1) % 3)
-    log[row] = replace(log[row], partition=(log[row].partition + 1) % 3, offset=moved)
+    log[row] = log[row]._replace(partition=(log[row].partition + 1) % 3, offset=moved)
     places[row] = (log[row].partition, moved)
 
 
@@ -151,6 +150,6 @@ def test_any_single_row_lost_or_doubled_is_found(data: st.DataObject) -> None:
         del log[at]
     else:
         partition = data.draw(st.integers(0, 2))
-        log.append(replace(log[at], partition=partition, offset=ends[partition][1]))
+        log.append(log[at]._replace(partition=partition, offset=ends[partition][1]))
         ends[partition] = (0, ends[partition][1] + 1)
     assert not judge(SOURCE, ROWS, places, log, ends).passed
