@@ -1,0 +1,347 @@
+"""Settings: names, types, bounds, errors that name what was expected and found."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.model.broker_config import DEVIATIONS, NODE_CONFIG_DEF, OWN_SETTINGS, NodeConfig
+from tidelog.model.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigError, Setting, ValueType
+from tidelog.model.listeners import Listener, Voter
+from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
+
+ONE = {"node.id": "1"}
+
+
+def topic_error(**values: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        TopicConfig.parse({name.replace("_", "."): value for name, value in values.items()})
+    return str(caught.value)
+
+
+def node_error(**values: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        NodeConfig.parse(ONE | {name.replace("_", "."): value for name, value in values.items()})
+    return str(caught.value)
+
+
+# --- Topics ---
+
+KAFKA_TOPIC_DEFAULTS = {
+    # Kafka 4: LogConfig, TopicConfig
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "index.interval.bytes": "4096",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+
+
+def test_topic_defaults_are_kafkas() -> None:
+    assert TopicConfig().describe() == KAFKA_TOPIC_DEFAULTS
+
+
+def test_every_topic_setting_has_its_broker_default() -> None:
+    assert set(BROKER_SYNONYMS) == set(TOPIC_CONFIG_DEF.settings)
+    assert set(BROKER_SYNONYMS.values()) <= set(NODE_CONFIG_DEF.settings)
+    assert NodeConfig.parse(ONE).topic_defaults() == TopicConfig()
+
+
+@pytest.mark.parametrize("topic_name", sorted(BROKER_SYNONYMS))
+def test_broker_setting_is_the_default_of_its_topic_setting(topic_name: str) -> None:
+    """And with the same type and bounds, so that a value good for one is good for the other."""
+    broker_name = BROKER_SYNONYMS[topic_name]
+    topic, broker = TOPIC_CONFIG_DEF.settings[topic_name], NODE_CONFIG_DEF.settings[broker_name]
+    assert (topic.value_type, topic.minimum, topic.maximum, topic.choices) == (
+        broker.value_type,
+        broker.minimum,
+        broker.maximum,
+        broker.choices,
+    )
+    other = {
+        "cleanup.policy": "compact",
+        "compression.type": "zstd",
+        "message.timestamp.type": "LogAppendTime",
+        "min.cleanable.dirty.ratio": "0.25",
+        "preallocate": "true",
+        "unclean.leader.election.enable": "true",
+    }.get(topic_name, "2000000")
+    assert NodeConfig.parse(ONE | {broker_name: other}).topic_defaults() == TopicConfig.parse({topic_name: other})
+
+
+def test_topic_values() -> None:
+    config = TopicConfig.parse({"cleanup.policy": " compact , delete ", "retention.ms": "-1", "preallocate": "TRUE"})
+    assert config.compacts
+    assert config.deletes
+    assert (config.retention_ms, config.preallocate) == (-1, True)
+    assert not TopicConfig().compacts
+
+
+def test_defaults_may_be_given() -> None:
+    base = TopicConfig(retention_ms=5)
+    assert TopicConfig.parse({"segment.ms": "7"}, base) == dataclasses.replace(base, segment_ms=7)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"retention_ms": "soon"}, "retention.ms: expected a whole number of at least -1, found 'soon'"),
+        ({"retention_ms": "-2"}, "retention.ms: expected a whole number of at least -1, found '-2'"),
+        ({"retention_ms": "1_000"}, "found '1_000'"),
+        ({"retention_ms": "٣"}, "found '٣'"),
+        ({"retention_ms": "1e3"}, "found '1e3'"),
+        ({"retention_ms": str(LONG_MAX + 1)}, f"found '{LONG_MAX + 1}'"),
+        ({"segment_bytes": str(INT_MAX + 1)}, "segment.bytes: expected a whole number of at least 1048576"),
+        ({"segment_bytes": "1024"}, "segment.bytes: expected a whole number of at least 1048576, found '1024'"),
+        ({"preallocate": "yes"}, "preallocate: expected true or false, found 'yes'"),
+        ({"min_cleanable_dirty_ratio": "1.5"}, "expected a number between 0 and 1, found '1.5'"),
+        ({"min_cleanable_dirty_ratio": "nan"}, "expected a number between 0 and 1, found 'nan'"),
+        (
+            {"compression_type": "brotli"},
+            "expected uncompressed | zstd | lz4 | snappy | gzip | producer, found 'brotli'",
+        ),
+        ({"cleanup_policy": "compact,burn"}, "expected a list of compact | delete, found 'burn'"),
+        ({"cleanup_policy": "compact,compact"}, "expected no item twice"),
+        ({"cleanup_policy": ""}, "expected compact, delete or both, found none"),
+        ({"retention_hours": "1"}, "unknown setting 'retention.hours'; did you mean retention.ms?"),
+        ({"zzz": "1"}, "unknown setting 'zzz'"),
+        ({"min_compaction_lag_ms": "9", "max_compaction_lag_ms": "5"}, "at most max.compaction.lag.ms (5), found 9"),
+        ({"segment_jitter_ms": "9", "segment_ms": "5"}, "expected at most segment.ms (5), found 9"),
+        ({"retention_ms": "1" * 40_000}, "retention.ms: expected at most 32767 characters, found 40000"),
+    ],
+)
+def test_bad_topic_settings(values: dict[str, str], text: str) -> None:
+    assert text in topic_error(**values)
+
+
+@given(st.text(max_size=40), st.sampled_from(sorted(TOPIC_CONFIG_DEF.settings)))
+def test_any_text_is_read_or_refused_by_name(value: str, name: str) -> None:
+    try:
+        read = TopicConfig.parse({name: value})
+    except ConfigError as error:
+        assert str(error).startswith(name)
+    else:
+        assert TopicConfig.parse({name: read.describe()[name] or ""}) == read
+
+
+# --- Nodes ---
+
+
+def test_every_setting_is_documented() -> None:
+    for definition in (TOPIC_CONFIG_DEF, NODE_CONFIG_DEF):
+        for setting in definition.settings.values():
+            assert setting.doc.endswith("."), setting.name
+    assert set(DEVIATIONS) <= set(NODE_CONFIG_DEF.settings)
+    assert set(NODE_CONFIG_DEF.settings) >= OWN_SETTINGS
+
+
+def test_described_settings_read_back_as_the_same() -> None:
+    config = NodeConfig.parse(
+        {
+            "node.id": "3",
+            "listeners": "CLIENT://0.0.0.0:19092,REPLICATION://[::1]:0,CONTROLLER://127.0.0.1:19094",
+            "advertised.listeners": "CLIENT://broker.example:19092",
+            "controller.quorum.voters": "1@127.0.0.1:1,3@[::1]:2",
+            "listener.security.protocol.map": "client:plaintext,CONTROLLER:PLAINTEXT",
+            "broker.rack": "west",
+            "log.dirs": "/a, /b",
+        }
+    )
+    text = {name: value for name, value in config.describe().items() if value is not None}
+    assert NodeConfig.parse(text) == config
+    assert config.directories == ("/a", "/b")
+    assert config.metadata_directory == "/a"
+
+
+def test_default_node_is_both_and_listens_on_loopback_only() -> None:
+    config = NodeConfig.parse(ONE)
+    assert config.is_broker
+    assert config.is_controller
+    assert {listener.host for listener in config.listeners} == {"127.0.0.1"}
+    assert [listener.name for listener in config.broker_listeners] == ["CLIENT", "REPLICATION"]
+    assert config.replication_listener == "REPLICATION"
+    assert config.voters == (Voter(config.node_id, "127.0.0.1", 9094),)
+
+
+def test_roles_decide_what_is_listened_on() -> None:
+    broker = NodeConfig.parse(ONE | {"process.roles": "broker", "controller.quorum.voters": "9@h:1"})
+    assert [found.name for found in broker.listeners] == ["CLIENT", "REPLICATION"]
+    controller = NodeConfig.parse(ONE | {"process.roles": "controller"})
+    assert [found.name for found in controller.listeners] == ["CONTROLLER"]
+
+
+def test_one_listener_for_clients_and_brokers() -> None:
+    config = NodeConfig.parse(ONE | {"listeners": "CLIENT://:1,CONTROLLER://:2"})
+    assert config.replication_listener == "CLIENT"
+    assert config.listeners[0].host == "127.0.0.1"
+
+
+def test_advertised_listeners_take_real_ports() -> None:
+    config = NodeConfig.parse(
+        ONE
+        | {
+            "listeners": "CLIENT://0.0.0.0:0,REPLICATION://127.0.0.1:0,CONTROLLER://127.0.0.1:3",
+            "advertised.listeners": "CLIENT://outside:7000",
+        }
+    )
+    assert config.advertised({"CLIENT": 5001, "REPLICATION": 5002}) == (
+        Listener("CLIENT", "outside", 7000),
+        Listener("REPLICATION", "127.0.0.1", 5002),
+    )
+
+
+def test_http_may_be_switched_off() -> None:
+    assert NodeConfig.parse(ONE | {"http.listener": ""}).http_listener is None
+    assert NodeConfig.parse(ONE).http_listener == Listener("HTTP", "127.0.0.1", 9095)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected_ms"),
+    [
+        ({}, 604_800_000),
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "2"}, 120_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "2", "log.retention.ms": "3"}, 3),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) -> None:
+    assert NodeConfig.parse(ONE | values).topic_defaults().retention_ms == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"node_id": "-1"}, "node.id: expected a whole number of at least 0, found '-1'"),
+        ({"process_roles": "boss"}, "process.roles: expected a list of broker | controller, found 'boss'"),
+        ({"process_roles": ""}, "process.roles: expected broker, controller or both, found none"),
+        ({"listeners": "CLIENT"}, "listeners: expected NAME://host:port, found 'CLIENT'"),
+        ({"listeners": "A://h:70000"}, "expected a port between 0 and 65535, found 'A://h:70000'"),
+        ({"listeners": "A://h:1,A://h:2"}, "expected listeners of different names"),
+        ({"listeners": "A://h:1,B://h:1"}, "expected listeners with different ports"),
+        (
+            {"listeners": "CLIENT://h:1"},
+            "expected one named CONTROLLER (controller.listener.names), found CLIENT://h:1",
+        ),
+        ({"listeners": "CONTROLLER://h:1"}, "expected one for clients and brokers, found CONTROLLER://h:1"),
+        ({"listeners": "CLIENT://0.0.0.0:1,CONTROLLER://h:2"}, "expected an entry for CLIENT://0.0.0.0:1"),
+        ({"advertised_listeners": "OTHER://h:1"}, "expected one of CLIENT, REPLICATION, CONTROLLER, found OTHER"),
+        ({"advertised_listeners": "CLIENT://0.0.0.0:1"}, "expected an address that others can reach"),
+        ({"inter_broker_listener_name": "INSIDE"}, "expected one of CLIENT, REPLICATION, found INSIDE"),
+        ({"listener_security_protocol_map": "CLIENT:SSL"}, "expected PLAINTEXT (TLS and SASL are not there yet)"),
+        ({"listener_security_protocol_map": "CLIENT:QUIC"}, "expected NAME:PLAINTEXT, found 'CLIENT:QUIC'"),
+        ({"controller_quorum_voters": "1:h:1"}, "controller.quorum.voters: expected id@host:port, found '1:h:1'"),
+        ({"controller_quorum_voters": "1@h:1,1@h:2"}, "expected voters of different ids"),
+        ({"controller_quorum_voters": "2@h:1"}, "expected node.id 1 among them, found 2@h:1"),
+        ({"controller_quorum_voters": "1@h:0"}, "expected ports other than 0"),
+        ({"process_roles": "broker"}, "controller.quorum.voters: expected id@host:port,…, found none"),
+        (
+            {"process_roles": "broker", "controller_quorum_voters": "1@h:1"},
+            "expected them without 1, which is no controller",
+        ),
+        (
+            {"broker_heartbeat_interval_ms": "600"},
+            "broker.heartbeat.interval.ms: expected less than broker.session.timeout.ms (600), found 600",
+        ),
+        (
+            {"replica_lag_time_max_ms": "100"},
+            "replica.fetch.wait.max.ms: expected at most replica.lag.time.max.ms (100), found 500",
+        ),
+        ({"message_max_bytes": "200000000"}, "expected at most socket.request.max.bytes (104857600), found 200000000"),
+        ({"ssl_keystore_location": "x"}, "unknown setting 'ssl.keystore.location': TLS is not there yet"),
+        ({"zookeeper_connect": "x"}, "there is no ZooKeeper"),
+        ({"broker_id": "x"}, "did you mean node.id?"),
+        ({"num_partition": "x"}, "did you mean num.partitions?"),
+    ],
+)
+def test_bad_node_settings(values: dict[str, str], text: str) -> None:
+    assert text in node_error(**values)
+
+
+def test_node_id_is_required() -> None:
+    with pytest.raises(ConfigError, match=r"node\.id: expected a whole number of at least 0, found nothing"):
+        NodeConfig.parse({})
+
+
+def test_settings_are_checked_together_however_a_config_is_made() -> None:
+    with pytest.raises(ConfigError, match=r"broker\.heartbeat\.interval\.ms"):
+        dataclasses.replace(NodeConfig.parse(ONE), broker_heartbeat_interval_ms=10_000)
+
+
+# --- Files ---
+
+
+def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("# a comment\nnode.id = 7\n\nlog.dirs=/a,\\\n    /b\n", encoding="utf-8")
+    config = NodeConfig.from_properties(path, {"num.partitions": "3"})
+    assert (config.node_id, config.log_dirs, config.num_partitions) == (7, ("/a", "/b"), 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (
+            "node.id=1\nlog.retention.sm=4\n",
+            "line 2: unknown setting 'log.retention.sm'; did you mean log.retention.ms?",
+        ),
+        ("\n\nnode.id=one\n", "line 3: node.id: expected a whole number of at least 0, found 'one'"),
+        ("node.id=1\nnode.id=2\n", "line 2: node.id is set already in line 1"),
+        ("node.id=1\n=5\n", "line 2: expected name=value, found '=5'"),
+        ("node.id=1\nlog.dir=\\u12\n", "line 2: expected \\u and four hexadecimal digits"),
+        ("node.id=1\nprocess.roles=broker\n", "controller.quorum.voters: expected id@host:port"),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: str, text: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        NodeConfig.from_properties(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert text in str(caught.value)
+
+
+def test_file_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes(b"node.id=\xff\n")
+    with pytest.raises(ConfigError, match="expected UTF-8 text, found byte 0xff"):
+        NodeConfig.from_properties(path)
+
+
+def test_a_setting_says_what_it_takes() -> None:
+    def expectation(value_type: ValueType, **more: float) -> str:
+        return Setting("x", value_type, None, "A doc.", **more).expectation()  # type: ignore[arg-type]
+
+    assert expectation(ValueType.INT) == "a whole number"
+    assert expectation(ValueType.INT, minimum=1, maximum=5) == "a whole number between 1 and 5"
+    assert expectation(ValueType.DOUBLE, minimum=0) == "a number of at least 0"
+    assert expectation(ValueType.STRING) == "text"
+    assert expectation(ValueType.BOOLEAN) == "true or false"
+
+
+def test_definition_of_another_class() -> None:
+    definition = ConfigDef(TopicConfig)
+    assert list(definition.settings) == list(TOPIC_CONFIG_DEF.settings)
+    assert definition.field_name("retention.ms") == "retention_ms"
