@@ -35,12 +35,16 @@ def create_topic(
 ) -> None:
     """Create a topic and wait until every replica of it is in sync."""
     from tidelog import NewTopic
+    from tidelog.client.errors import UnknownTopicOrPartitionError
 
     configs = {"min.insync.replicas": str(max(1, copies - 1)), **(settings or {})}
     admin.create_topics([NewTopic(name, partitions, copies, configs=configs)])
 
     def whole() -> bool:
-        (found,) = admin.describe_topics([name])
+        try:
+            (found,) = admin.describe_topics([name])
+        except UnknownTopicOrPartitionError:
+            return False  # the broker that was asked has not heard of it yet
         return len(found.partitions) == partitions and all(
             partition.leader >= 0 and len(partition.isr) == copies for partition in found.partitions
         )

@@ -284,8 +284,13 @@ class Demo:
 
 
 def topic_state(admin: Admin, topic: str = TOPIC) -> dict[int, PartitionState]:
-    """Leaders and ISRs as the cluster tells them now."""
-    (found,) = admin.describe_topics([topic])
+    """Leaders and ISRs as the cluster tells them now; empty if the broker that was asked has not heard of it yet."""
+    from tidelog.client.errors import UnknownTopicOrPartitionError
+
+    try:
+        (found,) = admin.describe_topics([topic])
+    except UnknownTopicOrPartitionError:
+        return {}
     return {
         partition.partition: PartitionState(partition.leader, tuple(partition.isr), tuple(partition.replicas))
         for partition in found.partitions
