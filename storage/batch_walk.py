@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tidelog.proto.records import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, Batch, CorruptBatch
-from tidelog.storage.files import File
+from tidelog.storage.handles import PooledFile
 
 HEADER_CHUNK: Final = 16 * 1024
 """Bytes read at once where only headers are wanted."""
@@ -29,7 +29,7 @@ def batch_size_at(view: memoryview, at: int, room: int) -> int:
     return size
 
 
-def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Batch]]:
+def walk_headers(file: PooledFile, position: int, end: int) -> Iterator[tuple[int, Batch]]:
     """Yield (position, batch) for all batches from ``position`` to ``end``, of which only headers are read.
 
     A yielded batch's ``view`` is not its whole: all but its header's fields is out of bounds. Raises
@@ -40,7 +40,7 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
     while position < end:
         at = position - start
         if at + HEADER_SIZE > len(chunk):
-            chunk = memoryview(file.pread(min(HEADER_CHUNK, end - position), position))
+            chunk = memoryview(file.get().pread(min(HEADER_CHUNK, end - position), position))
             start, at = position, 0
             if len(chunk) < HEADER_SIZE:
                 raise CorruptBatch(f"expected a batch header at {position}, found {len(chunk)} bytes")
@@ -51,7 +51,7 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         position += size
 
 
-def walk_whole(file: File, position: int, end: int) -> Iterator[tuple[int, Batch]]:
+def walk_whole(file: PooledFile, position: int, end: int) -> Iterator[tuple[int, Batch]]:
     """Yield (position, batch) as :func:`walk_headers`, with all of each batch's bytes, its CRC checked.
 
     Raises :class:`CorruptBatch` where the next thing is no whole batch with the right CRC.
@@ -64,13 +64,13 @@ def walk_whole(file: File, position: int, end: int) -> Iterator[tuple[int, Batch
         if at + HEADER_SIZE <= len(chunk):
             size = batch_size_at(chunk, at, end - position)
         if not size or at + size > len(chunk):
-            chunk = memoryview(file.pread(min(max(WHOLE_CHUNK, size), end - position), position))
+            chunk = memoryview(file.get().pread(min(max(WHOLE_CHUNK, size), end - position), position))
             start, at = position, 0
             if len(chunk) < HEADER_SIZE:
                 raise CorruptBatch(f"expected a batch header at {position}, found {len(chunk)} bytes")
             size = batch_size_at(chunk, 0, end - position)
             if size > len(chunk):
-                chunk = memoryview(file.pread(size, position))
+                chunk = memoryview(file.get().pread(size, position))
                 if len(chunk) < size:
                     raise CorruptBatch(f"expected a batch of {size} bytes at {position}, found {len(chunk)}")
         batch = Batch(chunk[at : at + size])

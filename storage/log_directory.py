@@ -88,11 +88,9 @@ class LogDirectory:
     def store_points(self) -> None:
         """Store recovery points and log start offsets of all logs. Raises ``OSError``."""
         self.recovery_points = {name: log.recovery_point for name, log in self.logs.items() if log.recovery_point}
-        self._starts = {
-            name: log.log_start_offset
-            for name, log in self.logs.items()
-            if log.log_start_offset > log.first_segment_offset
-        }
+        # Kafka leaves out a start that is the first segment's base; but the segments before it may come back
+        # after a loss of power, as long as their removal is not durable.
+        self._starts = {name: log.log_start_offset for name, log in self.logs.items() if log.log_start_offset}
         self._store(RECOVERY_POINTS, self.recovery_points)
         for name, log in self.logs.items():
             log.stored_recovery_point = log.recovery_point if name in self.recovery_points else _ZERO

@@ -59,7 +59,7 @@ def load_producers(
 def _replay(segment: Segment, start: int, states: ProducerStates, index_interval: int, now_ms: int) -> None:
     try:
         position = segment.position_of(start, index_interval) if start > segment.base_offset else 0
-        for at, batch in walk_headers(segment.log.get(), position, segment.size):
+        for at, batch in walk_headers(segment.log, position, segment.size):
             if batch.has_producer_id:
                 whole = segment.read_batch(at, batch.size) if batch.is_control else batch
                 apply_batch(states, whole, batch.base_offset, now_ms)

@@ -190,14 +190,13 @@ class _Loader:
 
     def _walk(self, segment: Segment, position: int, recovery_point: int) -> Iterator[tuple[int, Batch]]:
         """All batches from a position on; those from the recovery point on whole and checked."""
-        file = segment.log.get()
         if segment.base_offset < recovery_point:
-            for found, batch in walk_headers(file, position, segment.size):
+            for found, batch in walk_headers(segment.log, position, segment.size):
                 if batch.base_offset >= recovery_point:
                     break
                 yield found, batch
                 position = found + batch.size
-        yield from walk_whole(segment.log.get(), position, segment.size)
+        yield from walk_whole(segment.log, position, segment.size)
 
     def _follows(self, offset: int, due: int) -> bool:
         return offset == due or (self.sparse and offset > due)
@@ -206,7 +205,7 @@ class _Loader:
         """Take leader epochs from the batches before offset ``end``."""
         for segment in segments:
             try:
-                for _, batch in walk_headers(segment.log.get(), 0, segment.size):
+                for _, batch in walk_headers(segment.log, 0, segment.size):
                     if end is not None and batch.base_offset >= end:
                         return
                     if batch.leader_epoch > self.epochs.latest:

@@ -14,7 +14,6 @@ from tidelog.model.ids import Offset
 from tidelog.proto.network import Buffer
 from tidelog.proto.records import HEADER_SIZE, Batch, CorruptBatch, split_batches
 from tidelog.storage.batch_walk import batch_size_at, walk_headers
-from tidelog.storage.files import File
 from tidelog.storage.handles import HandlePool, PooledFile
 from tidelog.storage.index import RELATIVE_MAX, OffsetIndex, TimeIndex
 
@@ -172,23 +171,20 @@ class Segment:
         :class:`CorruptBatch` where the log holds something that is no batch.
         """
         start, end_offset = self.trusted_start(keep)
-        for position, batch in walk_headers(self.log.get(), start, self.size):
+        for position, batch in walk_headers(self.log, start, self.size):
             end_offset = batch.next_offset
             self.note_batch(position, batch.last_offset, batch.size, batch.max_timestamp, index_interval)
         return end_offset
 
-    def undoubted(self, position_max: int | None = None) -> int:
+    def undoubted(self) -> int:
         """Number of offset entries up to which the time index is surely complete.
 
         The two files are written apart, so that after a kill either may lack what the other has.
         """
-        last = self.times.last()
+        last = self._trusted_times(self.base_offset + RELATIVE_MAX)
         if last is None:
             return 0
-        keep = self.offsets.floor(last[1]) + 1
-        while keep and position_max is not None and self.offsets.entry(keep - 1)[1] > position_max:
-            keep -= 1
-        return keep
+        return self.offsets.floor(last[1] - self.base_offset) + 1
 
     def trusted_start(self, keep: int) -> tuple[int, Offset]:
         """Cut both indexes to a common point, at most ``keep`` entries, that the log confirms.
@@ -197,12 +193,11 @@ class Segment:
         """
         if keep > len(self.offsets):
             keep = len(self.offsets)
-        file = self.log.get()
         while keep:
             relative, position = self.offsets.entry(keep - 1)
-            batch = _header_at(file, position, self.size)
+            batch = _header_at(self.log, position, self.size)
             if batch is not None and batch.last_offset - self.base_offset == relative:
-                found = self._trusted_times(file, batch.last_offset)
+                found = self._trusted_times(batch.last_offset)
                 if found is None:
                     break
                 self.offsets.cut(keep)
@@ -222,7 +217,7 @@ class Segment:
         self.start_empty()
         return 0, Offset(self.base_offset)
 
-    def _trusted_times(self, file: File, last_offset: int) -> tuple[int, int] | None:
+    def _trusted_times(self, last_offset: int) -> tuple[int, int] | None:
         """Cut the time index to entries up to ``last_offset``; returns the last one, None if it lies."""
         keep = len(self.times)
         while keep and self.times.entry(keep - 1)[1] > last_offset - self.base_offset:
@@ -233,7 +228,7 @@ class Segment:
             return None
         timestamp, relative = last
         try:
-            for _, batch in walk_headers(file, self._indexed_position(self.base_offset + relative), self.size):
+            for _, batch in walk_headers(self.log, self._indexed_position(self.base_offset + relative), self.size):
                 if batch.last_offset >= self.base_offset + relative:
                     right = batch.last_offset == self.base_offset + relative and batch.max_timestamp == timestamp
                     return (timestamp, batch.last_offset) if right else None
@@ -242,7 +237,7 @@ class Segment:
         return None
 
     def _learn_first_timestamp(self) -> None:
-        batch = _header_at(self.log.get(), 0, self.size)
+        batch = _header_at(self.log, 0, self.size)
         if batch is not None:
             self.first_timestamp = batch.max_timestamp
 
@@ -260,7 +255,7 @@ class Segment:
         except StaleIndex:
             self.rebuild(index_interval)
             start = self._indexed_position(offset)
-        for position, batch in walk_headers(self.log.get(), start, self.size):
+        for position, batch in walk_headers(self.log, start, self.size):
             if batch.last_offset >= offset:
                 return position
         return self.size
@@ -270,7 +265,7 @@ class Segment:
         if number < 0:
             return 0
         relative, position = self.offsets.entry(number)
-        batch = _header_at(self.log.get(), position, self.size)
+        batch = _header_at(self.log, position, self.size)
         if batch is None or batch.last_offset - self.base_offset != relative:
             raise StaleIndex
         return position
@@ -280,7 +275,7 @@ class Segment:
         self.offsets.cut(0)
         self.times.cut(0)
         self.start_empty()
-        for position, batch in walk_headers(self.log.get(), 0, self.size):
+        for position, batch in walk_headers(self.log, 0, self.size):
             self.note_batch(position, batch.last_offset, batch.size, batch.max_timestamp, index_interval)
         if self.max_timestamp >= 0:
             self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -295,7 +290,7 @@ class Segment:
         except StaleIndex:
             self.rebuild(index_interval)
             start = self._timed_position(timestamp, index_interval)
-        for position, batch in walk_headers(self.log.get(), start, self.size):
+        for position, batch in walk_headers(self.log, start, self.size):
             if batch.max_timestamp >= timestamp:
                 yield self.read_batch(position, batch.size)
 
@@ -306,14 +301,14 @@ class Segment:
             return 0
         highest, relative = self.times.entry(number)
         position = self.position_of(self.base_offset + relative, index_interval)
-        batch = _header_at(self.log.get(), position, self.size)
+        batch = _header_at(self.log, position, self.size)
         if batch is None or batch.last_offset - self.base_offset != relative or batch.max_timestamp != highest:
             raise StaleIndex
         return position
 
     def first_offset_at(self, position: int) -> int:
         """Base offset of the batch at ``position``. Raises :class:`CorruptBatch`."""
-        batch = _header_at(self.log.get(), position, self.size)
+        batch = _header_at(self.log, position, self.size)
         if batch is None:
             raise CorruptBatch(f"expected a batch at {position} of {self.log.path}, found none")
         return batch.base_offset
@@ -322,11 +317,11 @@ class Segment:
         return split_batches(self.log.get().pread(size, position))[0]
 
 
-def _header_at(file: File, position: int, end: int) -> Batch | None:
+def _header_at(file: PooledFile, position: int, end: int) -> Batch | None:
     """The header at a position that may be wrong; None if there is none."""
     if position < 0 or position + HEADER_SIZE > end:
         return None
-    view = memoryview(file.pread(HEADER_SIZE, position))
+    view = memoryview(file.get().pread(HEADER_SIZE, position))
     if len(view) < HEADER_SIZE:
         return None
     try:

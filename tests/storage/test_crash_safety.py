@@ -16,6 +16,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+
 from tidelog.model.errors import Refusal
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
 from tidelog.model.topic_config import TopicConfig
@@ -368,6 +369,12 @@ def run_script(work: Workload, faults: Faults, steps: int) -> None:
     work.manager.close()
 
 
+def run_until_killed(work: Workload, faults: Faults) -> None:
+    work.boot(faults)
+    while True:
+        work.step()
+
+
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power loss"])
 @pytest.mark.parametrize("seed", range(40))
 def test_what_was_promised_survives_crash_after_crash(seed: int, power: bool) -> None:
@@ -377,9 +384,7 @@ def test_what_was_promised_survives_crash_after_crash(seed: int, power: bool) ->
         faults = Faults(rng)
         faults.kill_at = rng.choice((20, 200, 1_000)) + rng.randrange(200)
         with pytest.raises(Killed):
-            work.boot(faults)
-            while True:
-                work.step()
+            run_until_killed(work, faults)
         crash(work, rng, power=power)
         work.manager.close()
 
@@ -392,9 +397,7 @@ def test_spoiled_tails_and_indexes_cost_only_what_was_not_synced(seed: int) -> N
         faults = Faults(rng)
         faults.kill_at = rng.choice((200, 1_000)) + rng.randrange(200)
         with pytest.raises(Killed):
-            work.boot(faults)
-            while True:
-                work.step()
+            run_until_killed(work, faults)
         crash(work, rng, power=False, spoil=True)
         work.manager.close()
 
