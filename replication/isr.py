@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.model.ids import NodeId, PartitionEpoch
+from tidelog.proto.api import IsrMember
 
 REFUSALS_AFTER_UNKNOWN: Final = 8
 """With the pauses between attempts some seconds: longer than a lost request survives in a network."""
@@ -33,14 +34,20 @@ REFUSALS_AFTER_UNKNOWN: Final = 8
 class IsrProposal:
     """A change of the ISR that the controller was, or will be, asked for.
 
-    ``partition_epoch`` is the one it was decided under. ``uncertain``: an attempt was sent and its
-    outcome never came back.
+    ``members`` with the broker epochs and ``partition_epoch`` are those that it was decided under, and
+    stay so through every retry: a member that has come back since, perhaps with an empty disk, must be
+    refused (``test_a_joiner_that_lost_its_disk_while_it_was_proposed``). ``uncertain``: an attempt was
+    sent and its outcome never came back.
     """
 
-    isr: tuple[NodeId, ...]
+    members: tuple[IsrMember, ...]
     partition_epoch: PartitionEpoch
     uncertain: bool = False
     refusals: int = 0
+
+    @property
+    def isr(self) -> tuple[NodeId, ...]:
+        return tuple(member.node_id for member in self.members)
 
 
 class IsrState:
@@ -55,11 +62,11 @@ class IsrState:
         self.maximal: frozenset[NodeId] = frozenset(isr)
         """Every node that is in the committed or in the proposed set."""
 
-    def propose(self, isr: tuple[NodeId, ...]) -> IsrProposal:
-        """Ask for ``isr``; one change at a time."""
+    def propose(self, members: tuple[IsrMember, ...]) -> IsrProposal:
+        """Ask for another ISR; one change at a time."""
         assert self.proposal is None, "a second ISR change while one is in flight"
-        self.proposal = IsrProposal(isr, self.partition_epoch)
-        self.maximal = frozenset(self.committed) | frozenset(isr)
+        self.proposal = IsrProposal(members, self.partition_epoch)
+        self.maximal = frozenset(self.committed) | frozenset(self.proposal.isr)
         return self.proposal
 
     def commit(self, isr: tuple[NodeId, ...], partition_epoch: PartitionEpoch) -> bool:

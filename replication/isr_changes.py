@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicIdPartition
-from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse, IsrMember
+from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
 from tidelog.proto.network import CallTimeout, ConnectionLost
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.replica import Replica
@@ -154,6 +154,6 @@ def _item(replica: Replica, proposal: IsrProposal) -> AlterPartitionItem:
         replica.key.topic_id,
         replica.key.partition,
         leading.epoch,
-        tuple(IsrMember(node, leading.broker_epoch(node)) for node in proposal.isr),
+        proposal.members,
         proposal.partition_epoch,
     )

@@ -22,6 +22,7 @@ from typing import Final
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_OFFSET, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from tidelog.proto.api import IsrMember
 from tidelog.proto.frames import FetchPartition
 from tidelog.replication.isr import IsrProposal, IsrState
 from tidelog.storage.log import Log
@@ -58,6 +59,7 @@ class FollowerProgress:
         "broker_epoch",
         "caught_up_ms",
         "contact",
+        "fetching",
         "last_fetch_leader_end",
         "last_fetch_ms",
         "log_end_offset",
@@ -74,6 +76,8 @@ class FollowerProgress:
         self.last_fetch_ms = NEVER_MS
         self.last_fetch_leader_end = NO_OFFSET
         self.contact = FollowerContact(NEVER_MS)
+        self.fetching = False
+        """Whether its stream fetches this partition; one that let go of it (its disk failed) is not joining."""
 
     def fetched(self, offset: Offset, log_start: Offset, leader_end: Offset, now_ms: int) -> None:
         """The follower asked for ``offset``: it holds everything before it."""
@@ -81,6 +85,7 @@ class FollowerProgress:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end and self.last_fetch_leader_end >= 0:
             self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
+        self.fetching = True
         self.log_end_offset = offset
         self.log_start_offset = log_start
         self.last_fetch_ms = now_ms
@@ -160,12 +165,19 @@ class LeaderState:
 
     def _is_joining(self, follower: FollowerProgress, now_ms: int) -> bool:
         return (
-            follower.log_end_offset >= self.epoch_start
+            follower.fetching
+            and follower.log_end_offset >= self.epoch_start
             and follower.caught_up(self._log.log_end_offset, now_ms, self._lag_time_max_ms)
             and self._is_eligible(follower)
         )
 
     # --- followers ----------------------------------------------------------------------------------
+
+    def stopped_fetching(self, node: NodeId) -> None:
+        """A follower let go of this partition, or its stream ended: the high watermark need not wait for it to join."""
+        follower = self.followers.get(node)
+        if follower is not None:
+            follower.fetching = False
 
     def before_append(self) -> None:
         """The log's end is about to move: followers that stand at it were caught up when last heard of."""
@@ -242,7 +254,7 @@ class LeaderState:
             or not self._is_eligible(follower)
         ):
             return None
-        return isr.propose((*isr.committed, node))
+        return self.propose((*isr.committed, node))
 
     def propose_shrink(self, now_ms: int) -> IsrProposal | None:
         """Ask to drop the members that lag."""
@@ -252,7 +264,11 @@ class LeaderState:
         lagging = self.lagging(now_ms)
         if not lagging:
             return None
-        return isr.propose(tuple(node for node in isr.committed if node not in lagging))
+        return self.propose(tuple(node for node in isr.committed if node not in lagging))
+
+    def propose(self, isr: tuple[NodeId, ...]) -> IsrProposal:
+        """Ask for ``isr``, each member under the broker epoch that it is known by now."""
+        return self.isr.propose(tuple(IsrMember(node, self._broker_epoch(node)) for node in isr))
 
     def lagging(self, now_ms: int) -> frozenset[NodeId]:
         """Committed members, the leader apart, that have been behind for longer than the lag time."""
@@ -273,7 +289,7 @@ class LeaderState:
             and all(follower.log_end_offset == end for follower in self.followers.values())
         )
 
-    def broker_epoch(self, node: NodeId) -> BrokerEpoch:
+    def _broker_epoch(self, node: NodeId) -> BrokerEpoch:
         """The broker epoch to name for an ISR member: the one it fetched under, else the metadata's."""
         if node != self._node_id and (follower := self.followers.get(node)) is not None and follower.broker_epoch >= 0:
             return follower.broker_epoch

@@ -309,9 +309,10 @@ class ReplicaManager:
         self._unsettled.clear()
 
     def brokers_changed(self, nodes: Iterable[NodeId]) -> None:
-        """The metadata knows these brokers otherwise than before: one that was unfenced may join ISRs now.
+        """These brokers are live now, or live again under a newer epoch, and may join ISRs.
 
-        Its idle streams name nothing again by themselves, so the leader has to look.
+        A follower that named its position while it was fenced names nothing again while it is idle,
+        so the leader has to look at those whose streams are here.
         """
         changed = tuple(nodes)
         for replica in self._replicas.values():
@@ -319,7 +320,7 @@ class ReplicaManager:
             if leading is None:
                 continue
             for node in changed:
-                if node in leading.followers:
+                if node in replica.followers:
                     proposal = replica.partition.propose_expansion(node)
                     if proposal is not None:
                         self.isr_change_wanted(replica, proposal)

@@ -42,7 +42,8 @@ from tidelog.replication.follower import (
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.leader import BrokerEpochOf, Diverging, FollowerContact, LeaderState
 from tidelog.replication.partition_state import PartitionState
-from tidelog.storage.log import Log, LogAppend
+from tidelog.storage.append_checks import LogAppend
+from tidelog.storage.log import Log
 from tidelog.storage.log_read import LogRead
 
 
@@ -304,7 +305,7 @@ class Partition:
         leading = self.leading
         if leading is None or not self.state.leader_recovery or leading.isr.proposal is not None:
             return None
-        return leading.isr.propose(leading.isr.committed)
+        return leading.propose(leading.isr.committed)
 
     def isr_committed(self, isr: tuple[NodeId, ...], leader_epoch: LeaderEpoch, epoch: PartitionEpoch) -> bool:
         """The controller answered that this is the ISR. Returns False where the answer is stale."""

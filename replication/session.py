@@ -203,6 +203,11 @@ class ReplicaSession:
         self.marks.pop(entry, None)
         if entry.replica.followers.get(self.node) is entry:
             del entry.replica.followers[self.node]
+            partition = entry.replica.partition
+            if partition.leading is not None:
+                partition.leading.stopped_fetching(self.node)
+                if partition.advance(self._owner.clock.monotonic_ms()):
+                    entry.replica.settle()
 
     def _refuse(self, replica: Replica, refusal: Refusal) -> None:
         end = NO_OFFSET

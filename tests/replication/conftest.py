@@ -51,10 +51,11 @@ from tidelog.replication.partition import Fetched, Partition, RoleChange
 from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
+from tidelog.storage.append_checks import LogAppend
 from tidelog.storage.files import FileLayer, SystemFiles
 from tidelog.storage.format import format_directory
 from tidelog.storage.handles import HandlePool
-from tidelog.storage.log import Log, LogAppend
+from tidelog.storage.log import Log
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.recovery import load_log

@@ -7,7 +7,7 @@ from tidelog.model.ids import NO_OFFSET
 from tidelog.proto.api import EpochEndPartition, ListOffsetsPartition
 from tidelog.replication.lookups import find_epoch_end, find_offset
 from tidelog.replication.partition import RoleChange
-from tidelog.storage.log import LogAppend
+from tidelog.storage.append_checks import LogAppend
 
 
 def refused(outcome, code: ErrorCode) -> bool:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NodeId, PartitionEpoch
+from tidelog.model.ids import BrokerEpoch, NodeId, PartitionEpoch
+from tidelog.proto.api import IsrMember
 from tidelog.replication.isr import REFUSALS_AFTER_UNKNOWN, IsrState
 
 LAG_MS = 30_000
+
+
+def members(*nodes: int) -> tuple[IsrMember, ...]:
+    return tuple(IsrMember(NodeId(node), BrokerEpoch(100 + node)) for node in nodes)
 
 
 def isr(*nodes: int) -> tuple[NodeId, ...]:
@@ -220,12 +225,27 @@ def test_after_an_unclean_election_the_leader_says_that_it_recovered(rig):
     assert r[1].p.propose_recovered() is None
 
 
+def test_a_joiner_that_lost_its_disk_while_it_was_proposed(rig):
+    """Found by a random schedule: a retry that names the joiner's *present* broker epoch vouches for an empty disk."""
+    r = rig()
+    r.lead(1, (1,))
+    r.wrote(1, b"a")
+    r.sync(2)
+    proposal = r[1].p.propose_expansion(NodeId(2))
+    before = r[2].broker_epoch
+    r.wipe(2)
+    r.ask(2, 1)
+    assert leading(r).isr.proposal is proposal
+    assert proposal.members[-1] == IsrMember(NodeId(2), before)
+    assert r.broker_epoch_of(NodeId(2)) != before, "so the controller refuses"
+
+
 # --- the state alone --------------------------------------------------------------------------
 
 
 def test_a_refusal_frees_the_proposal():
     state = IsrState(isr(1, 2), PartitionEpoch(4))
-    proposal = state.propose(isr(1, 2, 3))
+    proposal = state.propose(members(1, 2, 3))
     assert state.maximal == {1, 2, 3}
     assert state.refused(proposal)
     assert state.proposal is None
@@ -234,7 +254,7 @@ def test_a_refusal_frees_the_proposal():
 
 def test_a_refusal_after_an_unknown_outcome_does_not_until_it_has_repeated_itself():
     state = IsrState(isr(1, 2), PartitionEpoch(4))
-    proposal = state.propose(isr(1, 2, 3))
+    proposal = state.propose(members(1, 2, 3))
     proposal.uncertain = True
     for _ in range(REFUSALS_AFTER_UNKNOWN - 1):
         assert not state.refused(proposal)
@@ -245,16 +265,16 @@ def test_a_refusal_after_an_unknown_outcome_does_not_until_it_has_repeated_itsel
 
 def test_a_refusal_of_an_earlier_proposal_frees_nothing():
     state = IsrState(isr(1, 2), PartitionEpoch(4))
-    earlier = state.propose(isr(1, 2, 3))
+    earlier = state.propose(members(1, 2, 3))
     state.commit(isr(1, 2), PartitionEpoch(5))
-    state.propose(isr(1))
+    state.propose(members(1))
     assert not state.refused(earlier)
     assert state.proposal is not None
 
 
 def test_commit_takes_what_the_controller_named_not_what_was_asked_for():
     state = IsrState(isr(1, 2), PartitionEpoch(4))
-    state.propose(isr(1, 2, 3))
+    state.propose(members(1, 2, 3))
     assert state.commit(isr(1), PartitionEpoch(6))
     assert (state.committed, state.maximal, state.proposal) == (isr(1), {1}, None)
     assert not state.commit(isr(1, 2, 3), PartitionEpoch(5))
