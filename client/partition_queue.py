@@ -6,9 +6,9 @@ Batches are sent in order, several at a time, and each carries the sequence afte
 ====================  ==========================================================================
 event                 effect
 ====================  ==========================================================================
-``take``              the first pending batch goes in flight, if fewer than ``in_flight_max`` are and
-                      the queue is not *recovering*; without a sequence it gets the next one
-success, duplicate    the batch leaves
+``take``              the first pending batch goes in flight, unless the queue is *recovering* or the
+                      batch lies outside the *window*; without a sequence it gets the next one
+success, duplicate    the batch is decided
 retriable, or lost    the batch returns to its place among the pending; the queue is *recovering*:
                       nothing is taken until no batch is in flight, so order holds through retries
 gap (out of order,    while an older batch is undecided: as retriable, without counting a failure.
@@ -23,6 +23,10 @@ expired               the batch fails; in flight, it stays until its answer, whi
 leader changed        what is in flight to the old leader counts as lost; its answers are ignored
 ====================  ==========================================================================
 
+The window is the batches from the oldest undecided one on, at most ``in_flight_max``, the decided among
+them counted: a leader knows the last five batches of a producer again, and one that has slipped out of
+that memory while its fate was unknown would look like a gap (found by the model test).
+
 A new identity of the producer is taken up by a queue that has no undecided batch, at sequence 0; a queue
 with undecided batches keeps the one they were sent under, since sending them again under another could
 duplicate them. Source: Kafka's ``Sender``, ``RecordAccumulator`` and ``TransactionManager``.
@@ -32,7 +36,6 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator
 
 from tidelog.client.producer_batch import ProducerBatch
 from tidelog.model.errors import ErrorCode
@@ -72,7 +75,6 @@ class PartitionQueue:
     """The state of one partition. ``node`` is where the batches in flight were sent to."""
 
     __slots__ = (
-        "_order",
         "in_flight",
         "in_flight_max",
         "needs_epoch",
@@ -84,6 +86,7 @@ class PartitionQueue:
         "recovering",
         "retry_at_ms",
         "topic",
+        "window",
     )
 
     def __init__(self, topic: str, partition: int, in_flight_max: int) -> None:
@@ -93,13 +96,14 @@ class PartitionQueue:
         self.pending: deque[ProducerBatch] = deque()
         """First what was sent before, in order; then what was not; the last may be open."""
         self.in_flight: list[ProducerBatch] = []
+        self.window: deque[ProducerBatch] = deque()
+        """What was sent, from the oldest undecided batch on."""
         self.producer = NO_PRODUCER
         self.next_sequence = 0
         self.recovering = False
         self.needs_epoch = False
         self.retry_at_ms = -1 << 62
         self.node = -1
-        self._order = 0
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -110,23 +114,26 @@ class PartitionQueue:
         last = self.pending[-1] if self.pending else None
         return None if last is None or last.sealed else last
 
-    def undecided(self) -> Iterator[ProducerBatch]:
-        """Batches that were sent and have no final answer, oldest first."""
-        yield from self.in_flight
-        for batch in self.pending:
-            if not batch.attempt:
-                return
-            yield batch
-
     def may_take(self, now_ms: int, node: int) -> bool:
         """Whether :meth:`take` would give something to send to ``node``."""
         return bool(
             self.pending
-            and len(self.in_flight) < self.in_flight_max
+            and self._in_window(self.pending[0])
             and not (self.in_flight and (self.recovering or self.node != node))
             and now_ms >= self.retry_at_ms
             and not self.needs_epoch
         )
+
+    def _in_window(self, batch: ProducerBatch) -> bool:
+        if not batch.attempt:
+            return len(self.window) < self.in_flight_max
+        return len(self.window) <= self.in_flight_max or self.window.index(batch) < self.in_flight_max
+
+    def _decide(self, batch: ProducerBatch) -> None:
+        """``batch`` will not be sent again."""
+        batch.decided = True
+        while self.window and self.window[0].decided:
+            self.window.popleft()
 
     def take(self, now_ms: int, node: int, producer: tuple[int, int] | None) -> ProducerBatch | None:
         """Put the first pending batch in flight to ``node``; ``None`` if none may go.
@@ -143,14 +150,13 @@ class PartitionQueue:
         batch = self.pending.popleft()
         batch.seal()
         if producer is not None and batch.sequence < 0:
-            if producer != self.producer and not any(self.undecided()):
+            if producer != self.producer and not self.window:
                 self.producer = producer
                 self.next_sequence = 0
             batch.assign(self.producer, self.next_sequence)
             self.next_sequence = batch.next_sequence
         if not batch.attempt:
-            batch.order = (self._order,)
-            self._order += 1
+            self.window.append(batch)
         batch.attempt += 1
         self.in_flight.append(batch)
         return batch
@@ -179,21 +185,29 @@ class PartitionQueue:
         if outcome is Outcome.GAP:
             if batch.sequence < 0:
                 outcome = Outcome.FATAL
-            elif self.in_flight[0] is batch and not self._older_pending(batch):
+            elif self.window[0] is batch:
                 self.needs_epoch = True
         if outcome is Outcome.TOO_LARGE and batch.count > 1 and not batch.finished:
             self.in_flight.remove(batch)
-            for half in batch.halves():
+            place = self.window.index(batch)
+            halves = batch.halves()
+            self.window.remove(batch)
+            for half in reversed(halves):
+                self.window.insert(place, half)
+            for half in halves:
                 self._put_back(half, retry_at_ms=-1 << 62)
             return Outcome.SPLIT
         self.in_flight.remove(batch)
         if outcome in (Outcome.RETRY, Outcome.GAP):
             self.recovering = True
             if batch.finished:
+                self._decide(batch)
                 return Outcome.FATAL
             if outcome is Outcome.RETRY:
                 batch.failures += 1
             self._put_back(batch, retry_at_ms)
+        else:
+            self._decide(batch)
         return outcome
 
     def lose(self, retry_at_ms: int) -> list[ProducerBatch]:
@@ -204,33 +218,29 @@ class PartitionQueue:
             batch = self.in_flight.pop()
             batch.failures += 1
             if batch.finished:
+                self._decide(batch)
                 gone.append(batch)
             else:
                 self._put_back(batch, retry_at_ms)
         return gone
 
-    def _older_pending(self, batch: ProducerBatch) -> bool:
-        """Whether a batch that waits for its next attempt comes before ``batch``, which is in flight."""
-        first = self.pending[0] if self.pending else None
-        if first is None or not first.attempt:
-            return False
-        return first.order < batch.order
-
     def _put_back(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         self.recovering = True
         self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)
-        passed = []
-        while self.pending and self.pending[0].attempt and self.pending[0].order < batch.order:
-            passed.append(self.pending.popleft())
-        self.pending.appendleft(batch)
-        self.pending.extendleft(reversed(passed))
+        back = {id(b) for b in self.pending if b.attempt} | {id(batch)}
+        while self.pending and self.pending[0].attempt:
+            self.pending.popleft()
+        self.pending.extendleft(reversed([b for b in self.window if id(b) in back]))
 
     def expire(self, created_before_ms: int) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
         """Find batches made before then: those to fail and forget, and those to fail that stay in flight."""
         late_in_flight = [b for b in self.in_flight if b.created_ms < created_before_ms and not b.finished]
         late = []
         while self.pending and self.pending[0].created_ms < created_before_ms:
-            late.append(self.pending.popleft())
+            batch = self.pending.popleft()
+            if batch.attempt:
+                self._decide(batch)
+            late.append(batch)
         return late, late_in_flight
 
     def drain_all(self) -> list[ProducerBatch]:
@@ -238,4 +248,5 @@ class PartitionQueue:
         every = [*self.in_flight, *self.pending]
         self.in_flight.clear()
         self.pending.clear()
+        self.window.clear()
         return every

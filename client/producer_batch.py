@@ -39,6 +39,7 @@ class ProducerBatch:
         "compression",
         "count",
         "created_ms",
+        "decided",
         "delivery",
         "encoded",
         "failures",
@@ -48,7 +49,6 @@ class ProducerBatch:
         "keys",
         "last_time",
         "memory",
-        "order",
         "partition",
         "producer",
         "room",
@@ -88,8 +88,8 @@ class ProducerBatch:
         self.split = False
         self.finished = False
         """The user has the outcome; the batch may still be in flight."""
-        self.order: tuple[int, ...] = ()
-        """Its place among the batches of its partition that were sent."""
+        self.decided = False
+        """It will not be sent again."""
         self.attempt = 0
         self.failures = 0
         self.sequence = -1
@@ -181,7 +181,6 @@ class ProducerBatch:
             half.producer = self.producer
             half.sequence = (self.sequence + start) & SEQUENCE_MASK if self.sequence >= 0 else -1
             half.failures = self.failures
-            half.order = (*self.order, start)
             half.attempt = 1
             builder = BatchBuilder(self.compression)
             for record in records[start:stop]:

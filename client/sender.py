@@ -22,7 +22,7 @@ from tidelog.client.errors import (
     TidelogError,
     exception_for,
 )
-from tidelog.client.partition_queue import Outcome, classify
+from tidelog.client.partition_queue import Outcome, PartitionQueue, classify
 from tidelog.client.producer_batch import ProducerBatch
 from tidelog.client.producer_config import ProducerConfig
 from tidelog.model.errors import ErrorCode
@@ -141,13 +141,14 @@ class Sender:
 
     def _step(self, now: int) -> int:
         """Do what is due; return when to look again."""
-        look_again = min(self._expire(now), self._time_out_requests(now))
+        look_again = self._expire(now)
         idempotent = self._config.enable_idempotence
         with self._lock:
             ready = self._accumulator.ready(self._cluster.cache, now, exhausted=self.waiting_for_room > 0)
             if idempotent and (ready.nodes or ready.without_leader):
-                stale = any(q.needs_epoch and q.producer == self._identity for qs in ready.nodes.values() for q in qs)
+                stale = [q for qs in ready.nodes.values() for q in qs if q.needs_epoch and q.producer == self._identity]
                 if stale or self._identity is None:
+                    self._cut_old_attempts(stale)
                     self._renew_identity()
         look_again = min(look_again, ready.look_again_ms)
         if ready.without_leader:
@@ -155,11 +156,10 @@ class Sender:
                 self._cluster.want(topic)
             self._cluster.request_refresh()
             look_again = min(look_again, now + self._config.retry_backoff_ms + 1)
-        if idempotent and self._identity is None:
-            return look_again
-        for node in ready.nodes:
-            look_again = min(look_again, self._send_to(node, now))
-        return look_again
+        if not idempotent or self._identity is not None:
+            for node in ready.nodes:
+                look_again = min(look_again, self._send_to(node, now))
+        return min(look_again, self._time_out_requests(now))
 
     def _send_to(self, node: int, now: int) -> int:
         """Send to one node as much as may be in flight; return when to look again."""
@@ -362,6 +362,15 @@ class Sender:
         return look_again
 
     # --- identity -----------------------------------------------------------------------------------
+
+    def _cut_old_attempts(self, queues: Sequence[PartitionQueue]) -> None:
+        """Before batches go out under a new epoch, cut streams on which old attempts of theirs may still be
+        under way (to a former leader): should that lead again, they would be written under the old epoch
+        first and then once more."""
+        names = {(q.topic, q.partition) for q in queues}
+        for link in self._links.values():
+            if any((b.topic, b.partition) in names for sent in link.sent for b, _ in sent.batches):
+                link.caller.reset("old attempts are given up before a new producer epoch")
 
     def _renew_identity(self) -> None:
         """Get a producer id, or the next epoch of ours (KIP-360)."""

@@ -223,17 +223,13 @@ class ScriptedCluster:
             )
         return ListOffsetsResponse(tuple(results))
 
-    async def _epoch_end(
-        self, request: OffsetForLeaderEpochRequest, _: CallContext
-    ) -> OffsetForLeaderEpochResponse:
+    async def _epoch_end(self, request: OffsetForLeaderEpochRequest, _: CallContext) -> OffsetForLeaderEpochResponse:
         results = []
         for item in request.partitions:
             name = self._name(item.topic_id)
             p = self.partitions[name, item.partition]
             epoch, end = self.epoch_ends.get((name, item.partition), (item.leader_epoch, p.next_offset))
-            results.append(
-                EpochEnd(item.topic_id, item.partition, ErrorCode.NONE, LeaderEpoch(epoch), Offset(end))
-            )
+            results.append(EpochEnd(item.topic_id, item.partition, ErrorCode.NONE, LeaderEpoch(epoch), Offset(end)))
         return OffsetForLeaderEpochResponse(tuple(results))
 
     async def _create(self, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
@@ -378,7 +374,9 @@ class _Fetch:
         records = []
         size = 0
         for data in partition.batches:
-            if Batch(memoryview(data)).next_offset > item.fetch_offset and (not size or size + len(data) <= item.bytes_max):
+            if Batch(memoryview(data)).next_offset > item.fetch_offset and (
+                not size or size + len(data) <= item.bytes_max
+            ):
                 records.append(data)
                 size += len(data)
         end = Offset(partition.next_offset)
