@@ -116,7 +116,7 @@ def test_good_records_are_read_the_same(records: list[tuple[Any, ...]], append_t
 
 
 @given(good_appends.filter(lambda records: len(records) < 6), st.data())
-@settings(max_examples=1000)
+@settings(max_examples=500)
 def test_damaged_records_are_left_to_the_twin_or_read_the_same(
     records: list[tuple[Any, ...]], data: st.DataObject
 ) -> None:
@@ -137,7 +137,7 @@ def test_damaged_records_are_left_to_the_twin_or_read_the_same(
 
 
 @given(st.binary(max_size=60), st.integers(0, 6))
-@settings(max_examples=1000)
+@settings(max_examples=500)
 def test_random_records_are_left_to_the_twin_or_read_the_same(body: bytes, count: int) -> None:
     (batch,) = split_batches(made([(T, None, None, ())]))
     batch.record_count, batch.last_offset_delta = count, 100
