@@ -90,6 +90,7 @@ class BrokerFetcher:
         self._pause_timer: asyncio.TimerHandle | None = None
         self._stream: FrameStream | None = None
         self._outstanding: set[int] = set()
+        self._broker_epoch = BrokerEpoch(-1)
         self._correlation = 0
         self._sending = False
         self._kicked = asyncio.Event()
@@ -171,6 +172,9 @@ class BrokerFetcher:
         """The peer of a new stream remembers nothing."""
         self._outstanding.clear()
         self._forgotten.clear()
+        self._name_all()
+
+    def _name_all(self) -> None:
         for entry in self._partitions.values():
             entry.named_at = NOT_NAMED
             if not entry.flushing and not entry.paused:
@@ -200,6 +204,11 @@ class BrokerFetcher:
 
     def _next_request(self, correlation: int) -> FetchRequest:
         settings = self._owner.settings
+        epoch = self._owner.own_broker_epoch()
+        if epoch != self._broker_epoch:
+            # The leader takes a position, and lets join an ISR, under the epoch that it was named with.
+            self._broker_epoch = epoch
+            self._name_all()
         items: list[FetchPartition] = []
         for entry in tuple(self._due):
             if len(items) >= settings.fetch_partitions_max:
@@ -228,7 +237,7 @@ class BrokerFetcher:
         forgotten, self._forgotten = self._forgotten[:0xFFFF], self._forgotten[0xFFFF:]
         return FetchRequest(
             self._owner.node_id,
-            self._owner.own_broker_epoch(),
+            epoch,
             settings.replica_fetch_wait_max_ms,
             settings.replica_fetch_min_bytes,
             settings.replica_fetch_response_max_bytes,

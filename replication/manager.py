@@ -309,21 +309,19 @@ class ReplicaManager:
         self._unsettled.clear()
 
     def brokers_changed(self, nodes: Iterable[NodeId]) -> None:
-        """These brokers are live now, or live again under a newer epoch, and may join ISRs.
+        """Brokers were fenced, unfenced, or came back under a newer epoch.
 
-        A follower that named its position while it was fenced names nothing again while it is idle,
-        so the leader has to look at those whose streams are here.
+        One that is live now may join ISRs: a follower that named its position while it was fenced names
+        nothing again while it is idle. One that is not live any more is no longer waited for by the high
+        watermark. Only partitions that are not settled can be concerned.
         """
         changed = tuple(nodes)
-        for replica in self._replicas.values():
-            leading = replica.partition.leading
-            if leading is None:
-                continue
+        now_ms = self.clock.monotonic_ms()
+        for replica in tuple(self._unsettled):
+            self._progressed(replica, now_ms)
             for node in changed:
-                if node in replica.followers:
-                    proposal = replica.partition.propose_expansion(node)
-                    if proposal is not None:
-                        self.isr_change_wanted(replica, proposal)
+                if node in replica.followers and (proposal := replica.partition.propose_expansion(node)) is not None:
+                    self.isr_change_wanted(replica, proposal)
 
     # --- following ------------------------------------------------------------------------------------
 

@@ -412,7 +412,7 @@ class Broker:
             cluster.settings,
             connect=self._connect,
             alter_partition=self._alter_partition,
-            broker_epoch_of=cluster.broker_epoch_of,
+            broker_epoch_of=lambda node: self.epoch if node == self.node else cluster.broker_epoch_of(node),
             on_fatal=cluster.bugs.append,
             run_blocking=self._run_blocking,
         )

@@ -472,3 +472,61 @@ def test_acks_0_and_1_do_not_wait_for_followers(cluster, virtual, acks):
             assert asyncio.get_running_loop().time() == begun
 
     virtual(work())
+
+
+def test_an_idle_follower_joins_when_it_is_unfenced(cluster, virtual, wait_until):
+    """It has named its position once, while it was fenced, and has nothing new to name."""
+
+    async def work():
+        async with cluster() as c:
+            c.fenced.add(NodeId(3))
+            c.create(leader=1, isr=(1, 2))
+            await c[1].produce(b"a")
+            await asyncio.sleep(2)
+            assert not c.alter_requests
+            c.fenced.clear()
+            c[1].manager.brokers_changed([NodeId(3)])
+            await wait_until(lambda: set(next(iter(c.states.values())).isr) == {1, 2, 3}, 1)
+
+    virtual(work())
+
+
+def test_a_joining_follower_that_is_fenced_holds_nobody_up(cluster, virtual):
+    """It is not in the ISR, so no ISR change tells the leader: that it is not live any more must."""
+
+    async def work():
+        async with cluster() as c:
+            c.answer_alter = lambda node, items: ConnectionLost("no controller")
+            c.create(leader=1, isr=(1, 2))
+            c.fenced.add(NodeId(3))
+            await c[1].produce(b"a")
+            await asyncio.sleep(1)
+            c.fenced.clear()
+            c.fabric.cut("node-3", "node-1")
+            pending = c[1].begin(b"b")
+            await asyncio.sleep(1)
+            assert not pending.done(), "node 3 keeps up and is live: it is waited for"
+            c.fenced.add(NodeId(3))
+            c[1].manager.brokers_changed([NodeId(3)])
+            await asyncio.sleep(0)
+            assert pending.done()
+
+    virtual(work())
+
+
+def test_a_broker_that_registers_anew_without_a_restart_names_everything_under_its_new_epoch(
+    cluster, virtual, wait_until
+):
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1, isr=(1, 2))
+            c.answer_alter = lambda node, items: ConnectionLost("no controller")
+            await c[1].produce(b"a")
+            c[3].epoch += 50
+            await asyncio.sleep(1)
+            leading = c[1].partition().leading
+            assert leading.followers[NodeId(3)].broker_epoch == c[3].epoch
+            c.answer_alter = lambda node, items: None
+            await wait_until(lambda: len(c.alter_requests) > 1)
+
+    virtual(work())
