@@ -101,6 +101,7 @@ class BrokerRole:
         self._servers: list[Server] = []
         self._ready = asyncio.Event()
         self._lifecycle: LifecycleRunner | None = None
+        self._live_epochs: dict[NodeId, BrokerEpoch] = {}
         self.logs = logs
         self.traffic = Traffic()
         self.budget = MemoryBudget(config.queued_max_request_bytes)
@@ -253,8 +254,15 @@ class BrokerRole:
 
     def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
         self._reconciler.on_metadata(image, delta)
-        if delta.brokers:
-            self.replicas.brokers_changed(delta.brokers)
+        known = self._live_epochs
+        unfenced = []
+        for node_id in delta.brokers:
+            epoch = self._broker_epoch_of(node_id)
+            if epoch >= 0 and known.get(node_id) != epoch:
+                unfenced.append(node_id)
+            known[node_id] = epoch
+        if unfenced:
+            self.replicas.brokers_changed(unfenced)
 
     def _standing_changed(self, standing: Standing) -> None:
         if standing is Standing.REGISTERING:

@@ -76,6 +76,10 @@ class MetadataView:
             if not future.done() and shown(image):
                 future.set_result(None)
 
+    def close(self) -> None:
+        """Tell nobody anything any more."""
+        self._listeners.clear()
+
     async def wait_until(self, shown: Shown, *, timeout_s: float | None) -> bool:
         """Wait for an image that ``shown`` accepts; false when the bound was reached."""
         if shown(self.image):

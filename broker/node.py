@@ -152,6 +152,9 @@ class Node:
     def drop(self) -> None:
         """The first half of a kill: from here on nothing of this node acts, and trouble is not reported."""
         self._supervisor.kill()
+        self.view.close()
+        if self._logs is not None:
+            self._logs.on_directory_failure = lambda directory_id: None
         if self.broker is not None:
             self.broker.replicas.kill()
 

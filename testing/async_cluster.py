@@ -8,6 +8,7 @@ can be cut; with gRPC they run over the loopback address.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import shutil
 import tempfile
@@ -178,6 +179,13 @@ class AsyncCluster:
             raise ValueError(f"node {node_id} runs: stop or kill it first")
         for number in range(self._log_dirs):
             shutil.rmtree(self.node_directory(node_id, number), ignore_errors=True)
+
+    # --- Faults of the disk ---------------------------------------------------------------------------
+
+    def break_log_dir(self, node_id: int, number: int = 0, error: int = errno.EIO) -> None:
+        """Let every access to one log directory of a running node fail (``EIO``, ``ENOSPC``, …) until it is
+        started again."""
+        self._disks[self._known(node_id)].break_path(str(self.node_directory(node_id, number)), error)
 
     # --- Faults of the network ------------------------------------------------------------------------
 

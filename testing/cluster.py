@@ -12,6 +12,7 @@ its like run their IO there too. Everything is as in :class:`~tidelog.testing.as
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -102,7 +103,15 @@ class Cluster:
         """Start a node again that was stopped or killed, and wait until it serves; kill it first if it runs."""
         self._run(self._inner.restart(node_id))
 
-    # --- Faults of the network ------------------------------------------------------------------------
+    def wipe_logs(self, node_id: int) -> None:
+        """Remove the partitions of a node that does not run, as if its log disks had been replaced."""
+        self._inner.wipe_logs(node_id)
+
+    # --- Faults of disk and network -------------------------------------------------------------------
+
+    def break_log_dir(self, node_id: int, number: int = 0, error: int = errno.EIO) -> None:
+        """Let every access to one log directory of a running node fail until it is started again."""
+        self._call(lambda: self._inner.break_log_dir(node_id, number, error))
 
     def partition(self, a: Side, b: Side, *, one_way: bool = False) -> None:
         """Cut the link from ``a`` to ``b``, and back unless ``one_way``. A side is a node's id or ``"client"``."""

@@ -1,37 +1,37 @@
-"""The disk of one node of an in-process cluster, which can be taken away as kill -9 takes it.
+"""The disk of one node of an in-process cluster, which can be taken away as kill -9 takes it, or break in part.
 
 After :meth:`KillableFiles.kill` nothing reaches the disk any more: files and locks are closed, and
 every call raises. What was written stays, as it stays in the page cache when a process is killed.
+After :meth:`KillableFiles.break_path` every call on or under one path gives an I/O error.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from tidelog.proto.network import Buffer
 from tidelog.storage.files import DiskUsage, File, FileLayer, FileLock, SystemFiles
-
-T = TypeVar("T")
-
-FAILED_ERRNO: Final = 5  # EIO
 
 
 class NodeKilled(OSError):
     """The node that this disk belonged to was killed."""
 
     def __init__(self) -> None:
-        super().__init__(FAILED_ERRNO, "the node was killed")
+        super().__init__(errno.EIO, "the node was killed")
 
 
 class KillableFile:
     """One open file. Each call is let through or refused as a whole, whichever thread it comes from."""
 
-    __slots__ = ("_file", "_lock", "_owner")
+    __slots__ = ("_file", "_lock", "_owner", "_path")
 
-    def __init__(self, owner: KillableFiles, file: File) -> None:
+    def __init__(self, owner: KillableFiles, file: File, path: str) -> None:
         self._owner = owner
+        self._path = path
         self._file = file
         self._lock = threading.Lock()
 
@@ -69,8 +69,7 @@ class KillableFile:
             self._file.close()
 
     def _open(self) -> File:
-        if self._owner.killed:
-            raise NodeKilled
+        self._owner.check(self._path)
         return self._file
 
 
@@ -98,7 +97,20 @@ class KillableFiles:
         self._beneath = beneath or SystemFiles()
         self._held: set[KillableFile | KillableLock] = set()
         self._held_lock = threading.Lock()
+        self._broken: dict[str, int] = {}
         self.killed = False
+
+    def break_path(self, path: str, number: int = errno.EIO) -> None:
+        """Let every call on or under ``path`` fail with that error number from now on."""
+        self._broken[path.rstrip("/")] = number
+
+    def check(self, path: str) -> None:
+        """Raise what a call on ``path`` meets."""
+        if self.killed:
+            raise NodeKilled
+        for broken, number in self._broken.items():
+            if path == broken or path.startswith(broken + "/"):
+                raise OSError(number, os.strerror(number), path)
 
     def kill(self) -> None:
         """Take the disk away."""
@@ -113,52 +125,60 @@ class KillableFiles:
             self._held.discard(item)
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> KillableFile:
-        made = KillableFile(self, self._call(lambda: self._beneath.open(path, create=create, exclusive=exclusive)))
-        return self._hold(made)
+        self.check(path)
+        return self._hold(KillableFile(self, self._beneath.open(path, create=create, exclusive=exclusive), path))
 
     def lock(self, path: str) -> KillableLock:
-        return self._hold(KillableLock(self, self._call(lambda: self._beneath.lock(path))))
+        self.check(path)
+        return self._hold(KillableLock(self, self._beneath.lock(path)))
 
     def listdir(self, path: str) -> list[str]:
-        return self._call(lambda: self._beneath.listdir(path))
+        self.check(path)
+        return self._beneath.listdir(path)
 
     def is_directory(self, path: str) -> bool:
-        return self._call(lambda: self._beneath.is_directory(path))
+        self.check(path)
+        return self._beneath.is_directory(path)
 
     def exists(self, path: str) -> bool:
-        return self._call(lambda: self._beneath.exists(path))
+        self.check(path)
+        return self._beneath.exists(path)
 
     def size(self, path: str) -> int:
-        return self._call(lambda: self._beneath.size(path))
+        self.check(path)
+        return self._beneath.size(path)
 
     def modified_ms(self, path: str) -> int:
-        return self._call(lambda: self._beneath.modified_ms(path))
+        self.check(path)
+        return self._beneath.modified_ms(path)
 
     def makedirs(self, path: str) -> None:
-        self._call(lambda: self._beneath.makedirs(path))
+        self.check(path)
+        self._beneath.makedirs(path)
 
     def rename(self, source: str, target: str) -> None:
-        self._call(lambda: self._beneath.rename(source, target))
+        self.check(source)
+        self.check(target)
+        self._beneath.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        self._call(lambda: self._beneath.unlink(path))
+        self.check(path)
+        self._beneath.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        self._call(lambda: self._beneath.remove_tree(path))
+        self.check(path)
+        self._beneath.remove_tree(path)
 
     def fsync_dir(self, path: str) -> None:
-        self._call(lambda: self._beneath.fsync_dir(path))
+        self.check(path)
+        self._beneath.fsync_dir(path)
 
     def disk_usage(self, path: str) -> DiskUsage:
-        return self._call(lambda: self._beneath.disk_usage(path))
+        self.check(path)
+        return self._beneath.disk_usage(path)
 
     def open_files_max(self) -> int:
         return self._beneath.open_files_max()
-
-    def _call(self, work: Callable[[], T]) -> T:
-        if self.killed:
-            raise NodeKilled
-        return work()
 
     def _hold(self, item: Held) -> Held:
         with self._held_lock:

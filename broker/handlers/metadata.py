@@ -12,10 +12,10 @@ from typing import Final
 
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.metadata_view import MetadataView
-from tidelog.metadata_quorum.image import BrokerRegistration, MetadataImage, TopicImage
+from tidelog.metadata_quorum.image import MetadataImage, TopicImage
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LOST_DIRECTORY, NO_NODE, ZERO_TOPIC_ID, NodeId, TopicId
+from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, TopicId
 from tidelog.model.names import is_internal, topic_name_fault
 from tidelog.proto.api import (
     BrokerEndpoint,
@@ -116,7 +116,7 @@ class Metadata:
         known = self._answers.get(topic.topic_id)
         if known is not None and known[0] is topic and known[1] is image.brokers:
             return known[2]
-        made = _topic_metadata(image.brokers, topic)
+        made = _topic_metadata(image, topic)
         if len(self._answers) > 2 * len(image.topics) + 16:
             self._answers.clear()  # topics that are gone left theirs behind
         self._answers[topic.topic_id] = (topic, image.brokers, made)
@@ -167,14 +167,12 @@ def _endpoints(image: MetadataImage, listener: str) -> Iterable[BrokerEndpoint]:
             yield BrokerEndpoint(node_id, found.host, found.port, broker.rack)
 
 
-def _topic_metadata(brokers: Mapping[NodeId, BrokerRegistration], topic: TopicImage) -> TopicMetadata:
-    live = {node_id for node_id, broker in brokers.items() if not broker.fenced}
+def _topic_metadata(image: MetadataImage, topic: TopicImage) -> TopicMetadata:
+    live = {node_id for node_id, broker in image.brokers.items() if not broker.fenced}
     partitions = []
     for found in topic.in_order():
         offline = tuple(
-            node
-            for node, directory in zip(found.replicas, found.directories, strict=True)
-            if node not in live or directory == LOST_DIRECTORY
+            node for node in found.replicas if node not in live or not image.has_online_directory(node, found)
         )
         led = found.leader in live
         partitions.append(
