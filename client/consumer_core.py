@@ -149,10 +149,13 @@ class ConsumerCore:
             start = batch.base_offset
             try:
                 records = batch.records()
-            except Exception:
+            except CorruptRecordError:
                 with self.lock:
                     if state.generation == generation:
-                        state.position = start
+                        state.seek(start)
+                self._on_wake()
+                if out:
+                    break  # first what is good; the next poll comes back to this batch
                 raise
             room = count_max - len(out)
             rest = records[room:]

@@ -70,7 +70,7 @@ class Partition:
         """Kafka's rules for sequences (``ProducerAppendInfo``, ``ProducerStateEntry``)."""
         if not batch.crc_ok():
             return ErrorCode.CORRUPT_MESSAGE, -1
-        if batch.has_producer_id:
+        if batch.has_producer_id and not batch.is_control:
             epoch, last = self.producers.get(batch.producer_id, (-1, []))
             if batch.producer_epoch < epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH, -1
