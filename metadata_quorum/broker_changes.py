@@ -253,11 +253,16 @@ class BrokerChanges:
 
     def fence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
         """A broker leaves every ISR, its leaderships move, then it is fenced. The fencing is the last record,
-        so that a controller that finds the change half done sees a silent, unfenced broker and does it again."""
-        return [
-            *self._leave_isrs(image, node_id, image.partitions_of(node_id)),
-            BrokerRegistrationChangeRecord(node_id, image.brokers[node_id].broker_epoch, fenced=True),
-        ]
+        so that a controller that finds the change half done sees a silent, unfenced broker and does it again.
+        A fenced broker is not in controlled shutdown any more: it has nothing left to hand over."""
+        found = image.brokers[node_id]
+        record = BrokerRegistrationChangeRecord(
+            node_id,
+            found.broker_epoch,
+            fenced=True,
+            in_controlled_shutdown=False if found.in_controlled_shutdown else None,
+        )
+        return [*self._leave_isrs(image, node_id, image.partitions_of(node_id)), record]
 
     def unfence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
         """A broker may lead again: what has no leader and can be led by it gets one."""

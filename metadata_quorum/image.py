@@ -33,7 +33,6 @@ from typing import Final
 from immutables import Map
 
 from tidelog.model.ids import (
-    NO_NODE,
     UNASSIGNED_DIRECTORY,
     BrokerEpoch,
     ControllerEpoch,
@@ -211,7 +210,3 @@ def directory_of(partition: PartitionRecord, node_id: NodeId) -> DirectoryId:
         if replica == node_id:
             return directory
     return UNASSIGNED_DIRECTORY
-
-
-def has_leader(partition: PartitionRecord) -> bool:
-    return partition.leader != NO_NODE

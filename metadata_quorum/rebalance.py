@@ -12,7 +12,7 @@ from tidelog.metadata_quorum.config_view import ConfigView
 from tidelog.metadata_quorum.decision import PartitionUpdates, leader_test
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.partition_change import Election, change_partition
-from tidelog.model.ids import NodeId, TopicIdPartition
+from tidelog.model.ids import TopicIdPartition
 from tidelog.proto.metadata import MetadataRecord, PartitionRecord, RemoveTopicRecord
 
 ELECTIONS_PER_PASS_MAX: Final = 1_000
@@ -61,10 +61,3 @@ def leaderless_elections(image: MetadataImage, configs: ConfigView) -> list[Meta
 def unpublished_topics(image: MetadataImage) -> list[MetadataRecord]:
     """Clear away the partitions of topics whose creation a former controller did not finish."""
     return [RemoveTopicRecord(topic_id) for topic_id in sorted(image.unpublished)]
-
-
-def preferred_leader_count(image: MetadataImage, node_id: NodeId) -> int:
-    """How many partitions have their preferred leader on a broker."""
-    return sum(
-        image.topics[at.topic_id].partitions[at.partition].replicas[0] == node_id for at in image.partitions_of(node_id)
-    )

@@ -12,7 +12,7 @@ import difflib
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -290,10 +290,3 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"unknown setting {_shortened(name)!r}{hint}"
-
-
-class HasDefinition:
-    """Base of a configuration class; ``DEFINITION`` is set once the class is made."""
-
-    __slots__ = ()
-    DEFINITION: ClassVar[ConfigDef]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 TOPIC_NAME_LENGTH_MAX: Final = 249
@@ -30,12 +29,6 @@ def topic_name_fault(name: str) -> str | None:
 def collision_key(name: str) -> str:
     """Two topics may not both exist when this is equal: metrics cannot tell ``.`` from ``_``."""
     return name.replace(".", "_")
-
-
-def colliding(name: str, others: Iterable[str]) -> str | None:
-    """Return the one of ``others`` that collides with ``name`` without being equal to it, if any."""
-    key = collision_key(name)
-    return next((other for other in others if other != name and collision_key(other) == key), None)
 
 
 def is_internal(name: str) -> bool:

@@ -340,6 +340,18 @@ def test_only_replica_shuts_down_and_is_eligible_after(bench: Any) -> None:
     assert not bench.partition("t").leader_recovery
 
 
+def test_fenced_broker_is_not_in_controlled_shutdown_any_more(bench: Any) -> None:
+    """Found by the invariants: it was unfenced again and led, while it counted as shutting down."""
+    bench.up(1, 2)
+    bench.create("t", (1,))
+    bench.beat(1, want_shut_down=True)
+    bench.silence(1)
+    assert bench.controller.committed.brokers[1].fenced
+    bench.beat(1)
+    assert bench.controller.committed.is_active(NodeId(1))
+    assert state(bench) == (1, (1,), (), ())
+
+
 def test_shutting_down_broker_gets_no_new_replicas(bench: Any) -> None:
     bench.up(1, 2, 3)
     bench.create("t", (1, 2))
