@@ -26,6 +26,7 @@ from tidelog.metadata_quorum.quorum_types import (
     QuorumBusy,
     QuorumConfigurationError,
     QuorumIdentity,
+    QuorumLimits,
     QuorumListener,
     QuorumTiming,
 )
@@ -66,6 +67,7 @@ class Quorum:
         listener: QuorumListener,
         on_fatal: Callable[[BaseException], None],
         timing: QuorumTiming | None = None,
+        limits: QuorumLimits | None = None,
         threaded: bool = True,
     ) -> None:
         """Raises ``ValueError`` where ``node_id`` is not a voter. Touches neither disk nor network."""
@@ -75,6 +77,7 @@ class Quorum:
         self._listener = listener
         self._on_fatal = on_fatal
         self._timing = timing or QuorumTiming()
+        self._limits = limits or QuorumLimits()
         self._threaded = threaded
         self._engine_rng = random.Random(rng.random())
         self._driver: EngineDriver | None = None
@@ -148,7 +151,9 @@ class Quorum:
             self._driver.submit(given)
 
     def _open_engine(self, now: float) -> RaftEngine:
-        return open_engine(self._files, self._directory, self.identity, self._timing, self._engine_rng, now)
+        return open_engine(
+            self._files, self._directory, self.identity, self._timing, self._limits, self._engine_rng, now
+        )
 
     # --- what a controller asks --------------------------------------------------------------------
 

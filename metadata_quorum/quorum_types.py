@@ -48,6 +48,21 @@ class QuorumTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class QuorumLimits:
+    """How much of anything there is at once. Bytes unless a name says otherwise."""
+
+    batch_bytes: int = 1024 * 1024
+    """Entries of one append message: as many as fit, at least one."""
+    window_bytes: int = 4 * 1024 * 1024
+    """A peer that has not acknowledged so much is sent one batch a heartbeat, no more."""
+    retained_entries: int = 10_000
+    retained_bytes: int = 4 * 1024 * 1024
+    """Entries kept before a snapshot, so that who is slightly behind need not load it."""
+    snapshot_part_bytes: int = 256 * 1024
+    snapshot_parts_under_way: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class QuorumIdentity:
     """What a voter's files and streams must agree on."""
 

@@ -20,7 +20,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
-from tidelog.metadata_quorum.quorum_types import QuorumFailure
+from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumLimits
 from tidelog.metadata_quorum.raft_journal import JournalEntry, RaftJournal
 from tidelog.model.ids import NodeId
 
@@ -35,9 +35,6 @@ if VERSION != PINNED_VERSION:
 FOLLOWER: Final = 0
 CANDIDATE: Final = 1
 LEADER: Final = 2
-
-BATCH_BYTES: Final = 1024 * 1024
-"""Entries of one append message: as many as fit, at least one."""
 
 REGULAR_COMMAND: Final = b"\x00"
 EMPTY_COMMAND: Final = b"\x01"
@@ -119,6 +116,7 @@ _Base: Final[Any] = _load_private_copy().SyncObj
 class PinnedSyncObj(_Base):  # type: ignore[misc]  # pysyncobj is not typed
     """The engine's private state under names of our own; adds no behaviour."""
 
+    _limits: QuorumLimits
     _SyncObj__raftState: int
     _SyncObj__raftLog: RaftJournal
     _SyncObj__raftCurrentTerm: int
@@ -171,7 +169,7 @@ class PinnedSyncObj(_Base):  # type: ignore[misc]  # pysyncobj is not typed
         """Return entries without copying the rest of the log, which the original does for each batch."""
         if from_index is None:
             return []
-        bytes_max = min(maxSizeBytes, BATCH_BYTES) if maxSizeBytes is not None else 1 << 62
+        bytes_max = self._limits.batch_bytes if maxSizeBytes is not None else 1 << 62
         return self.journal.entries_from(from_index, count if count is not None else 1 << 62, bytes_max)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, QuorumTiming
+from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, QuorumLimits, QuorumTiming
 from tidelog.metadata_quorum.raft_base import FOLLOWER, Node, step_time
 from tidelog.metadata_quorum.raft_journal import RaftJournal
 from tidelog.metadata_quorum.raft_sending import NEVER, RaftSending
@@ -37,6 +37,7 @@ class RaftElection(RaftSending):
         journal: RaftJournal,
         sender: SnapshotSender,
         timing: QuorumTiming,
+        limits: QuorumLimits,
         rng: random.Random,
         now: float,
     ) -> None:
@@ -47,7 +48,7 @@ class RaftElection(RaftSending):
         """The term asked for and who would vote for us in it."""
         self._pre_vote_won = False
         self._votes: tuple[int, set[NodeId]] = (0, set())
-        super().__init__(identity, journal, sender, timing, rng, now)
+        super().__init__(identity, journal, sender, timing, limits, rng, now)
         if not self._SyncObj__otherNodes:
             self._SyncObj__raftElectionDeadline = now - 1
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from tidelog.metadata_quorum import raft_events as ev
-from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, QuorumTiming
+from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, QuorumLimits, QuorumTiming
 from tidelog.metadata_quorum.raft_base import (
     DISCARDED,
     EMPTY_COMMAND,
@@ -37,10 +37,6 @@ from tidelog.metadata_quorum.raft_sending import ENTRY_OVERHEAD, NEVER
 from tidelog.metadata_quorum.raft_snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
 from tidelog.model.ids import NodeId
 from tidelog.proto import raft_messages as rm
-
-RETAINED_ENTRIES: Final = 10_000
-RETAINED_BYTES: Final = 4 * 1024 * 1024
-"""Entries kept before a snapshot, so that a follower slightly behind need not load it."""
 
 _EPOCH: Final = struct.Struct("<Q")
 _COMMAND_HEAD: Final = len(REGULAR_COMMAND) + _EPOCH.size
@@ -62,6 +58,7 @@ class RaftEngine(RaftElection):
         journal: RaftJournal,
         snapshots: SnapshotStore,
         timing: QuorumTiming,
+        limits: QuorumLimits,
         rng: random.Random,
         now: float,
     ) -> None:
@@ -72,7 +69,7 @@ class RaftEngine(RaftElection):
         self._led_term = 0
         self._reported_leader: tuple[NodeId | None, int] = (None, 0)
         self._snapshot_index = 0
-        super().__init__(identity, journal, SnapshotSender(snapshots), timing, rng, now)
+        super().__init__(identity, journal, SnapshotSender(snapshots, limits), timing, limits, rng, now)
         self._load_snapshot()
         journal.sync()
 
@@ -308,9 +305,9 @@ class RaftEngine(RaftElection):
         self._snapshot_index = index
         keep_from = index - 1
         size = 0
-        while keep_from > journal.first_index and index - keep_from < RETAINED_ENTRIES:
+        while keep_from > journal.first_index and index - keep_from < self._limits.retained_entries:
             size += len(journal[keep_from - journal.first_index][0]) + ENTRY_OVERHEAD
-            if size > RETAINED_BYTES:
+            if size > self._limits.retained_bytes:
                 break
             keep_from -= 1
         if keep_from > journal.first_index:

@@ -288,6 +288,7 @@ class RaftJournal:
         return file
 
     def _recover(self, data: bytes) -> None:
+        self._file.fdatasync()  # a kill may have left in the page cache what was never durable
         end = 0
         while (body := _body_at(data, end)) is not None:
             self._replay(body, end)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidelog.metadata_quorum import raft_events as ev
-from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, QuorumTiming
+from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, QuorumLimits, QuorumTiming
 from tidelog.metadata_quorum.raft_base import (
     FOLLOWER,
     Node,
@@ -28,8 +28,6 @@ from tidelog.metadata_quorum.raft_snapshot import OutgoingPart, SnapshotSender
 from tidelog.proto import raft_messages as rm
 
 PROPOSALS_QUEUED_MAX: Final = 8192
-WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""A peer that has not acknowledged so much is sent one batch a heartbeat, no more."""
 ENTRY_OVERHEAD: Final = 32
 NEVER: Final = float("-inf")
 
@@ -55,11 +53,13 @@ class RaftSending(PinnedSyncObj):
         journal: RaftJournal,
         sender: SnapshotSender,
         timing: QuorumTiming,
+        limits: QuorumLimits,
         rng: random.Random,
         now: float,
     ) -> None:
         self.identity = identity
         self._timing = timing
+        self._limits = limits
         self._rng = rng
         self._sender = sender
         self._effects: list[ev.Effect] = []
@@ -140,7 +140,7 @@ class RaftSending(PinnedSyncObj):
             self._SyncObj__sendAppendEntries()
 
     def _window_is_full(self, node: Node) -> bool:
-        return sum(size for _, size in self._under_way.get(node, ())) >= WINDOW_BYTES
+        return sum(size for _, size in self._under_way.get(node, ())) >= self._limits.window_bytes
 
     def _on_send(self, node: Node, message: dict[str, Any]) -> None:
         """Turn what pysyncobj sends into our messages; what it must not send stops the node (H7)."""
@@ -159,8 +159,10 @@ class RaftSending(PinnedSyncObj):
         heartbeat_due = now - self._sent_at.get(node, NEVER) >= self._timing.heartbeat_s
         if "serialized" in message:
             part: OutgoingPart | None = message["serialized"]
-            if part is None and heartbeat_due:
-                part = self._sender.question(node.id)
+            if part is None:
+                self._SyncObj__connectedNodes.discard(node)  # enough is under way: ends pysyncobj's loop
+                if heartbeat_due:
+                    part = self._sender.question(node.id)
             if part is not None:
                 self._sent_at[node] = now
                 self._send(

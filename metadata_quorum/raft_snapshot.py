@@ -13,13 +13,11 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tidelog.metadata_quorum.quorum_files import QuorumFile, QuorumFiles, read_all, write_all
-from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged
+from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged, QuorumLimits
 from tidelog.model.ids import NodeId
 from tidelog.proto.raft_messages import SnapshotPart, SnapshotResult
 
 SNAPSHOT_NAME: Final = "snapshot"
-PART_BYTES: Final = 256 * 1024
-PARTS_UNDER_WAY_MAX: Final = 4
 SNAPSHOT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 _MAGIC: Final = b"TLQSNAP1"
@@ -150,8 +148,10 @@ class _Transfer:
 class SnapshotSender:
     """Sends the snapshot to followers in parts. Stands where the engine has its ``Serializer``."""
 
-    def __init__(self, store: SnapshotStore) -> None:
+    def __init__(self, store: SnapshotStore, limits: QuorumLimits) -> None:
         self._store = store
+        self._part_bytes = limits.snapshot_part_bytes
+        self._window_bytes = limits.snapshot_part_bytes * limits.snapshot_parts_under_way
         self._transfers: dict[NodeId, _Transfer] = {}
 
     def transfer_of(self, peer: NodeId) -> SnapshotId | None:
@@ -163,12 +163,12 @@ class SnapshotSender:
         transfer = self._transfers.get(peer)
         if transfer is None:
             transfer = self._transfers[peer] = self._begin()
-        if transfer.sent - transfer.acknowledged >= PART_BYTES * PARTS_UNDER_WAY_MAX:
+        if transfer.sent - transfer.acknowledged >= self._window_bytes:
             return None
         if transfer.sent >= transfer.snapshot.size:
             return None
         offset = transfer.sent
-        data = transfer.data[offset : offset + PART_BYTES]
+        data = transfer.data[offset : offset + self._part_bytes]
         transfer.sent += len(data)
         return OutgoingPart(transfer.snapshot, offset, last=False, data=data)
 

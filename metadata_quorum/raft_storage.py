@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Final
 
 from tidelog.metadata_quorum.quorum_files import QuorumFiles, QuorumLock
@@ -10,6 +11,7 @@ from tidelog.metadata_quorum.quorum_types import (
     QuorumConfigurationError,
     QuorumDamaged,
     QuorumIdentity,
+    QuorumLimits,
     QuorumTiming,
 )
 from tidelog.metadata_quorum.raft_engine import RaftEngine
@@ -38,14 +40,19 @@ def open_engine(
     directory: str,
     identity: QuorumIdentity,
     timing: QuorumTiming,
+    limits: QuorumLimits,
     rng: random.Random,
     now: float,
+    engine_class: Callable[..., RaftEngine] | None = None,
 ) -> RaftEngine:
     """Recover an engine from its directory, which it makes if need be.
+
+    ``engine_class`` lets tests put one with a rule removed in its place.
 
     Raises :class:`QuorumConfigurationError`, :class:`QuorumDamaged`, :class:`QuorumFailure`, ``OSError``.
     """
     files.makedirs(directory)
+    files.fsync_dir(directory)  # a kill may have come between a rename and its becoming durable
     snapshots = SnapshotStore(files, directory, identity.cluster_id)
     journal_path = f"{directory}/{JOURNAL_NAME}"
     if files.exists(snapshots.path) and not files.exists(journal_path):
@@ -55,7 +62,7 @@ def open_engine(
         )
     journal = RaftJournal(files, directory, identity)
     try:
-        return RaftEngine(identity, journal, snapshots, timing, rng, now)
+        return (engine_class or RaftEngine)(identity, journal, snapshots, timing, limits, rng, now)
     except BaseException:
         journal.close(clean=False)
         raise
