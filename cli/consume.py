@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,7 +19,9 @@ from tidelog.cli.settings import settings_option
 if TYPE_CHECKING:
     from tidelog import Consumer, ConsumerRecord, TopicPartition
 
-POLL_S = 0.5
+POLL_S: Final = 0.5
+LOOK_UP_TIMEOUT_S: Final = 1.5
+"""A topic may be so new that the broker which is asked has not heard of it; a typo should be told soon."""
 
 
 @click.command()
@@ -101,7 +103,7 @@ def consume(
 def _partitions(consumer: Consumer, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
     from tidelog import TopicPartition
 
-    there = {view.partition for view in consumer.partitions_for(topic)}
+    there = {view.partition for view in consumer.partitions_for(topic, LOOK_UP_TIMEOUT_S)}
     for number in wanted:
         if number not in there:
             raise CommandFailed(f"{topic}: expected a partition of 0 to {len(there) - 1}, found {number}")

@@ -9,6 +9,7 @@ import click
 
 from tidelog.cli import workload
 from tidelog.cli.connection import bootstrap_option
+from tidelog.cli.consume import LOOK_UP_TIMEOUT_S
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.output import json_option, print_json, print_pairs
 from tidelog.cli.settings import settings_option
@@ -62,7 +63,9 @@ def consume(
     from tidelog import Consumer, TopicPartition
 
     with Consumer(bootstrap, allow_auto_create_topics=False) as consumer:
-        partitions = [TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)]
+        partitions = [
+            TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic, LOOK_UP_TIMEOUT_S)
+        ]
         first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     there = sum(last[at] - first[at] for at in partitions)
     if not there:

@@ -1,0 +1,238 @@
+"""The command's sub-commands against a running cluster: tables for people, JSON for programs, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.cli.root import run
+from tidelog.testing import Cluster
+
+Tidelog = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with Cluster(nodes=1, transport="grpc") as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+def tidelog(bootstrap: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tidelog:
+    """Runs one command; returns exit code, stdout, stderr."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", bootstrap)
+
+    def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        code = run(arguments)
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def as_json(result: tuple[int, str, str]) -> Any:
+    code, out, err = result
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_topics_from_creation_to_deletion(tidelog: Tidelog) -> None:
+    made = as_json(tidelog("topics", "create", "t-life", "--partitions", "2", "--set", "retention.ms=5000", "--json"))
+    assert (made["created"], made["partitions"], made["replication_factor"]) == (True, 2, 1)
+    listed = {topic["name"]: topic for topic in as_json(tidelog("topics", "list", "--json"))}
+    assert listed["t-life"]["id"] == made["id"]
+    assert as_json(tidelog("topics", "alter", "t-life", "--partitions", "3", "--json"))["partitions"] == 3
+    rows = as_json(tidelog("topics", "describe", "t-life", "--json"))
+    assert [row["partition"] for row in rows] == [0, 1, 2]
+    assert all(row["leader"] == 1 and row["isr"] == [1] and row["end_offset"] == 0 for row in rows)
+    code, out, _ = tidelog("topics", "describe", "t-life")
+    assert code == 0
+    assert out.splitlines()[0].split()[:3] == ["topic", "partition", "leader"]
+    assert tidelog("topics", "delete", "t-life")[0] == 0
+    assert "t-life" not in tidelog("topics", "list")[1]
+
+
+def test_a_topic_that_is_there(tidelog: Tidelog) -> None:
+    assert tidelog("topics", "create", "t-there")[0] == 0
+    code, _, err = tidelog("topics", "create", "t-there")
+    assert code == 1
+    assert err.startswith("tidelog: TOPIC_ALREADY_EXISTS")
+    assert err.count("\n") == 1
+    assert tidelog("topics", "create", "t-there", "--if-not-exists")[0] == 0
+    code, out, _ = tidelog("topics", "create", "t-not-there", "--dry-run")
+    assert code == 0
+    assert "could be" in out
+    assert "t-not-there" not in tidelog("topics", "list")[1]
+
+
+def test_configs_are_shown_and_changed(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-configs")
+    assert tidelog("configs", "alter", "--topic", "t-configs", "--set", "retention.ms=1234")[0] == 0
+
+    def retention() -> dict[str, Any]:
+        found = as_json(tidelog("configs", "describe", "--topic", "t-configs", "--json"))
+        return {config["name"]: config for config in found}["retention.ms"]
+
+    assert (retention()["value"], retention()["source"]) == ("1234", "DYNAMIC_TOPIC_CONFIG")
+    assert tidelog("configs", "alter", "--topic", "t-configs", "--reset", "retention.ms")[0] == 0
+    assert retention()["value"] == "604800000"
+    broker = as_json(tidelog("configs", "describe", "--broker", "1", "--json"))
+    assert {config["name"]: config["value"] for config in broker}["node.id"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topics", "create", "t-x", "--set", "retention.mss=1"), ("retention.mss", "did you mean retention.ms")),
+        (("topics", "create", "t-x", "--set", "retention.ms=soon"), ("retention.ms", "whole number", "soon")),
+        (("topics", "create", "t-x", "--replicas", "5"), ("INVALID_REPLICATION_FACTOR", "5")),
+        (("topics", "create", "a/b"), ("INVALID_TOPIC", "a/b")),
+        (("topics", "describe", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
+        (("topics", "delete", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
+        (("consume", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
+    ],
+)
+def test_what_a_cluster_refuses_is_one_line_and_exit_code_1(
+    tidelog: Tidelog, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    code, out, err = tidelog(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("tidelog: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topcs",), ("No such command", "topcs")),
+        (("topics", "create"), ("Missing argument",)),
+        (("topics", "create", "x", "--partitions", "0"), ("--partitions", "x>=1")),
+        (("topics", "create", "x", "--set", "retention.ms"), ("name=value", "'retention.ms'")),
+        (("topics", "create", "x", "--assign", "1", "--partitions", "2"), ("--assign", "both")),
+        (("configs", "describe"), ("--topic, --broker and --all-brokers",)),
+        (("consume", "x", "--offset", "3", "--from-beginning"), ("expected one of",)),
+        (("consume", "x", "--from-time", "yesterday"), ("ISO 8601", "yesterday")),
+        (("produce", "x", "--set", "acs=1"), ("acs", "did you mean acks")),
+        (("produce", "x", "--header", "novalue"), ("NAME=VALUE",)),
+        (("server",), ("--config",)),
+        (("server", "--config", "/nowhere/x.properties"), ("does not exist",)),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    tidelog: Tidelog, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    code, out, err = tidelog(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("tidelog: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+def test_lines_go_in_and_come_out(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-lines")
+    sent = as_json(tidelog("produce", "t-lines", "--json", stdin="one\nzwölf\n\nlast".encode()))
+    assert sent == {"sent": 4, "acknowledged": 4, "failed": 0}
+    code, out, _ = tidelog("consume", "t-lines", "--from-beginning", "--until-end")
+    assert (code, out) == (0, "one\nzwölf\n\nlast\n")
+    assert tidelog("consume", "t-lines", "--offset", "2", "--max", "2")[1] == "\nlast\n"
+    assert tidelog("consume", "t-lines", "--last", "1", "--max", "1")[1] == "last\n"
+    assert tidelog("consume", "t-lines", "--timeout", "0.2")[1] == ""
+
+
+def test_keys_headers_nulls_and_bytes_survive_a_round_trip(tidelog: Tidelog, tmp_path: Path) -> None:
+    tidelog("topics", "create", "t-from", "--partitions", "3")
+    tidelog("topics", "create", "t-to", "--partitions", "3")
+    tidelog(
+        "produce", "t-from", "--key-separator", ":", "--null-marker", "NULL", "--header", "origin=test", "--set",
+        "compression_type=lz4", stdin=b"a:1\nb:NULL\nNULL:\xff\xfe\nc:x:y\n",
+    )  # fmt: skip
+    code, out, _ = tidelog("consume", "t-from", "--from-beginning", "--until-end", "--json")
+    assert code == 0
+    records = [json.loads(line) for line in out.splitlines()]
+    assert {(record["key"], str(record["value"])) for record in records} == {
+        ("a", "1"), ("b", "None"), (None, "{'base64': '//4='}"), ("c", "x:y"),
+    }  # fmt: skip
+    assert all(record["headers"] == [["origin", "test"]] for record in records)
+    copy = tmp_path / "records.jsonl"
+    copy.write_text(out)
+    assert tidelog("produce", "t-to", "--json-lines", "--file", str(copy))[0] == 0
+    again = tidelog("consume", "t-to", "--from-beginning", "--until-end", "--json")[1]
+    assert sorted(again.splitlines()) == sorted(out.splitlines())
+    details = tidelog("consume", "t-to", "--from-beginning", "--until-end", "--details")[1]
+    assert "origin=test" in details
+    assert "null: \\xff\\xfe" in details
+
+
+def test_a_line_that_cannot_be_read_is_named(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-wrong-lines")
+    code, _, err = tidelog("produce", "t-wrong-lines", "--key-separator", ":", stdin=b"a:1\nnokey\n")
+    assert code == 1
+    assert "line 2: expected KEY:VALUE, found 'nokey'; 1 records before it were sent" in err
+    code, _, err = tidelog("produce", "t-wrong-lines", "--json-lines", stdin=b'{"valu": 1}\n')
+    assert code == 1
+    assert "line 1" in err
+    assert "'valu'" in err
+
+
+def test_records_are_found_by_time(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-times")
+    lines = b"".join(b'{"value":"v%d","timestamp":%d}\n' % (n, 1_700_000_000_000 + n * 1000) for n in range(5))
+    assert tidelog("produce", "t-times", "--json-lines", stdin=lines)[0] == 0
+    assert tidelog("consume", "t-times", "--from-time", "1700000003000", "--until-end")[1] == "v3\nv4\n"
+    assert tidelog("consume", "t-times", "--from-time", "2023-11-14T22:13:22Z", "--until-end")[1] == "v2\nv3\nv4\n"
+
+
+def test_records_before_an_offset_are_deleted(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-purge")
+    tidelog("produce", "t-purge", stdin=b"0\n1\n2\n3\n")
+    assert as_json(tidelog("topics", "delete-records", "t-purge", "--before", "3", "--json")) == [
+        {"partition": 0, "first_offset": 3}
+    ]
+    assert tidelog("consume", "t-purge", "--from-beginning", "--until-end")[1] == "3\n"
+    code, _, err = tidelog("consume", "t-purge", "--offset", "1", "--max", "1")
+    assert code == 1
+    assert "expected an offset of 3 to 4, found 1" in err
+
+
+def test_the_cluster_describes_itself(tidelog: Tidelog) -> None:
+    found = as_json(tidelog("cluster", "describe", "--json"))
+    assert found["controller"] == 1
+    assert [broker["state"] for broker in found["brokers"]] == ["live"]
+    assert tidelog("cluster", "describe")[1].startswith("cluster ")
+
+
+def test_perf_measures(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-perf")
+    made = as_json(tidelog("perf", "produce", "t-perf", "--seconds", "0.2", "--json"))
+    assert made["records"] > 0
+    assert made["records_per_second"] > 0
+    read = as_json(tidelog("perf", "consume", "t-perf", "--json"))
+    assert read["records"] >= made["records"]
+    waited = as_json(tidelog("perf", "latency", "t-perf", "--seconds", "0.5", "--rate", "50", "--json"))
+    assert waited["records"] >= 20
+    assert 0 < waited["milliseconds"]["p50"] <= waited["milliseconds"]["max"]
+    code, _, err = tidelog("perf", "consume", "t-nowhere")
+    assert code == 1
+    assert "t-nowhere" in err
+
+
+def test_help_and_version(tidelog: Tidelog) -> None:
+    code, out, _ = tidelog("--help")
+    assert code == 0
+    for command in ("server", "cluster", "topics", "configs", "produce", "consume", "log", "perf", "demo"):
+        assert f"\n  {command} " in out
+    import tidelog as package
+
+    assert tidelog("--version")[1].strip().endswith(package.__version__)

@@ -1,0 +1,62 @@
+"""A pid is never taken for the process that once had it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.cli import local_process
+from tidelog.cli.local_process import ProcessMark
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_is_known_by_its_mark(sleeper: subprocess.Popen[bytes]) -> None:
+    mark = local_process.mark_of(sleeper.pid)
+    assert mark is not None
+    assert local_process.alive(mark)
+    use = local_process.use_of(mark)
+    assert use is not None
+    assert 1e6 < use.memory_bytes < 1e9
+    assert use.memory_peak_bytes == -1 or use.memory_peak_bytes >= use.memory_bytes / 2
+    assert local_process.send_signal(mark, signal.SIGKILL)
+    sleeper.wait()
+    assert not local_process.alive(mark)
+    assert not local_process.send_signal(mark, signal.SIGKILL)
+    assert local_process.use_of(mark) is None
+
+
+def test_a_stranger_with_the_same_pid_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    stranger = ProcessMark(sleeper.pid, "12345@another boot")
+    assert not local_process.alive(stranger)
+    assert not local_process.send_signal(stranger, signal.SIGKILL)
+    assert local_process.use_of(stranger) is None
+    assert sleeper.poll() is None
+
+
+def test_a_zombie_is_not_alive() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        deadline = time.monotonic() + 20
+        while local_process.mark_of(process.pid) is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("00:01", 1), ("01:02:03", 3723), ("2-00:00:01", 172_801), ("0:01.50", 1.5)]
+)
+def test_the_clock_of_ps_is_read(text: str, seconds: float) -> None:
+    assert local_process._clock_s(text) == seconds
