@@ -85,6 +85,11 @@ class ControllerChannel:
         """The voter believed to be the active controller, -1 while unknown."""
         return self._leader
 
+    @property
+    def known_leader(self) -> tuple[NodeId | None, int]:
+        """The active controller, and the newest epoch that was heard of (-1: none yet)."""
+        return (None if self._leader == NO_NODE else self._leader), self._leader_epoch
+
     def leader_is(self, leader: NodeId | None, epoch: int) -> None:
         """Take a hint. Those of an older epoch are ignored; ``None`` says that the epoch has no leader yet."""
         if epoch < self._leader_epoch:

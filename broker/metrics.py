@@ -71,6 +71,15 @@ def _replicas(name: str, meaning: str) -> MetricName:
     )
 
 
+def _replica_events(name: str, meaning: str) -> MetricName:
+    return MetricName(
+        f"kafka_server_replicamanager_{name.lower()}",
+        COUNTER,
+        f"kafka.server:type=ReplicaManager,name={name}PerSec",
+        meaning,
+    )
+
+
 def _controller(name: str, meaning: str) -> MetricName:
     return MetricName(
         f"kafka_controller_kafkacontroller_{name.lower()}",
@@ -108,13 +117,10 @@ UNDER_REPLICATED: Final = _replicas("UnderReplicatedPartitions", "Led partitions
 UNDER_MIN_ISR: Final = _replicas("UnderMinIsrPartitionCount", "Led partitions with fewer than min.insync.replicas.")
 AT_MIN_ISR: Final = _replicas("AtMinIsrPartitionCount", "Led partitions with just min.insync.replicas.")
 OFFLINE_REPLICAS: Final = _replicas("OfflineReplicaCount", "Replicas whose log directory has failed.")
-ISR_UPDATES_FAILED: Final = MetricName(
-    "kafka_server_replicamanager_failedisrupdates",
-    COUNTER,
-    "kafka.server:type=ReplicaManager,name=FailedIsrUpdatesPerSec",
-    "ISR changes that had to be tried again.",
-)
-PRODUCES_WAITING: Final = MetricName(
+ISR_SHRINKS: Final = _replica_events("IsrShrinks", "ISR shrinks that leaders here asked for.")
+ISR_EXPANDS: Final = _replica_events("IsrExpands", "ISR expansions that leaders here asked for.")
+ISR_UPDATES_FAILED: Final = _replica_events("FailedIsrUpdates", "ISR changes that had to be tried again.")
+REQUESTS_WAITING: Final = MetricName(
     "kafka_server_delayedoperationpurgatory_purgatorysize",
     GAUGE,
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Produce|Fetch",
@@ -170,14 +176,15 @@ BROKER_STATE: Final = MetricName(
     "kafka_server_kafkaserver_brokerstate",
     GAUGE,
     "kafka.server:type=KafkaServer,name=BrokerState",
-    "1 starting, 3 running, 6 shutting down, 7 stopped (Kafka's numbers), 0 not a broker.",
+    "1 starting, 2 fenced, 3 running, 6 shutting down, 7 stopped (Kafka's numbers).",
 )
 UPTIME: Final = _own("uptime_seconds", GAUGE, "Time since the node's start.")
 
 BROKER_METRICS: Final = (
     BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
     REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
-    UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS, ISR_UPDATES_FAILED, PRODUCES_WAITING, OFFLINE_DIRS, LOG_SIZE,
+    UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS, ISR_SHRINKS, ISR_EXPANDS, ISR_UPDATES_FAILED, REQUESTS_WAITING,
+    OFFLINE_DIRS, LOG_SIZE,
     REQUEST_BYTES_HELD, REQUEST_BYTES_PEAK, REQUEST_WAITS, STREAMS, BROKER_STATE,
 )  # fmt: skip
 CONTROLLER_METRICS: Final = (

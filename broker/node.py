@@ -22,12 +22,13 @@ from tidelog.broker.identity import settle_identity
 from tidelog.broker.lifecycle import RegistrationRefused
 from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.metadata_view import MetadataView, RemoteFeed
+from tidelog.broker.metrics import CONTENT_TYPE, MetricsPage
 from tidelog.broker.supervisor import OnFatal, Supervisor
 from tidelog.metadata_quorum.controller_node import ControllerNode
 from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged, QuorumFailure
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
-from tidelog.model.ids import NO_NODE, DirectoryId
+from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
 from tidelog.proto.network import Address, Network, Server
 from tidelog.replication.flushing import RunBlocking, run_inline
 from tidelog.storage.files import FileLayer
@@ -91,6 +92,7 @@ class Node:
         self._channel: ControllerChannel | None = None
         self._logs: LogManager | None = None
         self._http: HttpServer | None = None
+        self._metrics_page: MetricsPage | None = None
         self._executor: ThreadPoolExecutor | None = None
         network.on_bug = lambda error: self._supervisor.fail("a handler raised", error)
 
@@ -193,6 +195,16 @@ class Node:
         """Node id of the active controller as known here, -1 for none."""
         return NO_NODE if self._channel is None else self._channel.leader
 
+    @property
+    def known_leader(self) -> tuple[NodeId | None, int]:
+        """The active controller and the quorum's epoch as known here; epoch -1 before anything was heard."""
+        return (None, -1) if self._channel is None else self._channel.known_leader
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since the start."""
+        return asyncio.get_running_loop().time() - self.started_s
+
     # --- Steps --------------------------------------------------------------------------------------
 
     def _open_logs(self) -> LogManager:
@@ -273,7 +285,7 @@ class Node:
         listener = self.config.http_listener
         if listener is None:
             return
-        self._http = HttpServer({"/health": self._health, "/ready": self._readiness})
+        self._http = HttpServer({"/health": self._health, "/ready": self._readiness, "/metrics": self._metrics})
         self.http_address = await self._http.start(Address(listener.host, listener.port))
 
     async def _close_network(self, grace_s: float) -> None:
@@ -303,6 +315,14 @@ class Node:
         if self.failure:
             return text_page(503, f"failed: {self.failure}\n")
         return text_page(200, "alive\n")
+
+    def _metrics(self) -> Page:
+        if self._metrics_page is None:
+            # Here, so that a node does not pay for it before somebody scrapes.
+            from tidelog.broker.metric_sources import NodeSource
+
+            self._metrics_page = MetricsPage(NodeSource(self))
+        return Page(200, CONTENT_TYPE, self._metrics_page.render())
 
     def _readiness(self) -> Page:
         if self.broker is not None and self.broker.standing is not Standing.RUNNING:

@@ -97,6 +97,7 @@ class ReplicaManager:
         self._fetcher_tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sessions: set[ReplicaSession] = set()
+        self._bytes_sent_before = 0
         self._unsettled: dict[Replica, None] = {}
         self._flushing_logs: dict[Replica, None] = {}
         """Those with ``flush.messages`` or ``flush.ms``; the log manager syncs the others when it sees fit."""
@@ -373,6 +374,7 @@ class ReplicaManager:
 
     def session_closed(self, session: ReplicaSession) -> None:
         self._sessions.discard(session)
+        self._bytes_sent_before += session.bytes_sent
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Offsets by time, for partitions led here."""
@@ -513,6 +515,16 @@ class ReplicaManager:
             *self._lost,
             *(key for key, replica in self._replicas.items() if replica.partition.offline),
         ]
+
+    @property
+    def bytes_fetched(self) -> int:
+        """What this node's followers received."""
+        return sum(fetcher.bytes_received for fetcher in self._fetchers.values())
+
+    @property
+    def bytes_sent(self) -> int:
+        """Record bytes that other nodes' followers were sent, on streams that have ended too."""
+        return self._bytes_sent_before + sum(session.bytes_sent for session in self._sessions)
 
     def high_watermarks(self) -> Mapping[TopicIdPartition, Offset]:
         """Every replica's high watermark, for the checkpoint; those of replicas not opened yet as they were read."""

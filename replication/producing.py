@@ -34,6 +34,7 @@ class Producing:
         self._failed = failed
         self.budget = ProduceBudget(waiters_max)
         self.batches = 0
+        self.records = 0
         self.bytes = 0
 
     def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
@@ -119,6 +120,7 @@ class Producing:
             results.append(replica.refused(nothing, appended.code, appended.message))
             return Offset(-1)
         self.batches += len(batches)
+        self.records += sum([batch.record_count for batch in batches])
         self.bytes += len(item.records)
         results.append(
             ProducedPartition(

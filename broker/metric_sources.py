@@ -1,0 +1,109 @@
+"""Reads a running node's figures for :mod:`tidelog.broker.metrics`. Called at a scrape, never in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tidelog.broker import metrics as m
+from tidelog.broker.broker_role import BrokerRole
+from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.metrics import Reading
+from tidelog.broker.node import Node
+from tidelog.metadata_quorum.controller_node import ControllerNode
+from tidelog.model.ids import NO_NODE
+
+_STATES = {
+    Standing.REGISTERING: 1,
+    Standing.FENCED: 2,
+    Standing.RUNNING: 3,
+    Standing.SHUTTING_DOWN: 6,
+    Standing.STOPPED: 7,
+    Standing.FAILED: 7,
+}
+
+
+class NodeSource:
+    """What every node has, and what its roles have."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def readings(self) -> Iterator[Reading]:
+        node = self._node
+        leader, epoch = node.known_leader
+        yield Reading(m.METADATA_OFFSET, node.view.image.offset)
+        yield Reading(m.RAFT_EPOCH, epoch)
+        yield Reading(m.RAFT_LEADER, NO_NODE if leader is None else leader)
+        yield Reading(m.UPTIME, node.uptime_s)
+        if node.controller is not None:
+            yield from _controller(node.controller)
+        if node.broker is not None:
+            yield from _traffic(node.broker)
+            yield from _replicas(node.broker)
+            yield from _logs(node.broker)
+
+
+def _controller(controller: ControllerNode) -> Iterator[Reading]:
+    image = controller.image
+    yield Reading(m.ACTIVE_CONTROLLERS, int(controller.active))
+    yield Reading(m.TOPICS, len(image.topics))
+    yield Reading(m.PARTITIONS, image.partition_count)
+    yield Reading(m.OFFLINE_PARTITIONS, len(image.leaderless))
+    fenced = sum(broker.fenced for broker in image.brokers.values())
+    yield Reading(m.ACTIVE_BROKERS, len(image.brokers) - fenced)
+    yield Reading(m.FENCED_BROKERS, fenced)
+
+
+def _traffic(broker: BrokerRole) -> Iterator[Reading]:
+    traffic, replicas, budget = broker.traffic, broker.replicas, broker.budget
+    yield Reading(m.BATCHES_IN, replicas.producing.batches)
+    yield Reading(m.MESSAGES_IN, replicas.producing.records)
+    yield Reading(m.BYTES_IN, replicas.producing.bytes)
+    yield Reading(m.BYTES_OUT, traffic.bytes_out)
+    yield Reading(m.PRODUCES, traffic.produce_requests)
+    yield Reading(m.FETCHES, traffic.fetch_requests)
+    yield Reading(m.FAILED_PRODUCES, traffic.failed_produces)
+    yield Reading(m.FAILED_FETCHES, traffic.failed_fetches)
+    yield Reading(m.PRODUCE_TIME, traffic.produce_latency, ("Produce",))
+    yield Reading(m.REPLICATION_BYTES_IN, replicas.bytes_fetched)
+    yield Reading(m.REPLICATION_BYTES_OUT, replicas.bytes_sent)
+    yield Reading(m.REQUESTS_WAITING, replicas.producing.budget.waiting, ("Produce",))
+    yield Reading(m.REQUESTS_WAITING, replicas.consuming.waiting, ("Fetch",))
+    yield Reading(m.REQUEST_BYTES_HELD, budget.bytes_used)
+    yield Reading(m.REQUEST_BYTES_PEAK, budget.bytes_used_peak)
+    yield Reading(m.REQUEST_WAITS, budget.waits)
+    yield Reading(m.STREAMS, traffic.produce_streams, ("Produce",))
+    yield Reading(m.STREAMS, traffic.fetch_streams, ("Fetch",))
+    yield Reading(m.BROKER_STATE, _STATES[broker.standing])
+
+
+def _replicas(broker: BrokerRole) -> Iterator[Reading]:
+    leaders = under = below_min = at_min = 0
+    for replica in broker.replicas.replicas.values():
+        partition = replica.partition
+        if partition.leading is None:
+            continue
+        leaders += 1
+        in_sync = len(partition.leading.isr.committed)
+        under += in_sync < len(partition.state.replicas)
+        below_min += in_sync < partition.min_isr
+        at_min += in_sync == partition.min_isr
+    yield Reading(m.PARTITION_COUNT, len(broker.replicas.replicas))
+    yield Reading(m.LEADER_COUNT, leaders)
+    yield Reading(m.UNDER_REPLICATED, under)
+    yield Reading(m.UNDER_MIN_ISR, below_min)
+    yield Reading(m.AT_MIN_ISR, at_min)
+    yield Reading(m.OFFLINE_REPLICAS, len(broker.replicas.offline_partitions()))
+    yield Reading(m.ISR_SHRINKS, broker.replicas.isr_shrinks)
+    yield Reading(m.ISR_EXPANDS, broker.replicas.isr_expands)
+    yield Reading(m.ISR_UPDATES_FAILED, broker.replicas.isr_changes.failures)
+
+
+def _logs(broker: BrokerRole) -> Iterator[Reading]:
+    yield Reading(m.OFFLINE_DIRS, len(broker.logs.offline_directory_ids))
+    sizes: Counter[str] = Counter()
+    for found in broker.logs.logs():
+        sizes[found.topic] += found.size_bytes
+    for topic, size in sorted(sizes.items()):
+        yield Reading(m.LOG_SIZE, size, (topic,))
