@@ -1,0 +1,86 @@
+"""A failed log directory goes out of service alone: its replicas move, the node and its other directories go on."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from tidelog.broker.lifecycle_state import Standing
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId
+from tidelog.proto.api import DescribeLogDirsRequest, MetadataRequest
+from tidelog.testing.async_cluster import AsyncCluster
+
+PARTITIONS = 8
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+async def test_one_directory_fails_alone(error: int, ledger: Any) -> None:
+    async with AsyncCluster(3, log_dirs=2) as cluster:
+        await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
+        broker = cluster.nodes[NodeId(1)].broker
+        assert broker is not None
+        async with ledger(cluster, "t", PARTITIONS) as sent:
+            await sent.more(200)
+            lost = {log.partition for log in broker.logs.describe()[0].logs}
+            assert 0 < len(lost) < PARTITIONS
+            cluster.break_log_dir(1, 0, error)
+            for partition in range(PARTITIONS):
+                whole = {1, 2, 3} - ({1} if partition in lost else set())
+                await cluster.wait_for_isr("t", partition, whole)
+            await cluster.wait_for(
+                lambda: all(cluster.leader_of("t", p) != 1 for p in lost), "the failed replicas lead nothing"
+            )
+            await sent.more(200)
+            await sent.finish()
+        assert not sent.failed
+        await sent.judge()
+        assert broker.standing is Standing.RUNNING
+        assert cluster.failures == []
+        address = cluster.nodes[NodeId(1)].client_address
+        assert address is not None
+        connection = cluster.client_network().connect(address)
+        dirs = (await connection.call(DescribeLogDirsRequest(), timeout_s=10)).dirs
+        assert [found.error for found in dirs] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+        assert {replica.partition for replica in dirs[1].replicas} == set(range(PARTITIONS)) - lost
+        known = (await connection.call(MetadataRequest(("t",)), timeout_s=10)).topics[0].partitions
+        assert {p.partition for p in known if 1 in p.offline_replicas} == lost
+        await connection.close()
+
+
+async def test_a_replaced_disk_is_filled_again(ledger: Any) -> None:
+    async with AsyncCluster(3, log_dirs=2) as cluster:
+        await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
+        async with ledger(cluster, "t", PARTITIONS) as sent:
+            await sent.more(200)
+            cluster.break_log_dir(2, 1)
+            await cluster.wait_for(
+                lambda: any(2 not in cluster.isr_of("t", p) for p in range(PARTITIONS)), "the controller was told"
+            )
+            await cluster.restart(2)
+            for partition in range(PARTITIONS):
+                await cluster.wait_for_isr("t", partition, 3)
+            await sent.finish()
+        assert not sent.failed
+        await sent.judge()
+
+
+async def test_a_directory_that_is_broken_at_the_start_is_left_out(ledger: Any) -> None:
+    async with AsyncCluster(3, log_dirs=2) as cluster:
+        await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
+        async with ledger(cluster, "t", PARTITIONS) as sent:
+            await sent.more(100)
+            await cluster.kill(3)
+            (cluster.node_directory(3, 0) / "meta.properties").unlink()
+            (cluster.node_directory(3, 0) / "meta.properties").mkdir()
+            await cluster.restart(3)
+            await cluster.wait_ready()
+            await sent.more(100)
+            await sent.finish()
+        broker = cluster.nodes[NodeId(3)].broker
+        assert broker is not None
+        assert [found.failure is None for found in broker.logs.describe()] == [False, True]
+        assert not sent.failed
+        await sent.judge()
