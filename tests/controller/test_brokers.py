@@ -68,6 +68,19 @@ def test_node_id_is_free_once_the_session_has_ended(bench: Any) -> None:
     assert bench.register(1).error is NONE
 
 
+def test_node_id_is_free_from_the_moment_on_that_the_session_has_ended(bench: Any) -> None:
+    """Also before anybody has fenced the broker; its leaderships move with the registration."""
+    bench.up(1, 2)
+    bench.create("t", (1, 2))
+    bench.now_ms += 599
+    assert bench.register(1).error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    bench.now_ms += 1
+    assert not bench.controller.committed.brokers[1].fenced
+    assert bench.register(1).error is NONE
+    assert bench.controller.committed.brokers[1].fenced
+    assert state(bench) == (2, (2,), (), ())
+
+
 def test_old_epoch_is_refused_everywhere(bench: Any) -> None:
     bench.up(1, 2)
     bench.create("t", (1, 2))
@@ -410,6 +423,20 @@ def test_replica_on_a_failed_directory_does_not_lead_again(bench: Any) -> None:
     bench.silence(1)
     bench.beat(1)
     assert state(bench)[0] == -1
+
+
+def test_restart_without_one_of_two_directories_does_not_make_its_replicas_anew(bench: Any) -> None:
+    """They may come back with their directory; only the sole directory of a broker is taken for replaced."""
+    bench.up(1, dirs=(11, 12))
+    bench.create("t", (1,))
+    assign(bench, 1, (11, "t", 0))
+    bench.silence(1)
+    bench.up(1, dirs=(12,))
+    assert directory_of(bench.partition("t"), NodeId(1)) == directory(11)
+    assert state(bench) == (-1, (), (), (1,))
+    bench.silence(1)
+    bench.up(1, dirs=(11, 12))
+    assert state(bench) == (1, (1,), (), ())
 
 
 def test_directory_that_comes_back_with_a_clean_restart_leads_again(bench: Any) -> None:

@@ -191,6 +191,22 @@ async def test_requests_under_way_are_judged_on_top_of_each_other(make_quorum: A
     assert node.controller.draft is node.controller.committed
 
 
+async def test_draft_keeps_what_is_under_way_when_something_before_it_commits(make_quorum: Any) -> None:
+    quorum = await make_quorum(1)
+    node = await quorum.active()
+    await join(node, 1)
+    kept: list[bool] = []
+
+    def listener(image: MetadataImage, delta: MetadataDelta) -> None:
+        if delta.topics_created and image.topic("b") is None:
+            kept.append(node.controller.draft.topic("b") is not None)
+
+    node.subscribe(listener)
+    kept.clear()
+    await asyncio.gather(create(node, "a"), create(node, "b"))
+    assert kept == [True]
+
+
 async def delete(node: ControllerNode, name: str) -> Any:
     return (await node.handle(DeleteTopicsRequest((name,)), HERE)).topics[0]
 

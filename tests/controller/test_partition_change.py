@@ -77,6 +77,7 @@ ONLINE, PREFERRED, UNCLEAN = Election.ONLINE, Election.PREFERRED, Election.UNCLE
         # The leader is gone: the first live member of the ISR leads.
         (partition((1, 2, 3), 1), (2, 3), {"isr": (2, 3)}, (2, (2, 3), (), ())),
         (partition((3, 2), 1), (2, 3), {}, (2, (3, 2), (), ())),
+        (partition((1, 2), 1), (1, 2), {"isr": (2,), "min_isr": 1}, (2, (2,), (), ())),
         # A follower leaves; the leader stays.
         (partition((1, 2, 3), 1), (1, 3), {"isr": (1, 3)}, (1, (1, 3), (), ())),
         # Below min ISR: who leaves is an eligible leader.
