@@ -134,7 +134,7 @@ class IsrChanges:
                 return False
             self._drop(replica, proposal)
             self._settled(replica)
-            return True
+            # What is proposed anew at once, and refused again, must not turn into a stream of requests.
         return False
 
     def _drop(self, replica: Replica, proposal: IsrProposal) -> None:

@@ -239,6 +239,21 @@ def test_an_isr_change_that_took_effect_without_an_answer_is_settled_by_metadata
     virtual(work())
 
 
+def test_a_controller_that_goes_on_refusing_is_asked_at_growing_intervals(cluster, virtual):
+    async def work():
+        async with cluster() as c:
+            c.answer_alter = lambda node, items: AlterPartitionResponse(
+                ErrorCode.NONE,
+                tuple(AlteredPartition(i.topic_id, i.partition, ErrorCode.INELIGIBLE_REPLICA) for i in items),
+            )
+            c.create(leader=1, isr=(1, 2))
+            await c[1].produce(b"a")
+            await asyncio.sleep(10)
+            assert 8 <= len(c.alter_requests) <= 40
+
+    virtual(work())
+
+
 def test_a_refused_joiner_is_asked_for_again_later(cluster, virtual, wait_until):
     """The controller does not know of the follower's unfencing yet."""
 
@@ -526,6 +541,8 @@ def test_a_broker_that_registers_anew_without_a_restart_names_everything_under_i
             await asyncio.sleep(1)
             leading = c[1].partition().leading
             assert leading.followers[NodeId(3)].broker_epoch == c[3].epoch
+            assert len(c.alter_requests) > 2
+            assert len({items for _, items in c.alter_requests}) == 1, "a retry vouches for the process that was judged"
             c.answer_alter = lambda node, items: None
             await wait_until(lambda: len(c.alter_requests) > 1)
 

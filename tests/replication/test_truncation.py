@@ -85,6 +85,28 @@ def test_kip279_follower_without_the_named_epoch_cuts_to_its_own_epoch_below(rig
     assert r[2].values() == r[1].values() == [b"a", b"three", b"four"]
 
 
+def test_kip279_an_epoch_that_only_the_leader_knows_and_that_ends_later_than_our_log(rig):
+    """To cut to the leader's end of that epoch would cut nothing, for ever."""
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"a")
+    r.sync(2, 3)
+    r.lead(3, (1, 2, 3), to=(1, 3))
+    for value in (b"x1", b"x2", b"x3", b"x4"):
+        r.wrote(3, value)
+    r.fetch(1)
+    r.lead(2, (1, 2, 3), to=(2,))
+    r.wrote(2, b"y1")
+    r.wrote(2, b"y2")
+    r.lead(1, (1, 2, 3))
+    answer = r.ask(2, 1)
+    assert (answer.diverging_epoch, answer.diverging_end_offset) == (2, 5)
+    assert r[2].p.take(answer, r.now_ms) is Fetched.MOVED
+    assert r[2].values() == [b"a"]
+    r.sync(2, 3)
+    assert r[2].values() == r[3].values() == [b"a", b"x1", b"x2", b"x3", b"x4"]
+
+
 def test_a_leader_that_wrote_nothing_in_its_epoch_can_follow_again(rig):
     """Its epoch cache names an epoch that no record has and the new leader never knew."""
     r = rig()
@@ -109,6 +131,25 @@ def test_a_batch_that_begins_before_the_diverging_end_goes_as_a_whole(rig):
     r.wrote(1, b"d")
     r.sync(2)
     assert r[2].values() == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_diverging_log_is_cut_where_it_diverges_and_not_at_the_high_watermark(rig):
+    """What lies between may be committed without this replica's knowledge, and it may be the next to lead."""
+    r = rig()
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"a")
+    r.fetch(2)
+    r.fetch(3)
+    r.ask(2, 1)
+    r.ask(3, 1)
+    assert (r[1].p.high_watermark, r[3].p.high_watermark) == (1, 0)
+    r.wrote(1, b"b", acks=1)
+    r.fetch(3)
+    r.lead(2, (2, 3))
+    assert r.fetch(3) is Fetched.MOVED
+    assert r[3].values() == [b"a"]
+    r.lead(3, (3,))
+    assert r[3].values() == [b"a"]
 
 
 def test_a_follower_never_cuts_at_its_high_watermark_when_it_restarts_or_changes_leader(rig):
