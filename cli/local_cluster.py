@@ -85,15 +85,14 @@ class LocalNode:
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
         self._mark_path = directory / "process.json"
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child_pid: int | None = None
 
     # --- The process ---
 
     @property
     def mark(self) -> ProcessMark | None:
         """The running process; ``None`` if none runs."""
-        if self._child is not None:
-            self._child.poll()  # a dead child of ours would stay a zombie
+        self._reap()
         try:
             kept = json.loads(self._mark_path.read_text())
             mark = ProcessMark(int(kept["pid"]), str(kept["started"]))
@@ -123,7 +122,7 @@ class LocalNode:
         command = [sys.executable, "-P", "-m", "tidelog.cli.main", "server", "--config", str(self.config_path)]
         command += ["--cluster-id", self.cluster_id, "--log-file", str(self.log_path)]
         with (self.directory / "server.err").open("wb") as errors:
-            self._child = subprocess.Popen(
+            child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -132,11 +131,24 @@ class LocalNode:
                 env=tuned_environment(dict(environment if environment is not None else os.environ)),
                 start_new_session=True,
             )
-        mark = local_process.mark_of(self._child.pid)
+        child.returncode = 0  # it may outlive us: no warning when this object goes
+        self._child_pid = child.pid
+        mark = local_process.mark_of(child.pid)
         if mark is not None:
             fresh = self._mark_path.with_suffix(".new")
             fresh.write_text(json.dumps(asdict(mark)))
             fresh.replace(self._mark_path)
+
+    def _reap(self) -> None:
+        """A dead child of ours would stay a zombie."""
+        if self._child_pid is None:
+            return
+        try:
+            gone, _ = os.waitpid(self._child_pid, os.WNOHANG)
+        except ChildProcessError:
+            gone = self._child_pid
+        if gone:
+            self._child_pid = None
 
     def send_signal(self, number: signal.Signals) -> bool:
         """Signal the process; ``False`` if none runs."""

@@ -1,0 +1,33 @@
+"""The demo itself, on fewer rows: real processes, two kill -9, everything judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.timeout(170)
+def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Exit code 0, and a verdict in which every count of wrong things is 0."""
+    place = tmp_path / "demo"
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "demo", "--rows", "30000", "--seconds", "6", "--json"]
+    done = subprocess.run([*command, "--dir", str(place)], capture_output=True, text=True, timeout=160)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout)
+    assert result["passed"] is True
+    verdict = result["verdict"]
+    assert verdict["sent"] == verdict["acknowledged"] == verdict["read"] == 30_000
+    assert [verdict[name] for name in ("lost", "duplicated", "out_of_order", "changed", "foreign", "unread")] == [0] * 6
+    assert verdict["source_digest"] == verdict["log_digest"]
+    assert len(result["kills"]) == 2
+    assert all(kill["pending"] > 0 for kill in result["kills"])
+    assert result["kills"][1]["controller_s"] is not None
+    layout = json.loads((place / "cluster" / "cluster.json").read_text())
+    assert len(layout["nodes"]) == 3
+    assert not list((place / "cluster").glob("node-*/process.json")), "a node still runs"
+    shutil.rmtree(place)

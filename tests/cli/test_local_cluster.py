@@ -1,0 +1,242 @@
+"""Clusters of real processes: one directory, real kills, and what a node refuses to start with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.cli import local_process, ports
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local_cluster import LocalCluster
+from tidelog.cli.root import run
+from tidelog.model.config_def import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A default directory of our own; whatever still runs in it is killed afterwards."""
+    place = tmp_path / "home"
+    monkeypatch.setenv("TIDELOG_HOME", str(place))
+    monkeypatch.delenv("TIDELOG_BOOTSTRAP", raising=False)
+    yield place
+    if LocalCluster.exists(place):
+        kill_all(LocalCluster.open(place))
+
+
+def kill_all(cluster: LocalCluster) -> None:
+    for node_id in cluster.nodes:
+        cluster.kill(node_id)
+
+
+def tidelog(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command as a user runs it: a process of its own."""
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=100)
+
+
+def test_start_produce_kill_start_consume_stop(home: Path) -> None:
+    """What the README shows, with a kill -9 in it."""
+    started = tidelog("cluster", "start", "--nodes", "1", "--free-ports", "--json")
+    assert started.returncode == 0, started.stderr
+    found = json.loads(started.stdout)
+    (node,) = found["nodes"]
+    assert (found["started"], node["state"]) == ([1], "ready")
+    assert found["directory"] == str(home)
+    with urllib.request.urlopen(f"http://127.0.0.1:{node['ports']['http']}/metrics", timeout=10) as page:
+        assert b"# TYPE" in page.read()
+    assert tidelog("topics", "create", "greetings").returncode == 0
+    sent = tidelog("produce", "greetings", stdin=b"hello\nworld\n")
+    assert sent.returncode == 0, sent.stderr
+    assert tidelog("cluster", "kill", "1").stdout.endswith(b"is dead\n")
+    (stopped,) = json.loads(tidelog("cluster", "status", "--json").stdout)["nodes"]
+    assert (stopped["state"], stopped["pid"]) == ("stopped", None)
+    assert tidelog("cluster", "kill", "1").returncode == 1
+    again = tidelog("cluster", "start", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["nodes"][0]["ports"] == node["ports"]
+    read = tidelog("consume", "greetings", "--from-beginning", "--max", "2")
+    assert (read.returncode, read.stdout) == (0, b"hello\nworld\n")
+    assert tidelog("cluster", "start").stdout.startswith(b"all nodes were running")
+    stop = tidelog("cluster", "stop", "--delete-data")
+    assert stop.returncode == 0, stop.stderr
+    assert not home.exists()
+
+
+def test_a_node_runs_with_the_tuned_allocator(home: Path) -> None:
+    cluster = LocalCluster.create(home, nodes=1)
+    cluster.start()
+    cluster.wait_ready()
+    pid = cluster.node(1).pid
+    assert pid is not None
+    if Path("/proc/self/environ").exists():
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"MALLOC_MMAP_THRESHOLD_=" in environment
+        assert b"MALLOC_TRIM_THRESHOLD_=" in environment
+
+
+def test_a_pid_that_belongs_to_another_process_now_is_not_touched(home: Path) -> None:
+    cluster = LocalCluster.create(home, nodes=1)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
+        (home / "node-1" / "process.json").write_text(json.dumps({"pid": stranger.pid, "started": "long ago"}))
+        assert cluster.node(1).pid is None
+        assert cluster.stop() == []
+        assert not cluster.kill(1)
+        assert tidelog("cluster", "stop").returncode == 0
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_taken_port_is_named_before_anything_starts(home: Path) -> None:
+    cluster = LocalCluster.create(home, nodes=1)
+    port = cluster.node(1).ports.replication
+    taken = socket.create_server(("127.0.0.1", port))
+    with taken, pytest.raises(CommandFailed, match=f"port {port} of 127.0.0.1 is taken"):
+        cluster.start()
+    assert cluster.node(1).pid is None
+
+
+def test_wrong_settings_and_layouts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"log\.retention\.hous.*did you mean log\.retention\.hours"):
+        LocalCluster.create(tmp_path / "a", settings={"log.retention.hous": "1"})
+    with pytest.raises(ConfigError, match="listeners: set by the cluster's layout"):
+        LocalCluster.create(tmp_path / "a", settings={"listeners": "CLIENT://127.0.0.1:1"})
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.txt").touch()
+    with pytest.raises(CommandFailed, match="expected an empty directory"):
+        LocalCluster.create(tmp_path / "b")
+    with pytest.raises(CommandFailed, match="no cluster here"):
+        LocalCluster.open(tmp_path / "b")
+    (tmp_path / "b" / "cluster.json").write_text("{")
+    with pytest.raises(CommandFailed, match="expected a cluster's layout"):
+        LocalCluster.open(tmp_path / "b")
+    with pytest.raises(CommandFailed, match="expected 1 to 9 nodes, found 12"):
+        LocalCluster.create(tmp_path / "c", nodes=12)
+
+
+def test_an_existing_cluster_keeps_its_size_and_settings(home: Path) -> None:
+    LocalCluster.create(home, nodes=1)
+    other = tidelog("cluster", "start", "--nodes", "3")
+    assert other.returncode == 1
+    assert b"holds a cluster of 1 nodes, not 3" in other.stderr
+    other = tidelog("cluster", "start", "--set", "num.partitions=4")
+    assert other.returncode == 1
+    assert b"holds a cluster already" in other.stderr
+
+
+def test_ports_differ_and_are_none_that_a_connection_could_be_given(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "x", nodes=9)
+    found = [port for node in cluster.nodes.values() for port in vars_of(node.ports)]
+    assert len(set(found)) == 36
+    assert max(found) < ports._ephemeral_low()
+
+
+def vars_of(node_ports: object) -> list[int]:
+    return [getattr(node_ports, name) for name in ("client", "replication", "controller", "http")]
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster of one node that has run, with its directory formatted."""
+    cluster = LocalCluster.create(tmp_path / "mine", nodes=1)
+    cluster.start()
+    cluster.wait_ready()
+    assert cluster.stop() == []
+    yield cluster
+    kill_all(cluster)
+
+
+def test_a_directory_of_another_cluster_is_refused(stopped: LocalCluster, tmp_path: Path) -> None:
+    other = LocalCluster.create(tmp_path / "other", nodes=1)
+    config = stopped.node(1).config_path
+    refused = tidelog("server", "--config", str(config), "--cluster-id", other.cluster_id)
+    assert refused.returncode == 1
+    text = refused.stderr.decode()
+    assert stopped.cluster_id in text
+    assert other.cluster_id in text
+    assert "Traceback" not in text
+
+
+def test_a_directory_of_another_node_is_refused(stopped: LocalCluster) -> None:
+    node = stopped.node(1)
+    voters = f"7@127.0.0.1:{node.ports.controller}"
+    refused = tidelog(
+        "server", "--config", str(node.config_path), "--set", "node.id=7", "--set", f"controller.quorum.voters={voters}"
+    )
+    assert refused.returncode == 1
+    text = refused.stderr.decode()
+    assert "7" in text
+    assert "node" in text
+    assert "Traceback" not in text
+
+
+def test_a_typo_in_the_configuration_names_file_line_and_the_likely_setting(stopped: LocalCluster) -> None:
+    config = stopped.node(1).config_path
+    config.write_text(config.read_text() + "log.segment.byte=100000000\n")
+    refused = tidelog("server", "--config", str(config))
+    assert refused.returncode == 2
+    text = refused.stderr.decode()
+    lines = len(config.read_text().splitlines())
+    assert f"line {lines}" in text
+    assert "log.segment.byte" in text
+    assert "did you mean log.segment.bytes" in text
+    assert text.count("\n") == 1
+
+
+def test_a_server_says_which_port_is_taken(stopped: LocalCluster) -> None:
+    node = stopped.node(1)
+    with socket.create_server(("127.0.0.1", node.ports.client)):
+        refused = tidelog("server", "--config", str(node.config_path), "--cluster-id", stopped.cluster_id)
+    assert refused.returncode == 1
+    text = refused.stderr.decode()
+    assert f"127.0.0.1:{node.ports.client}" in text
+    assert "Traceback" not in text
+
+
+def test_last_words_of_a_node_that_cannot_start_reach_the_user(stopped: LocalCluster) -> None:
+    node = stopped.node(1)
+    node.config_path.write_text(node.config_path.read_text() + "num.partitions=many\n")
+    stopped.start()
+    with pytest.raises(CommandFailed, match=r"node 1 ended while it was starting: .*num\.partitions.*'many'"):
+        stopped.wait_ready()
+
+
+def test_a_paused_node_does_not_serve_and_a_resumed_one_does(home: Path) -> None:
+    cluster = LocalCluster.create(home, nodes=1)
+    cluster.start()
+    cluster.wait_ready()
+    assert cluster.pause(1)
+    with pytest.raises(OSError, match="timed out"):
+        cluster.node(1).get("/ready", timeout_s=0.3)
+    assert cluster.resume(1)
+    cluster.wait_ready()
+    mark = cluster.node(1).mark
+    assert mark is not None
+    assert local_process.send_signal(mark, signal.SIGTERM)
+    assert cluster.node(1).wait_gone(20)
+
+
+def test_the_default_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidelog.cli.local_cluster import default_directory
+
+    monkeypatch.delenv("TIDELOG_HOME", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/data")
+    assert default_directory() == Path("/somewhere/data/tidelog")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert default_directory() == Path(os.path.expanduser("~/.local/share/tidelog"))
+    monkeypatch.setenv("TIDELOG_HOME", "/elsewhere")
+    assert default_directory() == Path("/elsewhere")
+
+
+def test_run_without_a_cluster_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "status"]) == 1
+    assert "no cluster here; `tidelog cluster start` makes one" in capsys.readouterr().err
