@@ -65,7 +65,10 @@ class Accumulator:
         self.closed = False
         self.batches = 0
         """Batches without a final answer, the open ones too."""
+        self.news = False
+        """Something was made that the sender must know of: a batch to linger, or one that is full."""
         self._rng = rng
+        self._batch_size_max = min(max(config.batch_size, config.batch_size_max), config.max_request_size)
         self._waiting: dict[PartitionQueue, None] = {}
         """Queues with something pending."""
         self._sending: dict[PartitionQueue, None] = {}
@@ -92,13 +95,18 @@ class Accumulator:
             found = topic.queues[partition] = PartitionQueue(topic.name, partition, self._in_flight_max)
         return found
 
-    def sticky_partition(self, topic: TopicQueues, with_leader: Callable[[], Sequence[int]]) -> int:
-        """The partition for records without a key; ``with_leader`` lists those that can be sent to now."""
+    def sticky_partition(self, topic: TopicQueues, size: int, with_leader: Callable[[], Sequence[int]]) -> int:
+        """The partition for a record of ``size`` bytes without a key: another one whenever a batch's worth
+        has gone to the last. ``with_leader`` lists the partitions that can be sent to now."""
+        batch = topic.open_sticky
+        if batch is not None and batch.room < size:
+            self.leave_sticky(topic)
         if topic.sticky < 0:
             usable = with_leader() or range(topic.partition_count)
             queued = None
             if self.config.partitioner_adaptive_partitioning_enable and topic.queues:
-                queued = [len(topic.queues[p]) if p in topic.queues else 0 for p in usable]
+                step = max(1, self.config.batch_size)
+                queued = [topic.queues[p].pending_bytes // step if p in topic.queues else 0 for p in usable]
             topic.sticky = choose_sticky(usable, queued, self._rng)
             topic.sticky_bytes = 0
         return topic.sticky
@@ -123,8 +131,17 @@ class Accumulator:
             size += headers_size(headers)
         batch = queue.open_batch
         if batch is not None and size > batch.room:
-            self.seal(topic, batch)
-            batch = None
+            step = max(self.config.batch_size, size)
+            if batch.memory + step > self._batch_size_max:
+                self.seal(topic, batch)
+                batch = None
+            elif step > self.memory_free:
+                return None
+            else:  # it is full, and ready; but as long as it cannot be sent it goes on growing
+                self.memory_free -= step
+                batch.memory += step
+                batch.room += step
+                batch.full = self.news = True
         if batch is None:
             memory = max(self.config.batch_size, size + BATCH_OVERHEAD)
             if memory > self.memory_free:
@@ -141,8 +158,7 @@ class Accumulator:
             queue.pending.append(batch)
             self.batches += 1
             self._waiting[queue] = None
-            if partition == topic.sticky:
-                topic.open_sticky = batch
+            self.news = True
         count = batch.count
         if key is not None or batch.keys is not None:
             if batch.keys is None:
@@ -160,7 +176,17 @@ class Accumulator:
         batch.values.append(value)
         batch.count = count + 1
         batch.room -= size
+        if partition == topic.sticky:
+            topic.open_sticky = batch
         return batch
+
+    def leave_sticky(self, topic: TopicQueues) -> None:
+        """The sticky partition has had a batch's worth of records: let the next record choose another."""
+        batch = topic.open_sticky
+        topic.open_sticky = None
+        topic.sticky = -1
+        if batch is not None and not batch.sealed:
+            batch.full = self.news = True
 
     def seal(self, topic: TopicQueues, batch: ProducerBatch) -> None:
         """Take no more records into ``batch``; what it did not use of its memory is free again."""
@@ -240,7 +266,7 @@ class Accumulator:
             if not queue.may_take(now_ms, node):
                 continue
             head = queue.pending[0]
-            if not (hurry or head.sealed):
+            if not (hurry or head.sealed or head.full):
                 due_ms = head.created_ms + linger_ms
                 if due_ms > now_ms:
                     found.look_again_ms = min(found.look_again_ms, due_ms)

@@ -105,8 +105,10 @@ class PartitionQueue:
         self.retry_at_ms = -1 << 62
         self.node = -1
 
-    def __len__(self) -> int:
-        return len(self.pending)
+    @property
+    def pending_bytes(self) -> int:
+        """Roughly what waits here, for the choice among partitions."""
+        return sum(batch.memory for batch in self.pending)
 
     @property
     def open_batch(self) -> ProducerBatch | None:

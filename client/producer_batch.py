@@ -45,6 +45,7 @@ class ProducerBatch:
         "failures",
         "finished",
         "first",
+        "full",
         "headers",
         "keys",
         "last_time",
@@ -83,6 +84,8 @@ class ProducerBatch:
         self.delivery = Delivery(topic, self.timestamps)
         self.first = 0
         """Index of its first record within its delivery."""
+        self.full = False
+        """It need not linger; while it cannot be sent it still takes records."""
         self.sealed = False
         self.bulk = False
         self.split = False

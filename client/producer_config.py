@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -25,6 +26,7 @@ class ProducerSettings(TypedDict, total=False):
     acks: str | int
     enable_idempotence: bool
     batch_size: int
+    batch_size_max: int
     linger_ms: int
     bulk_batch_size: int
     buffer_memory: int
@@ -63,6 +65,13 @@ class ProducerConfig:
     )
     batch_size: int = integer(
         16_384, "Bytes at which a batch is full. A larger record makes a batch of its own.", at_least=0, at_most=1 << 30
+    )
+    batch_size_max: int = integer(
+        262_144,
+        "Bytes to which a full batch goes on growing while it cannot be sent yet; batch_size for none of that. "
+        "Left out, it is at most 16 times batch_size. (Not in Kafka.)",
+        at_least=0,
+        at_most=1 << 30,
     )
     linger_ms: int = long(
         5, "Longest time a batch that is not full waits for more records.", at_least=0, at_most=INT_MAX
@@ -118,6 +127,8 @@ class ProducerConfig:
         if isinstance(given.get("acks"), int) and not isinstance(given["acks"], bool):
             given["acks"] = str(given["acks"])
         config = settings.build(cls, PRODUCER_DEFINITION, given)
+        if "batch_size_max" not in given and 16 * config.batch_size < config.batch_size_max:
+            config = dataclasses.replace(config, batch_size_max=16 * config.batch_size)
         least = config.linger_ms + config.request_timeout_ms
         if config.delivery_timeout_ms < least:
             if "delivery_timeout_ms" in given:
@@ -125,13 +136,13 @@ class ProducerConfig:
                     f"delivery_timeout_ms: expected at least linger_ms + request_timeout_ms = {least}, "
                     f"found {config.delivery_timeout_ms}"
                 )
-            config = settings.build(cls, PRODUCER_DEFINITION, {**given, "delivery_timeout_ms": least})
+            config = dataclasses.replace(config, delivery_timeout_ms=least)
         if config.enable_idempotence:
             reason = _against_idempotence(config)
             if reason and "enable_idempotence" in given:
                 raise ConfigError(f"enable_idempotence: expected {reason}")
             if reason:
-                config = settings.build(cls, PRODUCER_DEFINITION, {**given, "enable_idempotence": False})
+                config = dataclasses.replace(config, enable_idempotence=False)
         return config
 
     @property

@@ -198,7 +198,6 @@ class ProducerCore:
                 raise ValueError(
                     f"partition: expected 0 to {topic.partition_count - 1} of topic {topic.name}, found {partition}"
                 )
-            sealed_before = topic.open_sticky
             batch = self.accumulator.append(
                 topic, partition, record.key, record.value, record.headers, record.timestamp, self.clock.monotonic_ms()
             )
@@ -207,8 +206,8 @@ class ProducerCore:
             index = batch.count - 1
             if record.callback is not None:
                 batch.delivery.call_back(index, record.callback)
-            wake = index == 0 or batch.room <= RECORD_OVERHEAD or topic.open_sticky is not sealed_before
-        if wake:
+            news, self.accumulator.news = self.accumulator.news, False
+        if news:
             self._on_wake()
         return DeliveryFuture((batch.delivery, index))
 
@@ -235,10 +234,10 @@ class ProducerCore:
                 return chosen
         if record.key is not None and not self.config.partitioner_ignore_keys:
             return self.keys.partition(record.key, topic.partition_count)
-        return self._sticky(topic)
+        return self._sticky(topic, RECORD_OVERHEAD + len(record.value or b""))
 
-    def _sticky(self, topic: TopicQueues) -> int:
-        return self.accumulator.sticky_partition(topic, lambda: self.cluster.cache.with_leader(topic.name))
+    def _sticky(self, topic: TopicQueues, size: int) -> int:
+        return self.accumulator.sticky_partition(topic, size, lambda: self.cluster.cache.with_leader(topic.name))
 
     # --- many records -----------------------------------------------------------------------------------
 
@@ -333,9 +332,9 @@ class ProducerCore:
             topic = self._topic(delivery.topic)
             partition = chunk.partition
             if partition is None:
-                topic.sticky = -1
-                partition = self._sticky(topic)
-                topic.sticky = -1
+                self.accumulator.leave_sticky(topic)
+                partition = self._sticky(topic, 0)
+                self.accumulator.leave_sticky(topic)
             taken = self.accumulator.append_bulk(
                 topic,
                 partition,

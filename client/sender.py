@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from tidelog.client.accumulator import NEVER_MS, Accumulator
 from tidelog.client.cluster import Cluster
@@ -40,6 +41,12 @@ from tidelog.proto.network import BadFrame, Connection, ConnectionLost, Frame, S
 
 log = logging.getLogger(__name__)
 
+COALESCE_FROM_FRAMES: Final = 2
+COALESCE_MS: Final = 2
+COALESCE_BYTES: Final = 131_072
+"""With so many frames under way to a node, less than this waits so long for more to travel along: a message
+costs a carrier some hundred microseconds at each end, whatever its size."""
+
 Tell = Callable[[], None]
 """Tells a user how it ended; run after the lock is released."""
 
@@ -60,6 +67,7 @@ class _Link:
     connection: Connection
     caller: FrameCaller
     sent: dict[_Sent, None] = field(default_factory=dict)
+    last_ms: int = -1 << 62
 
 
 class Sender:
@@ -157,16 +165,20 @@ class Sender:
             self._cluster.request_refresh()
             look_again = min(look_again, now + self._config.retry_backoff_ms + 1)
         if not idempotent or self._identity is not None:
-            for node in ready.nodes:
-                look_again = min(look_again, self._send_to(node, now))
+            for node, queues in ready.nodes.items():
+                look_again = min(look_again, self._send_to(node, queues, now))
         return min(look_again, self._time_out_requests(now))
 
-    def _send_to(self, node: int, now: int) -> int:
+    def _send_to(self, node: int, queues: Sequence[PartitionQueue], now: int) -> int:
         """Send to one node as much as may be in flight; return when to look again."""
         link = self._link(node)
         if link is None:
             return max(now + 1, self._cluster.usable_at_ms(node))
         cache = self._cluster.cache
+        if len(link.sent) >= COALESCE_FROM_FRAMES and now < link.last_ms + COALESCE_MS:
+            waiting = sum(queue.pending_bytes for queue in queues)
+            if waiting < COALESCE_BYTES:
+                return link.last_ms + COALESCE_MS
         while len(link.sent) < self._config.max_in_flight_requests_per_connection:
             with self._lock:
                 batches = self._accumulator.drain(node, cache, now, self._config.max_request_size, self._identity)
@@ -187,6 +199,7 @@ class Sender:
             request = ProduceRequest(self._config.acks_number, self._config.request_timeout_ms, entries)
             self._metrics.requests += 1
             link.sent[sent] = None
+            link.last_ms = now
             future = link.caller.submit(partial(_encode, request))
             future.add_done_callback(partial(self._on_answer, link, sent))
             if not self._config.acks_number:

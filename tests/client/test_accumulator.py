@@ -100,9 +100,28 @@ def test_an_open_batch_lingers_and_a_full_one_does_not() -> None:
     ready = acc.ready(OneNode(), 103, exhausted=False)
     assert (ready.nodes, ready.look_again_ms) == ({}, 105)
     assert list(acc.ready(OneNode(), 105, exhausted=False).nodes) == [0]
-    while fill(acc, 1, b"x" * 50, now=105).count > 1 or acc.queue(acc.topic("t", 4), 1).pending[0].sealed is False:
-        pass
-    assert list(acc.ready(OneNode(), 104, exhausted=False).nodes) == [1]
+    for _ in range(5):
+        full = fill(acc, 1, b"x" * 50, now=105)
+    assert full.full
+    assert list(acc.ready(OneNode(), 106, exhausted=False).nodes) == [0, 1]
+
+
+def test_a_full_batch_that_cannot_be_sent_grows_to_its_limit() -> None:
+    acc = accumulator(linger_ms=0, batch_size_max=900)
+    first = fill(acc, 0, b"x" * 100)
+    while fill(acc, 0, b"x" * 100) is first:
+        assert first.memory <= 900
+    assert first.sealed
+    assert 600 < first.memory <= 900
+    assert first.count >= 6
+    assert acc.memory_free == 2_000 - first.memory - 300
+
+
+def test_a_batch_keeps_to_batch_size_where_that_is_the_limit() -> None:
+    acc = accumulator(linger_ms=0, batch_size_max=300)
+    batches = {id(b): b for b in (fill(acc, 0, b"x" * 100) for _ in range(9))}
+    assert len(batches) == 5
+    assert all(b.memory - b.room <= 300 for b in batches.values())
 
 
 def test_nothing_lingers_while_flushing_closing_or_when_memory_is_wanted() -> None:

@@ -65,7 +65,14 @@ CONSUMER_DEFAULTS = {
         (
             ProducerConfig,
             PRODUCER_DEFAULTS,
-            {"bulk_batch_size", "partitioner_class", "key_serializer", "value_serializer", "interceptor_classes"},
+            {
+                "batch_size_max",
+                "bulk_batch_size",
+                "partitioner_class",
+                "key_serializer",
+                "value_serializer",
+                "interceptor_classes",
+            },
         ),
         (ConsumerConfig, CONSUMER_DEFAULTS, {"key_deserializer", "value_deserializer", "interceptor_classes"}),
     ],
@@ -131,6 +138,19 @@ def test_idempotence_gives_way_unless_it_was_asked_for(settings: dict[str, Any])
 
 def test_the_delivery_timeout_grows_with_what_it_must_cover_unless_it_was_given() -> None:
     assert ProducerConfig.of({"request_timeout_ms": 200_000}).delivery_timeout_ms == 200_005
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 262_144),
+        ({"batch_size": 1_000}, 16_000),
+        ({"batch_size": 1_000, "batch_size_max": 5_000}, 5_000),
+        ({"batch_size": 500_000}, 262_144),
+    ],
+)
+def test_how_far_batches_grow(given: dict[str, Any], expected: int) -> None:
+    assert ProducerConfig.of(given).batch_size_max == expected
 
 
 @pytest.mark.parametrize(
