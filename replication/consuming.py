@@ -117,6 +117,8 @@ class ConsumerFetch:
         for part in self._parts:
             if part.replica is replica:
                 self._read(part)
+        if not self._waits:
+            return  # answered meanwhile: a read that failed has ended every wait on its directory
         self._hold()
         if self._is_enough() or self._owner.held_bytes > self._owner.settings.fetch_held_bytes_max:
             self._answer()

@@ -94,6 +94,7 @@ class BrokerFetcher:
         self._correlation = 0
         self._sending = False
         self._kicked = asyncio.Event()
+        self._retry = asyncio.Event()
         self._failures = 0
         self.bytes_received = 0
         self.failed_partitions = 0
@@ -110,6 +111,7 @@ class BrokerFetcher:
             self._due.pop(known, None)
         entry = self._partitions[replica.key] = FollowedPartition(replica)
         self._make_due(entry)
+        self._retry.set()
 
     def remove(self, key: TopicIdPartition) -> None:
         entry = self._partitions.pop(key, None)
@@ -117,6 +119,10 @@ class BrokerFetcher:
             self._due.pop(entry, None)
             if entry.named_at != NOT_NAMED and self._stream is not None:
                 self._forgotten.append((key.topic_id, key.partition))
+
+    def retry_now(self) -> None:
+        """There is reason to believe that the source can be reached: end a pause between two connections."""
+        self._retry.set()
 
     def _make_due(self, entry: FollowedPartition) -> None:
         if self._partitions.get(entry.replica.key) is entry:
@@ -137,8 +143,13 @@ class BrokerFetcher:
             except (ConnectionLost, CallTimeout, TimeoutError, BadFrame) as error:
                 self._failures += 1
                 log.info("replication from node %d: %s", self.source, error)
+            self._retry.clear()
             pause_ms = min(settings.retry_first_ms << min(self._failures, 16), settings.replica_fetch_backoff_ms)
-            await asyncio.sleep(pause_ms * self._owner.rng.uniform(0.5, 1.0) / 1000)
+            try:
+                async with asyncio.timeout(pause_ms * self._owner.rng.uniform(0.5, 1.0) / 1000):
+                    await self._retry.wait()
+            except TimeoutError:
+                pass
 
     async def _connected(self) -> None:
         """One stream from its opening to its loss."""

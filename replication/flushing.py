@@ -56,7 +56,7 @@ class Flusher:
     async def _flush(self, replica: Replica) -> None:
         log = replica.partition.log
         try:
-            while not replica.partition.offline:
+            while not replica.partition.offline and not log.closed:
                 job = log.begin_flush()
                 if job is None:
                     if not replica.partition.needs_flush:

@@ -317,6 +317,10 @@ class ReplicaManager:
         watermark. Only partitions that are not settled can be concerned.
         """
         changed = tuple(nodes)
+        for node in changed:
+            fetcher = self._fetchers.get(node)
+            if fetcher is not None and self.broker_epoch_of(node) >= 0:
+                fetcher.retry_now()
         now_ms = self.clock.monotonic_ms()
         for replica in tuple(self._unsettled):
             self._progressed(replica, now_ms)

@@ -46,8 +46,9 @@ class ReplicationSettings:
     produce_waiters_max: int = 50_000
     """Appends that wait for replicas or disk; beyond it a produce is refused before it is appended."""
     delete_records_waiters_max: int = 1_000
-    fetch_partitions_max: int = 20_000
-    """Partitions that a follower names in one fetch; the rest follow in the next."""
+    fetch_partitions_max: int = 2_000
+    """Partitions that a follower names in one fetch; the rest follow in the next, so that neither end works
+    on one message for long."""
     alter_partition_items_max: int = 2_000
     """ISR changes in one request to the controller; the rest follow in the next."""
 

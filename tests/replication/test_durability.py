@@ -133,6 +133,24 @@ def test_flush_ms_syncs_in_time_and_holds_nothing_up(cluster, virtual):
     virtual(work())
 
 
+def test_a_partition_that_is_removed_while_its_flush_runs_goes_quietly(cluster, virtual):
+    async def work():
+        async with cluster() as c:
+            gates = gated(c, 1)
+            c.create(leader=1, isr=(1,), flush_messages=1)
+            pending = [c[1].begin(b"%d" % number, acks=1) for number in range(3)]
+            await asyncio.sleep(0.01)
+            for node in (1, 2, 3):
+                c[node].manager.remove(list(c.states), delete=True)
+            gates[1].open.set()
+            answers = await asyncio.gather(*pending)
+            assert {answer.error for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+            await asyncio.sleep(0.1)
+            c.states.clear()
+
+    virtual(work())
+
+
 # --- failing disks ----------------------------------------------------------------------------------
 
 
@@ -141,23 +159,30 @@ class FailingFiles(SystemFiles):
 
     def __init__(self) -> None:
         self.full: str | None = None
+        self.unreadable = False
 
     def open(self, path, *args, **more):
         file = super().open(path, *args, **more)
-        pwritev = file.pwritev
+        pwritev, pread = file.pwritev, file.pread
+
+        def read(size, offset):
+            if self.unreadable and path.endswith(".log"):
+                raise OSError(errno.EIO, "Input/output error", path)
+            return pread(size, offset)
 
         def write(buffers, offset):
             if self.full is not None and path.startswith(self.full):
                 raise OSError(errno.ENOSPC, "No space left on device", path)
             return pwritev(buffers, offset)
 
-        return _Wrapped(file, write)
+        return _Wrapped(file, write, read)
 
 
 class _Wrapped:
-    def __init__(self, file, pwritev) -> None:
+    def __init__(self, file, pwritev, pread) -> None:
         self._file = file
         self.pwritev = pwritev
+        self.pread = pread
 
     def __getattr__(self, name):
         return getattr(self._file, name)
@@ -228,6 +253,24 @@ def test_a_replica_whose_directory_is_gone_at_start_is_offline_and_the_rest_serv
             c.tell(*c.states.values())
             assert [each.partition for each in c[1].manager.offline_partitions()] == [0]
             assert (await c[1].produce(b"a", partition=1)).error is ErrorCode.NONE
+
+    virtual(work())
+
+
+def test_a_read_that_fails_ends_every_wait_on_its_directory_once(cluster, virtual):
+    async def work():
+        made = cluster()
+        made[1].files = files = FailingFiles()
+        async with made as c:
+            c.create(leader=1)
+            waiting = [c[1].poll(0, wait_ms=60_000, bytes_min=5_000) for _ in range(3)]
+            await c[1].produce(b"a")
+            files.unreadable = True
+            c[1].begin(b"b")
+            answers = await asyncio.gather(*waiting)
+            assert {answer.partitions[0].error for answer in answers} == {ErrorCode.KAFKA_STORAGE_ERROR}
+            assert c[1].manager.consuming.held_bytes == 0
+            assert c[1].manager.consuming.waiting == 0
 
     virtual(work())
 

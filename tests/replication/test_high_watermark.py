@@ -123,6 +123,18 @@ def test_acks_all_needs_the_isr_that_was_asked_for_and_acks_1_does_not(rig):
     assert isinstance(r.produce(1, b"a", acks=1), LogAppend)
 
 
+def test_what_is_committed_while_the_isr_has_become_too_small_is_said_to_be(rig):
+    r = rig(min_isr=2)
+    r.lead(1, (1, 2, 3))
+    r.wrote(1, b"a")
+    r.sync(2, 3)
+    assert r[1].p.commit_error() is ErrorCode.NONE
+    r.set_isr(1)
+    assert r[1].p.commit_error() is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    r.lead(2, (1, 2))
+    assert r[1].p.commit_error() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_min_isr_is_never_more_than_there_are_replicas(rig):
     r = rig(min_isr=5)
     r.lead(1, (1, 2, 3))

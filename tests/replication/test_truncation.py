@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tidelog.model.errors import ErrorCode, Refusal
@@ -140,16 +142,27 @@ def test_a_diverging_log_is_cut_where_it_diverges_and_not_at_the_high_watermark(
     r.wrote(1, b"a")
     r.fetch(2)
     r.fetch(3)
-    r.ask(2, 1)
-    r.ask(3, 1)
-    assert (r[1].p.high_watermark, r[3].p.high_watermark) == (1, 0)
     r.wrote(1, b"b", acks=1)
     r.fetch(3)
+    r.ask(2, 1)
+    assert (r[1].p.high_watermark, r[3].p.high_watermark) == (1, 0)
     r.lead(2, (2, 3))
     assert r.fetch(3) is Fetched.MOVED
     assert r[3].values() == [b"a"]
     r.lead(3, (3,))
     assert r[3].values() == [b"a"]
+
+
+def test_records_of_a_later_epoch_than_the_one_followed_are_left_out(rig):
+    """KAFKA-18723: an answer that was read after its leader had been elected again."""
+    r = rig()
+    r.lead(1, (1, 2))
+    r.wrote(1, b"a")
+    r.lead(1, (1, 2), to=(1,))
+    r.wrote(1, b"b")
+    answer = r.ask(2, 1, replace(r.position(2), current_leader_epoch=2))
+    assert r[2].p.take(replace(answer, current_leader_epoch=1), r.now_ms) is Fetched.MOVED
+    assert r[2].values() == [b"a"]
 
 
 def test_a_follower_never_cuts_at_its_high_watermark_when_it_restarts_or_changes_leader(rig):
