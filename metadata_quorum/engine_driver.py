@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -117,14 +118,18 @@ class InlineDriver:
 
 
 class ThreadDriver:
-    """Steps in a thread, so that a slow disk never holds up the event loop."""
+    """Steps in a thread, so that a slow disk never holds up the event loop.
+
+    A thread can only wait in real time, so its clock is the machine's; the event loop's may stand
+    still (uvloop's does) while the loop sleeps.
+    """
 
     def __init__(self, name: str, open_engine: Callable[[float], RaftEngine], deliver: Deliver, fail: Fail) -> None:
         self._open_engine = open_engine
         self._deliver = deliver
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
+        self._clock = time.monotonic
         self._condition = threading.Condition(threading.Lock())
         self._inputs: list[ev.EngineInput] = []
         self._ending: bool | None = None

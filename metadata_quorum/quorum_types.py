@@ -21,11 +21,11 @@ class QuorumTiming:
     ``election_min_s`` never deposes a leader that the others still hear.
     """
 
-    heartbeat_s: float = 0.15
-    election_min_s: float = 0.5
-    election_max_s: float = 1.0
+    heartbeat_s: float = 0.2
+    election_min_s: float = 0.65
+    election_max_s: float = 1.1
     """A follower that heard no leader for a random time between the two probes for votes."""
-    majority_lost_s: float = 0.45
+    majority_lost_s: float = 0.48
     """A leader that no majority answered for so long steps down."""
     probe_spacing_s: float = 0.03
     """After a broken connection the surviving voters probe one after the other, so far apart."""
