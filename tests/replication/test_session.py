@@ -360,3 +360,22 @@ def test_followers_forget_what_moved_to_another_leader(cluster, virtual):
             assert set(c[2].manager.replicas[key].followers) == {1, 3}
 
     virtual(work())
+
+
+def test_a_leader_that_was_deposed_sends_no_marks(cluster, virtual):
+    """They would carry the new epoch, and look as if they came from the new leader."""
+
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1, isr=(1, 3))
+            await quiet(c)
+            c[1].begin(b"a")
+            await asyncio.sleep(0)
+            follower = Follower(c)
+            assert by_partition(follower.send(follower.at(0)))[0].records
+            next(iter(c[1].manager.replicas.values())).log_start_moved()
+            c.change(leader=NodeId(2))
+            answer = follower.send(wait_ms=0)
+            assert by_partition(answer) == {}
+
+    virtual(work())
