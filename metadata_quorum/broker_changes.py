@@ -219,8 +219,7 @@ class BrokerChanges:
     def heartbeat(
         self, image: MetadataImage, request: BrokerHeartbeatRequest, registered_at: Offset, liveness: BrokerLiveness
     ) -> Decision[BrokerHeartbeatResponse]:
-        """Take a heartbeat. ``registered_at``: offset of the broker's registration, once committed. The caller
-        tells ``liveness`` afterwards."""
+        """Take a heartbeat. ``registered_at``: offset of the broker's registration, once committed."""
         stale = stale_epoch(image, request.node_id, request.broker_epoch)
         if stale is not None:
             return Decision((), BrokerHeartbeatResponse(stale.code, error_message=stale.message))

@@ -159,8 +159,23 @@ class Controller:
         return frozenset(self._deciders)
 
     def decide(self, request: Request[Any], now_ms: int) -> Decision[Any]:
-        """Decide about a request. The records must be appended before the next call."""
+        """Decide about a request. Its records are to be appended, and :meth:`heard` called, before the next
+        call; or the decision is dropped, and nothing has happened."""
         return self._deciders[type(request)](request, now_ms)
+
+    def heard(self, request: Request[Any], now_ms: int) -> None:
+        """A request was decided about and its records are appended: if it came from a broker of the right
+        epoch, that broker is alive."""
+        if not isinstance(request, (BrokerHeartbeatRequest, RegisterBrokerRequest)):
+            return
+        found = self.draft.broker(request.node_id)
+        if found is None:
+            return
+        if isinstance(request, RegisterBrokerRequest):
+            if found.record.incarnation_id == request.incarnation_id:
+                self.liveness.register(request.node_id, found.fenced, now_ms)
+        elif found.broker_epoch == request.broker_epoch:
+            self.liveness.touch(request.node_id, found.fenced, request.current_metadata_offset, now_ms)
 
     def fence_one_silent(self, now_ms: int) -> list[MetadataRecord]:
         """Fence the broker that has been silent for longest, if its session has ended. One at a time, so that
@@ -184,26 +199,14 @@ class Controller:
     # --- Each kind of request ---
 
     def _register(self, request: RegisterBrokerRequest, now_ms: int) -> Decision[RegisterBrokerResponse]:
-        node_id = request.node_id
-        decision = self._brokers.register(
-            self.draft, request, has_valid_session=self.liveness.has_valid_session(node_id, now_ms)
-        )
-        if decision.response.error is ErrorCode.NONE:
-            existing = self.draft.broker(node_id)
-            same = existing is not None and existing.record.incarnation_id == request.incarnation_id
-            self.liveness.register(node_id, fenced=existing.fenced if same and existing else True, now_ms=now_ms)
-        return decision
+        alive = self.liveness.has_valid_session(request.node_id, now_ms)
+        return self._brokers.register(self.draft, request, has_valid_session=alive)
 
     def _heartbeat(self, request: BrokerHeartbeatRequest, now_ms: int) -> Decision[BrokerHeartbeatResponse]:
-        node_id = request.node_id
-        known = self.committed.broker(node_id)
+        known = self.committed.broker(request.node_id)
         is_committed = known is not None and known.broker_epoch == request.broker_epoch
         registered_at = known.registered_at if known is not None and is_committed else UNKNOWN_POSITION
-        decision = self._brokers.heartbeat(self.draft, request, registered_at, self.liveness)
-        response = decision.response
-        if response.error is ErrorCode.NONE:
-            self.liveness.touch(node_id, response.is_fenced, request.current_metadata_offset, now_ms)
-        return decision
+        return self._brokers.heartbeat(self.draft, request, registered_at, self.liveness)
 
     def _allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> Decision[AllocateProducerIdsResponse]:
         stale = stale_epoch(self.draft, request.node_id, request.broker_epoch)

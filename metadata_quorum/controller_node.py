@@ -7,10 +7,11 @@ next one is made, and its answer leaves once the quorum has committed it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,8 +50,10 @@ from tidelog.proto.metadata_codec import decode_batch, encode_batch
 from tidelog.proto.network import Address, CallContext, CallHandler, Network, Service, StreamKind
 
 ENTRIES_UNDER_WAY_MAX: Final = 3_000
-"""Most entries that wait for their commit; requests beyond are refused, so that the quorum's own bound is
-never reached by what must not be refused (fencing)."""
+"""Entries that wait for their commit, from which on changes are refused and fencing waits."""
+ENTRIES_RESERVED: Final = 800
+"""How many more heartbeats and registrations may append; with these the quorum's own bound
+(``PROPOSALS_UNDER_WAY_MAX``) is not reached."""
 TICK_S_MAX: Final = 1.0
 """Longest sleep of the timer, so that a clock that was set does not matter for long."""
 
@@ -62,12 +65,14 @@ LeaderListener = Callable[[NodeId | None, ControllerEpoch], None]
 
 def quorum_timing(config: NodeConfig) -> QuorumTiming:
     """The quorum's times, in proportion to ``controller.quorum.election.timeout.ms``."""
-    shortest = config.controller_quorum_election_timeout_ms / 1000
-    return QuorumTiming(
-        heartbeat_s=shortest * 0.3,
-        election_min_s=shortest,
-        election_max_s=shortest * 2,
-        majority_lost_s=shortest * 0.9,
+    usual = QuorumTiming()
+    factor = config.controller_quorum_election_timeout_ms / 1000 / usual.election_min_s
+    return dataclasses.replace(
+        usual,
+        heartbeat_s=usual.heartbeat_s * factor,
+        election_min_s=usual.election_min_s * factor,
+        election_max_s=usual.election_max_s * factor,
+        majority_lost_s=usual.majority_lost_s * factor,
     )
 
 
@@ -211,8 +216,7 @@ class ControllerNode:
         self._last_proposed = None
         self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
         log.info("node %d is the active controller, epoch %d", self._config.node_id, epoch)
-        records = self.controller.lead(epoch, now_ms)
-        self._append(tuple(records))
+        self._append(self.controller.lead(epoch, now_ms))
         self._timer_wake.set()
 
     def on_resigned(self, epoch: ControllerEpoch) -> None:
@@ -255,8 +259,13 @@ class ControllerNode:
         ):
             text = f"expected at most {self._config.controller_requests_max} changes under way, found more: try later"
             return refuse(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
-        decision = self.controller.decide(request, self._clock.monotonic_ms())
-        appended = self._append(decision.records)
+        now_ms = self._clock.monotonic_ms()
+        decision = self.controller.decide(request, now_ms)
+        appended = list(entries(decision.records))
+        if appended and len(self._under_way) + len(appended) > ENTRIES_UNDER_WAY_MAX + ENTRIES_RESERVED:
+            return refuse(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many changes are under way: try later")
+        self._append_entries(appended)
+        self.controller.heard(request, now_ms)
         waiting = self._last_proposed
         offset = self.controller.committed.offset
         if waiting is not None:
@@ -270,7 +279,7 @@ class ControllerNode:
                 return refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}")
             except NotLeading:
                 # Of several entries the first may have made it.
-                code = ErrorCode.NOT_CONTROLLER if appended <= 1 else ErrorCode.REQUEST_TIMED_OUT
+                code = ErrorCode.NOT_CONTROLLER if len(appended) <= 1 else ErrorCode.REQUEST_TIMED_OUT
                 return refuse(request, code, self._where_to())
             finally:
                 self._requests_under_way -= 1
@@ -334,18 +343,18 @@ class ControllerNode:
 
     # --- Appending ----------------------------------------------------------------------------------
 
-    def _append(self, records: tuple[MetadataRecord, ...]) -> int:
-        """Apply records to the draft and propose them, in entries. Returns how many entries."""
+    def _append(self, records: Iterable[MetadataRecord]) -> None:
+        """Apply records to the draft and propose them."""
+        self._append_entries(entries(records))
+
+    def _append_entries(self, split: Iterable[tuple[MetadataRecord, ...]]) -> None:
         epoch = self.controller.epoch
-        count = 0
-        for entry in entries(records):
+        for entry in split:
             self.controller.append(entry)
             future = self.quorum.propose(encode_batch(entry), epoch)
             self._under_way.append(entry)
             future.add_done_callback(lambda done: self._proposal_ended(done, epoch))
             self._last_proposed = future
-            count += 1
-        return count
 
     def _proposal_ended(self, done: asyncio.Future[Offset], epoch: ControllerEpoch) -> None:
         if done is self._last_proposed:
@@ -388,7 +397,7 @@ class ControllerNode:
                 self.controller.liveness.forgive(late_ms, now_ms)
             if self._config.auto_leader_rebalance_enable and now_ms >= self._balance_due_ms:
                 self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
-                self._append(tuple(self.controller.balance()))
+                self._append(self.controller.balance())
         while self._fence_one(now_ms):  # noqa: ASYNC110 - not a wait: it lets others run
             await asyncio.sleep(0)  # a broker of many partitions takes long; others want to be heard
         interval_ms = self._config.metadata_log_max_snapshot_interval_ms
@@ -396,10 +405,12 @@ class ControllerNode:
             self._begin_snapshot()
 
     def _fence_one(self, now_ms: int) -> bool:
-        records = self.controller.fence_one_silent(now_ms) if self.controller.active else []
+        if not self.controller.active or len(self._under_way) >= ENTRIES_UNDER_WAY_MAX:
+            return False
+        records = self.controller.fence_one_silent(now_ms)
         if records:
             log.warning("fencing a broker whose session has ended: %d records", len(records))
-            self._append(tuple(records))
+            self._append(records)
         return bool(records)
 
     # --- Snapshots ----------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ Source: Kafka's ``ReplicationControlManager.alterPartition`` and ``handleAssignR
 
 from __future__ import annotations
 
+import dataclasses
+
 from tidelog.metadata_quorum.config_view import ConfigView
 from tidelog.metadata_quorum.decision import Decision, PartitionUpdates, leader_test, stale_epoch
 from tidelog.metadata_quorum.image import MetadataImage, directory_of
 from tidelog.metadata_quorum.image_change import merged
-from tidelog.metadata_quorum.partition_change import Election, change_partition
+from tidelog.metadata_quorum.partition_change import change_partition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerEpoch, NodeId, TopicIdPartition
 from tidelog.proto.api import (
@@ -142,23 +144,25 @@ def assign_directories(
         if before == directory:
             continue
         gone = before != UNASSIGNED_DIRECTORY and before not in registration.log_dirs
-        if gone or directory not in registration.log_dirs:
-            change = updates.change(
-                at,
-                leaving=request.node_id,
-                unclean=gone,
-                wiped=gone,
-                directory=directory if directory in registration.log_dirs else LOST_DIRECTORY,
-            )
-        else:
-            _, min_isr, _ = updates.min_isr_and_election(at)
-            change = change_partition(
-                partition,
-                can_lead=leader_test(image, partition),
-                min_isr=min_isr,
-                election=Election.ONLINE,
-                directories={request.node_id: directory},
-            )
+        offline = directory not in registration.log_dirs
+        target = LOST_DIRECTORY if offline else directory
+        placed = dataclasses.replace(
+            partition,
+            directories=tuple(
+                target if node == request.node_id else there
+                for node, there in zip(partition.replicas, partition.directories, strict=True)
+            ),
+        )
+        _, min_isr, election = updates.min_isr_and_election(at)
+        change = change_partition(
+            partition,
+            can_lead=leader_test(image, placed),
+            min_isr=min_isr,
+            election=election,
+            isr=[node for node in partition.isr if not (offline and node == request.node_id)],
+            wiped=(request.node_id,) if gone else (),
+            directories={request.node_id: target},
+        )
         if change is not None:
             records.append(change)
     return Decision(tuple(records), AssignReplicasToDirsResponse(ErrorCode.NONE))

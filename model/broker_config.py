@@ -121,7 +121,7 @@ class NodeConfig:
         60_000, "Time in which a starting broker must have registered.", at_least=1
     )
     controller_quorum_election_timeout_ms: int = integer(
-        500, "Shortest time without word from the leader after which a controller stands for election.", at_least=100
+        650, "Shortest time without word from the leader after which a controller stands for election.", at_least=100
     )
     controller_quorum_request_timeout_ms: int = integer(2_000, "Time in which a controller must answer.", at_least=1)
     controller_quorum_retry_backoff_ms: int = integer(20, "Time between two tries to reach a controller.", at_least=0)

@@ -66,6 +66,7 @@ class Bench:
     def ask(self, request: Request[Any]) -> Any:
         decision = self.controller.decide(request, self.now_ms)
         self.take(decision.records)
+        self.controller.heard(request, self.now_ms)
         return decision.response
 
     # --- Brokers ---

@@ -460,6 +460,28 @@ def test_replica_made_anew_after_its_directory_was_lost_is_not_eligible(bench: A
     assert state(bench) == (2, (2,), (), ())
 
 
+def test_replica_made_anew_leads_at_once_where_unclean_elections_are_allowed(bench: Any) -> None:
+    bench.up(1, dirs=(11, 12))
+    bench.create("t", (1,), unclean_leader_election_enable="true")
+    assign(bench, 1, (11, "t", 0))
+    bench.beat(1, offline=(11,))
+    assert state(bench)[0] == -1
+    assign(bench, 1, (12, "t", 0))
+    assert state(bench) == (1, (1,), (), ())
+    assert bench.partition("t").leader_recovery
+
+
+def test_replica_said_to_stand_on_a_failed_directory_leaves_the_isr(bench: Any) -> None:
+    bench.up(1, dirs=(11, 12))
+    bench.up(2)
+    bench.create("t", (1, 2))
+    bench.beat(1, offline=(11,))
+    assert state(bench)[0] == 1
+    assign(bench, 1, (11, "t", 0))
+    assert state(bench) == (2, (2,), (), ())
+    assert directory_of(bench.partition("t"), NodeId(1)) == LOST_DIRECTORY
+
+
 def test_replica_moved_between_working_directories_stays_in_the_isr(bench: Any) -> None:
     bench.up(1, dirs=(11, 12))
     bench.up(2)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from tidelog.metadata_quorum import controller_node
 from tidelog.metadata_quorum.controller_node import ControllerNode, quorum_timing
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_change import MetadataDelta, difference
 from tidelog.metadata_quorum.image_snapshot import decode_snapshot
+from tidelog.metadata_quorum.quorum import PROPOSALS_UNDER_WAY_MAX
 from tidelog.metadata_quorum.quorum_types import QuorumTiming
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import SystemClock
@@ -340,6 +342,27 @@ async def test_too_many_changes_under_way_are_refused(make_quorum: Any) -> None:
     assert (await create(node, "later")).error is NONE
 
 
+async def test_nothing_exceeds_the_quorums_own_bound(make_quorum: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats are not throttled by number, but a change that would not fit is not begun."""
+    quorum = await make_quorum(1)
+    node = await quorum.active()
+    epoch = await join(node, 1)
+    assert controller_node.ENTRIES_UNDER_WAY_MAX + controller_node.ENTRIES_RESERVED < PROPOSALS_UNDER_WAY_MAX
+    monkeypatch.setattr(controller_node, "ENTRIES_UNDER_WAY_MAX", 0)
+    monkeypatch.setattr(controller_node, "ENTRIES_RESERVED", 0)
+    before = node.image.offset
+    assert (await create(node, "t")).error is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert (await beat(node, 1, epoch)).error is NONE, "a heartbeat that changes nothing was refused"
+    asked = await node.handle(BrokerHeartbeatRequest(NodeId(1), epoch, node.image.offset, True, False), HERE)
+    assert asked.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert not node.image.brokers[NodeId(1)].fenced
+    await asyncio.sleep(0.7)
+    assert not node.image.brokers[NodeId(1)].fenced, "fencing waits until there is room"
+    monkeypatch.undo()
+    await until(lambda: node.image.brokers[NodeId(1)].fenced)
+    assert node.image.offset == before + 1
+
+
 async def test_request_that_is_not_committed_in_time(make_quorum: Any) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
@@ -524,4 +547,4 @@ def test_timing_follows_the_setting() -> None:
     config = NodeConfig.parse({"node.id": "1"})
     assert quorum_timing(config) == QuorumTiming()
     slow = NodeConfig.parse({"node.id": "1", "controller.quorum.election.timeout.ms": "1000"})
-    assert quorum_timing(slow).election_min_s == 1.0
+    assert quorum_timing(slow).election_min_s == pytest.approx(1.0)
