@@ -129,12 +129,14 @@ def test_refused_partitions_are_asked_for_again_at_growing_intervals(cluster, vi
         async with cluster() as c:
             leader = await follow(c)
             loop = asyncio.get_running_loop()
-            asked = []
+            asked, answered = [], 0
             for _ in range(9):
-                await wait_until(lambda: bool(leader.fetches[-1][1].partitions), 2)
+                await wait_until(lambda done=answered: any(fetch.partitions for _, fetch in leader.fetches[done:]), 2)
                 asked.append(loop.time())
-                leader.answer(leader.fetches[-1][0], part(c, error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-                await wait_until(lambda: not leader.fetches[-1][1].partitions, 2)
+                for correlation, fetch in leader.fetches[answered:]:
+                    refusal = [part(c, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)] if fetch.partitions else []
+                    leader.answer(correlation, *refusal)
+                answered = len(leader.fetches)
             gaps = [after - before for before, after in itertools.pairwise(asked)]
             assert gaps[0] < 0.05
             assert 0.9 < gaps[-1] < 1.1
