@@ -1,20 +1,22 @@
 """A bound on the bytes that a node holds for its clients, as Kafka's ``queued.max.request.bytes``.
 
 Counted are produce frames from arrival to answer and fetch answers from reading to sending. While the
-budget is used up no data stream reads its next frame, so the carrier's flow control reaches the
-clients: they slow down instead of the node growing. The bound may be overshot by one frame a stream.
+budget is used up, produce streams read no further frame and fetches wait in line unread, so the
+carrier's flow control reaches the clients: they slow down instead of the node growing. The bound may
+be overshot by one produce frame a stream, which has arrived already, and by one fetch answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 
 class MemoryBudget:
-    """Counts bytes in use and lets streams wait while none are left."""
+    """Counts bytes in use; lets work wait in line, and streams pause, while none are left."""
 
-    __slots__ = ("_waiters", "bytes_max", "bytes_used", "bytes_used_peak", "waits")
+    __slots__ = ("_line", "_pauses", "bytes_max", "bytes_used", "bytes_used_peak", "waits")
 
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max > 0
@@ -22,7 +24,18 @@ class MemoryBudget:
         self.bytes_used = 0
         self.bytes_used_peak = 0
         self.waits = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._line: deque[Callable[[], None]] = deque()
+        self._pauses: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be taken in, or others stand in line for it."""
+        return self.bytes_used >= self.bytes_max or bool(self._line)
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in line or pause."""
+        return len(self._line) + sum(not pause.done() for pause in self._pauses)
 
     def use(self, size: int) -> None:
         """Count ``size`` bytes as held."""
@@ -31,28 +44,36 @@ class MemoryBudget:
             self.bytes_used_peak = self.bytes_used
 
     def give(self, size: int) -> None:
-        """Count ``size`` bytes as free again; wakes the streams that wait once there is room."""
+        """Count ``size`` bytes as free again, and let others go on as far as there is room."""
         self.bytes_used -= size
         assert self.bytes_used >= 0, "more bytes returned than used"
-        if self._waiters and self.bytes_used < self.bytes_max:
-            waiters, self._waiters = self._waiters, deque()
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        while self._line and self.bytes_used < self.bytes_max:
+            self._line.popleft()()
+        if self._pauses and not self.full:
+            pauses, self._pauses = self._pauses, deque()
+            for pause in pauses:
+                if not pause.done():
+                    pause.set_result(None)
 
-    def room(self) -> asyncio.Future[None] | None:
+    def line_up(self, start: Callable[[], None]) -> None:
+        """Call ``start`` once there is room; first come, first served, one after the other."""
+        assert self.full
+        self.waits += 1
+        self._line.append(start)
+
+    def leave(self, start: Callable[[], None]) -> None:
+        """Leave the line; nothing happens to one that is not in it."""
+        if start in self._line:
+            self._line.remove(start)
+
+    def pause(self) -> asyncio.Future[None] | None:
         """Return ``None`` where there is room, else a future that is done once there is some again.
 
         Who wakes asks again, since others were woken too.
         """
-        if self.bytes_used < self.bytes_max:
+        if not self.full:
             return None
         self.waits += 1
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._pauses.append(waiter)
         return waiter
-
-    @property
-    def waiting(self) -> int:
-        """How many streams wait."""
-        return sum(not waiter.done() for waiter in self._waiters)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.traffic import Traffic
@@ -75,7 +75,7 @@ class ProduceSession:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
             return self._room
-        return self._budget.room()
+        return self._budget.pause()
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
         correlation, request = decode_produce_request(frame)
@@ -128,6 +128,13 @@ def _no_transactions(request: ProduceRequest) -> list[ProducedPartition]:
     ]
 
 
+class _Waiting(NamedTuple):
+    """A fetch in line: what begins it, and a future that is done once it has begun."""
+
+    start: Callable[[], None]
+    started: asyncio.Future[None]
+
+
 class FetchSession:
     """One consumer's stream. Bytes count from reading until the carrier took the answer."""
 
@@ -145,13 +152,14 @@ class FetchSession:
         self._traffic = traffic
         self._response_bytes_max = response_bytes_max
         self._unwritten: dict[int, int] = {}
+        self._in_line: _Waiting | None = None
         self._open = True
         traffic.fetch_streams += 1
 
     def hold(self) -> Awaitable[object] | None:
         if not self._ready.is_set():
             return self._ready.wait()
-        return self._budget.room()
+        return None if self._in_line is None else self._in_line.started
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
         correlation, request = decode_fetch_request(frame)
@@ -165,10 +173,32 @@ class FetchSession:
                 bytes_max=min(request.bytes_max, self._response_bytes_max),
                 wait_ms_max=min(request.wait_ms_max, FETCH_WAIT_MS_MAX),
             )
+        if self._budget.full:
+            return self._wait(correlation, request)
         fetched = self._replicas.fetch(request)
         if fetched.done():
             return self._answer(correlation, fetched)
         return _then(fetched, lambda done: self._answer(correlation, done))
+
+    def _wait(self, correlation: int, request: FetchRequest) -> asyncio.Future[Frame]:
+        """Read the log only once there is room for what it yields."""
+        out: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+
+        def start() -> None:
+            self._in_line = None
+            if not waiting.started.done():
+                waiting.started.set_result(None)
+            if out.done():
+                return
+            fetched = self._replicas.fetch(request)
+            if fetched.done():
+                out.set_result(self._answer(correlation, fetched))
+            else:
+                _follow(out, fetched, lambda done: self._answer(correlation, done))
+
+        waiting = self._in_line = _Waiting(start, asyncio.get_running_loop().create_future())
+        self._budget.line_up(start)
+        return out
 
     def on_written(self, frame: Frame) -> None:
         size = self._unwritten.pop(id(frame), None)
@@ -179,8 +209,10 @@ class FetchSession:
         if self._open:
             self._open = False
             self._traffic.fetch_streams -= 1
-            self._budget.give(sum(self._unwritten.values()))
-            self._unwritten.clear()
+            if self._in_line is not None:
+                self._budget.leave(self._in_line.start)
+            held, self._unwritten = sum(self._unwritten.values()), {}
+            self._budget.give(held)
 
     def _answer(self, correlation: int, done: asyncio.Future[FetchResponse]) -> Frame:
         response = done.result()
@@ -196,7 +228,13 @@ class FetchSession:
 def _then(source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], Frame]) -> asyncio.Future[Frame]:
     """A future of ``finish``'s frame. Cancelling it cancels ``source``; what either raises, it raises."""
     out: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+    _follow(out, source, finish)
+    return out
 
+
+def _follow(
+    out: asyncio.Future[Frame], source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], Frame]
+) -> None:
     def done(_: asyncio.Future[T]) -> None:
         if out.done():
             return
@@ -214,4 +252,3 @@ def _then(source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], Frame
 
     source.add_done_callback(done)
     out.add_done_callback(dropped)
-    return out

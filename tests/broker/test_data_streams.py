@@ -116,7 +116,7 @@ async def test_nothing_is_read_before_the_node_is_ready() -> None:
 async def test_the_nodes_budget_holds_every_stream() -> None:
     replicas, budget = Replicas(), MemoryBudget(100)
     greedy = ProduceSession(replicas, budget, Traffic(), 10_000, READY)
-    other = FetchSession(replicas, budget, Traffic(), 10_000, READY)
+    other = ProduceSession(replicas, budget, Traffic(), 10_000, READY)
     assert other.hold() is None
     greedy.on_frame(produce_frame(1, b"x" * 100))
     room = other.hold()
@@ -144,6 +144,25 @@ async def test_fetched_bytes_count_until_they_are_written() -> None:
     assert traffic.bytes_out == 500
     session.on_close()
     assert (budget.bytes_used, traffic.fetch_streams) == (0, 0)
+
+
+async def test_a_fetch_waits_in_line_unread_while_the_budget_is_used_up() -> None:
+    replicas, budget = Replicas(), MemoryBudget(100)
+    session, leaver = (FetchSession(replicas, budget, Traffic(), 10_000, READY) for _ in range(2))
+    budget.use(100)
+    answer = session.on_frame(fetch_frame(3))
+    gone = leaver.on_frame(fetch_frame(4))
+    assert isinstance(answer, asyncio.Future)
+    assert isinstance(gone, asyncio.Future)
+    held = session.hold()
+    assert held is not None, "nothing more is read while one waits"
+    leaver.on_close()
+    assert replicas.fetched == []
+    budget.give(100)
+    await held
+    assert len(replicas.fetched) == 1, "who left is not served"
+    replicas.answer_fetch(0, b"r")
+    assert decode_fetch_response(joined(await answer))[0] == 3
 
 
 async def test_a_dropped_fetch_is_cancelled_where_it_waits() -> None:
