@@ -29,7 +29,7 @@ BENCHMARKS: Final = {
     "controller-failover": "tidelog.bench.failover:controller_failover",
     "leader-failover": "tidelog.bench.failover:leader_failover",
     "partitions": "tidelog.bench.partitions:ten_thousand_partitions",
-    "quorum-commit": "tidelog.bench.quorum:quorum_commit",
+    "quorum-commit": "tidelog.bench.quorum_commit:quorum_commit",
 }
 """Benchmark → where it is. Imported when it runs: each brings its own."""
 

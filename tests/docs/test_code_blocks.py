@@ -163,3 +163,18 @@ def test_links_between_pages_lead_somewhere() -> None:
             if path and "://" not in path and not (page.parent / path).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    missing = []
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8")):
+            source = ROOT / path
+            if not source.exists() or (name and not re.search(rf"def {name}\(", source.read_text(encoding="utf-8"))):
+                missing.append(f"{page.relative_to(ROOT)}: {path}::{name}")
+    assert missing == []
+
+
+def test_no_page_holds_a_place_for_output_that_is_not_there() -> None:
+    for page in PAGES:
+        assert re.findall(r"\b[A-Z]+_(?:OUTPUT|TABLE|TIME|DEMO|TEST)\b", page.read_text(encoding="utf-8")) == []
