@@ -42,12 +42,10 @@ class FaultSchedule:
             (2, self._power_loss),
             (1, self._kill_all),
             (1, self._power_loss_all),
-            (4, self._disconnect),
-            (5, self._stall),
-            (2, self._isolate),
             (6, self._restart),
-            (5, self._heal),
         ]
+        if voters > 1:
+            self._acts += [(4, self._disconnect), (5, self._stall), (2, self._isolate), (5, self._heal)]
 
     def run(self) -> QuorumWorld:
         """Raises :class:`Violation`, its text beginning with the seed; returns the world for statistics."""
