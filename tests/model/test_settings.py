@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.broker_config import DEVIATIONS, NODE_CONFIG_DEF, OWN_SETTINGS, NodeConfig
+from tidelog.model.broker_config import DEVIATIONS, NODE_CONFIG_DEF, NOT_IN_EFFECT, OWN_SETTINGS, NodeConfig
 from tidelog.model.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigError, Setting, ValueType
 from tidelog.model.listeners import Listener, Voter
+from tidelog.model.settings_page import settings_page
 from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
 
 ONE = {"node.id": "1"}
@@ -345,3 +347,23 @@ def test_definition_of_another_class() -> None:
     definition = ConfigDef(TopicConfig)
     assert list(definition.settings) == list(TOPIC_CONFIG_DEF.settings)
     assert definition.field_name("retention.ms") == "retention_ms"
+
+
+def test_settings_page_is_fresh() -> None:
+    """Mend: ``python -m tidelog.model.settings_page > docs/settings.md``."""
+    page = Path(__file__).parents[2] / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == settings_page()
+
+
+def test_every_setting_acts_or_says_that_it_does_not() -> None:
+    """A setting acts when code outside its definition reads its field."""
+    root = Path(__file__).parents[2]
+    definition = (root / "model" / "broker_config.py").read_text(encoding="utf-8")
+    folders = ("broker", "cli", "metadata_quorum", "replication", "storage", "testing", "transactions")
+    elsewhere = "\n".join(
+        path.read_text(encoding="utf-8") for folder in folders for path in sorted((root / folder).rglob("*.py"))
+    )
+    words = set(re.findall(r"\w+", elsewhere)) | set(re.findall(r"self\.(\w+)", definition))
+    idle = {name for name in NODE_CONFIG_DEF.settings if NODE_CONFIG_DEF.field_name(name) not in words}
+    checked_only = {"listener.security.protocol.map"}  # reading it refuses what is not there yet
+    assert idle - checked_only == NOT_IN_EFFECT
