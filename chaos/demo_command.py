@@ -109,12 +109,8 @@ def _print(result: DemoResult) -> None:
         ("checksum of the log", f"{verdict.log_digest[:32]} {'(the same)' if same else '(DIFFERENT)'}"),
     ]
     for kill in result.kills:
-        rows.append(
-            (
-                f"kill -9 of node {kill.node_id}",
-                f"{kill.what}; {kill.pending:,} rows on their way, {kill.pending_there:,} of them to its partitions",
-            )
-        )
+        rows.append((f"kill -9 of node {kill.node_id}", kill.what))
+        rows.append(("  rows on their way", f"{kill.pending:,}, {kill.pending_there:,} of them to its partitions"))
         rows.append(("  first record again after", _seconds(kill.first_acknowledged_s)))
         rows.append(("  in all its partitions after", _seconds(kill.last_acknowledged_s)))
         if kill.controller_s is not None:

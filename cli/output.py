@@ -32,7 +32,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: 
     )
     for at, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], int | float) or row[at] in ("", "-") for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
     console = Console(highlight=False)
