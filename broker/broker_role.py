@@ -69,7 +69,9 @@ TAKEN_GRACE_SESSIONS: Final = 5
 HEARTBEAT_RETRY_MS: Final = 20
 STREAM_BYTES_MAX: Final = 16 * 2**20
 """Most unanswered produce bytes of one stream."""
-CLOSE_GRACE_S: Final = 0.5
+CLOSE_GRACE_S: Final = 0.1
+CONTROLLER_GONE_S: Final = 2.0
+"""How long a stopping broker looks for a controller; longer than a failover takes."""
 
 
 class BrokerRole:
@@ -191,8 +193,11 @@ class BrokerRole:
         """Hand over leaderships within the bound, stop serving, and leave the logs clean on disk."""
         epoch = self.broker_epoch()
         lifecycle = self._lifecycle
-        if lifecycle is not None and handed_over_s > 0 and not await lifecycle.shut_down(handed_over_s):
-            log.warning("the controller did not let this broker go within %g s: stopping all the same", handed_over_s)
+        if lifecycle is not None and handed_over_s > 0:
+            let_go = await lifecycle.shut_down(handed_over_s, CONTROLLER_GONE_S)
+            if not let_go:
+                log.warning("no controller let this broker go in time: stopping all the same")
+        self.replicas.fence()  # who still waits here is told to look for another leader
         await self._close_network(CLOSE_GRACE_S)
         await self.replicas.stop()
         self.logs.checkpoint(self.replicas.high_watermarks())

@@ -50,6 +50,7 @@ class LifecycleRunner:
         self._answer_timeout_s = answer_timeout_ms / 1000
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
+        self._answered_ms = 0
         self.started = False
         """Whether a refusal is no longer the starter's affair but takes the node down."""
 
@@ -95,13 +96,25 @@ class LifecycleRunner:
         # Stopped, or refused while starting, which the starter sees: the end of this task would count as a failure.
         await asyncio.Event().wait()
 
-    async def shut_down(self, timeout_s: float) -> bool:
-        """Ask the controller to move the leaders away; return whether it agreed within the bound."""
+    async def shut_down(self, timeout_s: float, unreachable_s: float) -> bool:
+        """Ask the controller to move the leaders away; return whether it agreed within the bound.
+
+        Gives up earlier once no controller has answered for ``unreachable_s``: where all nodes are
+        stopped at the same time, the last ones have none.
+        """
         before = self._lifecycle.standing
         self._lifecycle.shut_down()
         self._wake.set()
         self._tell(before)
-        return await self.wait_for(Standing.STOPPED, timeout_s=timeout_s)
+        self._answered_ms = self._clock.monotonic_ms()
+        deadline_ms = self._answered_ms + int(timeout_s * 1000)
+        while True:
+            give_up_ms = min(deadline_ms, self._answered_ms + int(unreachable_s * 1000))
+            left_ms = give_up_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return self._lifecycle.standing is Standing.STOPPED
+            if await self.wait_for(Standing.STOPPED, timeout_s=left_ms / 1000):
+                return True
 
     async def wait_for(self, *wanted: Standing, timeout_s: float | None) -> bool:
         """Wait until the standing is one of ``wanted``; false when the bound was reached."""
@@ -115,7 +128,7 @@ class LifecycleRunner:
         return True
 
     def _take(self, request: object, answer: object) -> None:
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._answered_ms = self._clock.monotonic_ms()
         if isinstance(request, RegisterBrokerRequest):
             self._lifecycle.registered(answer, now_ms)  # type: ignore[arg-type]
         else:

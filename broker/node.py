@@ -25,6 +25,7 @@ from tidelog.broker.metadata_view import MetadataView, RemoteFeed
 from tidelog.broker.metrics import CONTENT_TYPE, MetricsPage
 from tidelog.broker.supervisor import OnFatal, Supervisor
 from tidelog.metadata_quorum.controller_node import ControllerNode
+from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged, QuorumFailure
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
@@ -40,7 +41,8 @@ log = logging.getLogger(__name__)
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """Kafka's name for the metadata log's directory."""
 DISK_THREADS: Final = 4
-CLOSE_GRACE_S: Final = 0.5
+CLOSE_GRACE_S: Final = 0.1
+LINGER_S: Final = 3.0
 
 
 class NodeRefused(Exception):
@@ -144,12 +146,28 @@ class Node:
         if self.broker is not None:
             bound_s = config.controlled_shutdown_timeout_ms / 1000 if config.controlled_shutdown_enable else 0.0
             await self.broker.stop(handed_over_s=bound_s)
+            await self._let_others_go()
         await self._supervisor.stop()
         await self._close_network(CLOSE_GRACE_S)
         if self.controller is not None:
             await self.controller.stop()
         if self._executor is not None:
             self._executor.shutdown(wait=True)
+
+    async def _let_others_go(self) -> None:
+        """Where several nodes stop at once, stay a controller until the other brokers were let go too."""
+        controller = self.controller
+        if controller is None or len(self.config.voters) == 1:
+            return
+
+        def alone(image: MetadataImage) -> bool:
+            return not any(
+                broker.in_controlled_shutdown and not broker.fenced
+                for node_id, broker in image.brokers.items()
+                if node_id != self.config.node_id
+            )
+
+        await self.view.wait_until(alone, timeout_s=LINGER_S)
 
     def drop(self) -> None:
         """The first half of a kill: from here on nothing of this node acts, and trouble is not reported."""
