@@ -256,6 +256,18 @@ class LeaderState:
             return None
         return self.propose((*isr.committed, node))
 
+    def propose_waiting(self, high_watermark: Offset, now_ms: int) -> IsrProposal | None:
+        """Without a fetch: ask to take in a follower that keeps up and could not be asked for when it was heard."""
+        isr = self.isr
+        if isr.proposal is not None or len(isr.maximal) > len(self.followers):
+            return None
+        for follower in self.followers.values():
+            if follower.node not in isr.maximal and self._is_joining(follower, now_ms):
+                proposal = self.propose_expansion(follower.node, high_watermark)
+                if proposal is not None:
+                    return proposal
+        return None
+
     def propose_shrink(self, now_ms: int) -> IsrProposal | None:
         """Ask to drop the members that lag."""
         isr = self.isr

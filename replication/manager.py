@@ -277,6 +277,7 @@ class ReplicaManager:
             proposal = partition.propose_recovered()
             if proposal is not None:
                 self.isr_change_wanted(replica, proposal)
+            self._reconsider(replica, now_ms)
 
     def remove(self, partitions: Sequence[TopicIdPartition], delete: bool) -> None:
         """Let go of replicas; ``delete`` removes their logs as well."""
@@ -316,17 +317,14 @@ class ReplicaManager:
         nothing again while it is idle. One that is not live any more is no longer waited for by the high
         watermark. Only partitions that are not settled can be concerned.
         """
-        changed = tuple(nodes)
-        for node in changed:
+        for node in nodes:
             fetcher = self._fetchers.get(node)
             if fetcher is not None and self.broker_epoch_of(node) >= 0:
                 fetcher.retry_now()
         now_ms = self.clock.monotonic_ms()
         for replica in tuple(self._unsettled):
             self._progressed(replica, now_ms)
-            for node in changed:
-                if node in replica.followers and (proposal := replica.partition.propose_expansion(node)) is not None:
-                    self.isr_change_wanted(replica, proposal)
+            self._reconsider(replica, now_ms)
 
     # --- following ------------------------------------------------------------------------------------
 
@@ -451,15 +449,16 @@ class ReplicaManager:
 
     def _isr_settled(self, replica: Replica) -> None:
         """An ISR change was committed or refused: count anew, and see whether another one is due."""
-        self._progressed(replica, self.clock.monotonic_ms())
-        leading = replica.partition.leading
-        if leading is None:
-            return
-        for node in leading.followers:
-            proposal = replica.partition.propose_expansion(node)
-            if proposal is not None:
-                self.isr_change_wanted(replica, proposal)
-                return
+        now_ms = self.clock.monotonic_ms()
+        self._progressed(replica, now_ms)
+        self._reconsider(replica, now_ms)
+
+    def _reconsider(self, replica: Replica, now_ms: int) -> None:
+        """Ask to take in a follower that stands in sync already and, being idle, will name nothing that reminds
+        us: while it caught up another change was under way, or it was fenced."""
+        proposal = replica.partition.propose_waiting(now_ms)
+        if proposal is not None:
+            self.isr_change_wanted(replica, proposal)
 
     async def _watch_lag(self) -> None:
         """Look at the partitions that are not settled; those where nothing moved cost nothing."""
@@ -479,6 +478,7 @@ class ReplicaManager:
             if proposal is not None:
                 self.isr_change_wanted(replica, proposal)
             self._progressed(replica, now_ms)
+            self._reconsider(replica, now_ms)
 
     async def _flush_by_time(self) -> None:
         """Logs with flush settings: bring to disk what has waited ``flush.ms``, or lies in a full segment."""

@@ -297,6 +297,9 @@ class Partition:
     def propose_expansion(self, node: NodeId) -> IsrProposal | None:
         return None if self.leading is None else self.leading.propose_expansion(node, self.high_watermark)
 
+    def propose_waiting(self, now_ms: int) -> IsrProposal | None:
+        return None if self.leading is None else self.leading.propose_waiting(self.high_watermark, now_ms)
+
     def propose_shrink(self, now_ms: int) -> IsrProposal | None:
         return None if self.leading is None else self.leading.propose_shrink(now_ms)
 

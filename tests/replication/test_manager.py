@@ -506,6 +506,36 @@ def test_an_idle_follower_joins_when_it_is_unfenced(cluster, virtual, wait_until
     virtual(work())
 
 
+def test_a_follower_that_caught_up_while_another_change_was_under_way_joins_though_idle(cluster, virtual, wait_until):
+    """Both name their position once and then nothing: the first one's change is settled by metadata, which
+    comes before the controller's answer, and nothing but that news reminds the leader of the second."""
+
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1, isr=(1,), min_insync_replicas=2)
+            await wait_until(lambda: set(next(iter(c.states.values())).isr) == {1, 2, 3}, 1)
+            assert len(c.alter_requests) == 2
+
+    virtual(work())
+
+
+def test_a_follower_that_caught_up_while_the_leader_recovered_joins_though_idle(cluster, virtual, wait_until):
+    """After an unclean election the leader first says that it has recovered, which names the same ISR."""
+
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1, isr=(1,), min_insync_replicas=2)
+            await wait_until(lambda: set(next(iter(c.states.values())).isr) == {1, 2, 3}, 1)
+            c.answer_alter = lambda node, items: AlterPartitionResponse(ErrorCode.NOT_CONTROLLER)
+            c.change(leader=NodeId(1), isr=(1,), leader_recovery=True)
+            await asyncio.sleep(1)
+            c.answer_alter = lambda node, items: None
+            c.change(isr=(1,), leader_recovery=False)
+            await wait_until(lambda: set(next(iter(c.states.values())).isr) == {1, 2, 3}, 1)
+
+    virtual(work())
+
+
 def test_a_joining_follower_that_is_fenced_holds_nobody_up(cluster, virtual):
     """It is not in the ISR, so no ISR change tells the leader: that it is not live any more must."""
 
