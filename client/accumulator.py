@@ -7,12 +7,12 @@ as arguments. Source: Kafka's ``RecordAccumulator`` and ``BuiltInPartitioner``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tidelog.client.delivery import Delivery
-from tidelog.client.partition_queue import Outcome, PartitionQueue
+from tidelog.client.partition_queue import NO_PRODUCER, Outcome, PartitionQueue
 from tidelog.client.partitioner import choose_sticky
 from tidelog.client.producer_batch import BATCH_OVERHEAD, RECORD_OVERHEAD, Headers, ProducerBatch, headers_size
 from tidelog.client.producer_config import ProducerConfig
@@ -39,11 +39,13 @@ class Ready:
 class TopicQueues:
     """The queues of one topic, and which partition takes records without a key at present."""
 
-    __slots__ = ("name", "open_sticky", "partition_count", "queues", "sticky", "sticky_bytes")
+    __slots__ = ("last_used_ms", "name", "open_sticky", "partition_count", "queues", "sticky", "sticky_bytes")
 
     def __init__(self, name: str, partition_count: int) -> None:
         self.name = name
         self.partition_count = partition_count
+        self.last_used_ms = -1 << 62
+        """When a batch for it was last begun."""
         self.queues: dict[int, PartitionQueue] = {}
         self.sticky = -1
         self.sticky_bytes = 0
@@ -65,6 +67,9 @@ class Accumulator:
         self.closed = False
         self.batches = 0
         """Batches without a final answer, the open ones too."""
+        self.retired: dict[tuple[str, int], tuple[tuple[int, int], int]] = {}
+        """Identity and next sequence of partitions whose topics were forgotten: a leader remembers them, and
+        would take a batch that starts again at 0 for one that it has."""
         self.news = False
         """Something was made that the sender must know of: a batch to linger, or one that is full."""
         self._rng = rng
@@ -89,10 +94,27 @@ class Accumulator:
         found.partition_count = partition_count
         return found
 
+    def drop_idle(self, known: Container[str], used_before_ms: int) -> list[str]:
+        """Forget topics without anything undelivered that are unknown by now or were last used before then."""
+        idle = [
+            name
+            for name, topic in self.topics.items()
+            if (name not in known or topic.last_used_ms < used_before_ms)
+            and not any(queue.pending or queue.in_flight for queue in topic.queues.values())
+        ]
+        for name in idle:
+            topic = self.topics.pop(name)
+            topic.open_sticky = None
+            for queue in topic.queues.values():
+                if queue.producer != NO_PRODUCER:
+                    self.retired[name, queue.partition] = (queue.producer, queue.next_sequence)
+        return idle
+
     def queue(self, topic: TopicQueues, partition: int) -> PartitionQueue:
         found = topic.queues.get(partition)
         if found is None:
             found = topic.queues[partition] = PartitionQueue(topic.name, partition, self._in_flight_max)
+            found.producer, found.next_sequence = self.retired.pop((topic.name, partition), (NO_PRODUCER, 0))
         return found
 
     def sticky_partition(self, topic: TopicQueues, size: int, with_leader: Callable[[], Sequence[int]]) -> int:
@@ -156,6 +178,7 @@ class Accumulator:
                 compression=self.compression,
             )
             queue.pending.append(batch)
+            topic.last_used_ms = now_ms
             self.batches += 1
             self._waiting[queue] = None
             self.news = True
@@ -236,6 +259,7 @@ class Accumulator:
         batch.count = len(values)
         batch.room = 0
         queue.pending.append(batch)
+        topic.last_used_ms = now_ms
         self.batches += 1
         self._waiting[queue] = None
         return True

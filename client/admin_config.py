@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
 from tidelog.client import settings
-from tidelog.model.config_def import INT_MAX, ConfigDef, integer, long, text
+from tidelog.model.config_def import INT_MAX, ConfigDef, integer, long
 
 
 class AdminSettings(TypedDict, total=False):
     """The keyword arguments of an admin client."""
 
-    client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
     retry_backoff_ms: int
@@ -26,7 +25,6 @@ class AdminSettings(TypedDict, total=False):
 class AdminConfig:
     """An admin client's settings, checked. Made by :meth:`of`."""
 
-    client_id: str = text("", "Names this client in a broker's logs.")
     request_timeout_ms: int = integer(30_000, "Longest wait for the answer to one request.", at_least=1)
     default_api_timeout_ms: int = integer(60_000, "Longest time of a call, retries included.", at_least=0)
     retry_backoff_ms: int = long(100, "Wait before the first retry; doubles with each.", at_least=0, at_most=INT_MAX)

@@ -13,13 +13,13 @@ from typing import Any, TypeVar, Unpack
 
 from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
-from tidelog.client.delivery import BulkFuture, Callback, DeliveryFuture, RecordMetadata
+from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata
 from tidelog.client.errors import ClientClosedError
 from tidelog.client.metadata import PartitionView
 from tidelog.client.producer import default_network
 from tidelog.client.producer_batch import Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.producer_core import ProducerCore, append_plain
+from tidelog.client.producer_core import BulkChunk, MetadataNeeded, ProducerCore, append_plain
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Network
@@ -148,11 +148,15 @@ class Producer:
         core = self._core
         record = core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         deadline = 0.0
-        if not core.has_topic(record.topic):
-            self._background.run(core.cluster.topic(record.topic, self._max_block_ms))
+        again = False
         while True:
             rooms = self._rooms
-            future = core.append(record)
+            try:
+                future = core.append(record)
+            except MetadataNeeded as need:
+                self._background.run(core.learn(need, record.partition, again=again))
+                again = True
+                continue
             if future is not None:
                 return future
             deadline = deadline or time.monotonic() + self._max_block_s
@@ -168,22 +172,34 @@ class Producer:
         :meth:`send` does, per batch: an error then says how many records were queued before.
         """
         core = self._core
-        if not core.has_topic(topic):
-            self._background.run(core.cluster.topic(topic, self._max_block_ms))
-        delivery, chunks = core.plan_bulk(topic, values, keys, partition)
+        again = False
+        while True:
+            try:
+                delivery, chunks = core.plan_bulk(topic, values, keys, partition)
+                break
+            except MetadataNeeded as need:
+                self._background.run(core.learn(need, partition, again=again))
+                again = True
         for at, chunk in enumerate(chunks):
-            deadline = 0.0
-            while True:
-                rooms = self._rooms
-                if core.append_chunk(delivery, chunk):
-                    break
-                deadline = deadline or time.monotonic() + self._max_block_s
-                try:
-                    self._wait_for_room(rooms, deadline, chunk.size)
-                except Exception as error:
-                    core.abandon_bulk(delivery, chunks, at, error)
-                    raise
+            try:
+                self._append_chunk(delivery, chunk)
+            except Exception as error:
+                core.abandon_bulk(delivery, chunks, at, error)
+                raise
         return BulkFuture(delivery, len(values))
+
+    def _append_chunk(self, delivery: Delivery, chunk: BulkChunk) -> None:
+        deadline = 0.0
+        while True:
+            rooms = self._rooms
+            try:
+                if self._core.append_chunk(delivery, chunk):
+                    return
+            except MetadataNeeded as need:
+                self._background.run(self._core.learn(need, chunk.partition, again=True))
+                continue
+            deadline = deadline or time.monotonic() + self._max_block_s
+            self._wait_for_room(rooms, deadline, chunk.size)
 
     def send_and_wait(
         self,

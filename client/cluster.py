@@ -26,13 +26,16 @@ from tidelog.client.metrics import ClientMetrics
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, TopicPartition
-from tidelog.proto.api import MetadataRequest, MetadataResponse, Request, Response
+from tidelog.proto.api import MetadataRequest, Request, Response
 from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, Network
 
 R = TypeVar("R", bound=Response)
 
 METADATA_TIMEOUT_S = 5.0
 """Longest wait for one broker's answer about metadata before another is asked."""
+
+HEDGE_S = 0.5
+"""How long one broker is waited for before another is asked, too, about what any of them can tell."""
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +107,15 @@ class Cluster:
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep_fresh(), name="metadata")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Metadata that is no longer kept fresh is a bug; whoever waits for it is told."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("the client's metadata failed", exc_info=error)
+            self._closed = True
+            self._failure = BrokerNotAvailableError(f"metadata can no longer be had: {error!r}")
 
     async def close(self) -> None:
         self._closed = True
@@ -206,7 +218,7 @@ class Cluster:
         self._last_refresh_ms = self.clock.monotonic_ms()
         self._refresh_at_ms = self._last_refresh_ms + max(1, self._settings.metadata_max_age_ms)
         try:
-            response = await self._ask_anyone(request)
+            response = await self.ask_anyone(request, lambda answer: bool(answer.brokers))
         except BrokerNotAvailableError as error:
             self._failures += 1
             self._failure = error
@@ -226,25 +238,55 @@ class Cluster:
         async with self._answered:
             self._answered.notify_all()
 
-    async def _ask_anyone(self, request: MetadataRequest) -> MetadataResponse:
+    async def ask_anyone(self, request: Request[R], accept: Callable[[R], bool] = lambda _: True) -> R:
+        """Ask brokers, those that worked last first, until one answers acceptably. A slow one is not waited for
+        alone: after ``HEDGE_S`` the next is asked as well, so the request must bear being carried out twice.
+
+        Raises ``BrokerNotAvailableError`` when all have failed.
+        """
+        addresses = self._candidates()
+        faults: list[str] = []
+        tasks: dict[asyncio.Task[R], Address] = {}
+        try:
+            while addresses or tasks:
+                if addresses:
+                    address = addresses.pop(0)
+                    call = self._call(address, request, METADATA_TIMEOUT_S)
+                    tasks[asyncio.get_running_loop().create_task(call)] = address
+                done, _ = await asyncio.wait(
+                    tasks, timeout=HEDGE_S if addresses else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    address = tasks.pop(task)
+                    error = task.exception()
+                    if error is None:
+                        response = task.result()
+                        if accept(response):
+                            for slow in list(tasks.values()):
+                                self._peer(slow).failures += 1  # others first, the next time
+                            return response
+                        faults.append(f"{address}: has no good answer yet")
+                    elif isinstance(error, (ConnectionLost, CallTimeout)):
+                        faults.append(str(error))
+                    else:
+                        raise error
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+        raise BrokerNotAvailableError("no broker could be reached: " + "; ".join(faults))
+
+    def _candidates(self) -> list[Address]:
+        """Known brokers, then bootstrap servers (KIP-899), each group shuffled; those that failed last, and
+        those to be left alone for now only if there are no others."""
         now = self.clock.monotonic_ms()
         known = list(dict.fromkeys(self.cache.brokers.values()))
-        self.rng.shuffle(known)
         boot = [address for address in self._bootstrap if address not in known]
+        self.rng.shuffle(known)
         self.rng.shuffle(boot)
-        every = known + boot
-        usable = [a for a in every if a not in self._peers or self._peers[a].usable_at_ms <= now]
-        faults = []
-        for address in usable or every:
-            try:
-                response = await self._call(address, request, METADATA_TIMEOUT_S)
-            except (ConnectionLost, CallTimeout) as error:
-                faults.append(str(error))
-                continue
-            if response.brokers:
-                return response
-            faults.append(f"{address}: knows of no brokers yet")
-        raise BrokerNotAvailableError("no broker could be reached: " + "; ".join(faults))
+        every = sorted(known + boot, key=lambda a: self._peers[a].failures if a in self._peers else 0)
+        return [a for a in every if a not in self._peers or self._peers[a].usable_at_ms <= now] or every
 
     # --- connections ----------------------------------------------------------------------------------
 
@@ -264,10 +306,11 @@ class Cluster:
     def failed(self, connection: Connection) -> None:
         """A connection broke: leave its node alone for a while, and look whether leaders have moved."""
         peer = self._peers.get(connection.address)
-        if peer is not None and peer.connection is connection:
+        now = self.clock.monotonic_ms()
+        if peer is not None and peer.connection is connection and now >= peer.usable_at_ms:
             peer.failures += 1
-            peer.usable_at_ms = self.clock.monotonic_ms() + self._reconnect.after(peer.failures, self.rng)
-        self.metrics.connections_lost += 1
+            peer.usable_at_ms = now + self._reconnect.after(peer.failures, self.rng)
+            self.metrics.connections_lost += 1
         self.request_refresh()
 
     def succeeded(self, connection: Connection) -> None:
@@ -315,12 +358,7 @@ class Cluster:
                 fault = str(error) or fault
 
     def _address_for(self, node: int | None) -> Address | None:
-        if node is not None:
-            return self.cache.brokers.get(NodeId(node))
-        now = self.clock.monotonic_ms()
-        known = list(self.cache.brokers.values()) or list(self._bootstrap)
-        usable = [a for a in known if a not in self._peers or self._peers[a].usable_at_ms <= now]
-        return self.rng.choice(usable or known) if known else None
+        return self._candidates()[0] if node is None else self.cache.brokers.get(NodeId(node))
 
     async def _call(self, address: Address, request: Request[R], timeout_s: float) -> R:
         connection = self._peer(address).connection

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 class ConsumerSettings(TypedDict, total=False):
     """The keyword arguments of a consumer."""
 
-    client_id: str
     client_rack: str
     auto_offset_reset: str
     isolation_level: str
@@ -45,7 +44,6 @@ class ConsumerSettings(TypedDict, total=False):
 class ConsumerConfig:
     """A consumer's settings, checked. Made by :meth:`of`."""
 
-    client_id: str = text("", "Names this client in a broker's logs.")
     client_rack: str = text("", "Where this client runs.")
     auto_offset_reset: str = text(
         "latest",

@@ -95,6 +95,7 @@ class Fetcher:
         self._closing: set[asyncio.Future[None]] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._topics: set[str] = set()
         self._unknown_since: dict[str, int] = {}
         cluster.on_change(lambda _: self._wake.set())
 
@@ -103,6 +104,17 @@ class Fetcher:
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="fetcher")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fetcher that ends by itself is a bug; the next poll raises it."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            log.critical("the consumer's fetcher failed", exc_info=error)
+            with self._lock:
+                for state in self._assignment.partitions.values():
+                    state.error = error
+            self._on_data()
 
     def wake(self) -> None:
         """Look again what is to be fetched; on the loop's thread."""
@@ -144,6 +156,10 @@ class Fetcher:
         fetches: dict[int, list[tuple[PartitionState, TopicView, PartitionView]]] = {}
         resets: list[PartitionState] = []
         with self._lock:
+            topics = {at.topic for at in self._assignment.partitions}
+            for gone in self._topics - topics:
+                self._cluster.unwant(gone)
+            self._topics = topics
             room = self._config.fetch_max_bytes - self._assignment.buffered_bytes
             ahead = max(1, self._config.max_partition_fetch_bytes)
             for state in self._assignment.partitions.values():

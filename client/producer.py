@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from tidelog.client.delivery import BulkFuture, Callback, DeliveryFuture, RecordMetadata
+from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.metadata import PartitionView
 from tidelog.client.producer_batch import Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.producer_core import Prepared, ProducerCore, append_plain
+from tidelog.client.producer_core import BulkChunk, MetadataNeeded, Prepared, ProducerCore, append_plain
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Network
@@ -127,10 +127,17 @@ class AsyncProducer:
         self._check_started()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._max_block_ms / 1_000
-        await self._need_topic(record.topic)
-        while (future := self._core.append(record)) is None:
+        again = False
+        while True:
+            try:
+                future = self._core.append(record)
+            except MetadataNeeded as need:
+                await self._core.learn(need, record.partition, again=again)
+                again = True
+                continue
+            if future is not None:
+                return future
             await self._room(deadline, _size(record))
-        return future
 
     async def send_and_wait(
         self,
@@ -156,18 +163,33 @@ class AsyncProducer:
         :meth:`send` does, per batch: an error then says how many records were queued before.
         """
         self._check_started()
-        await self._need_topic(topic)
-        delivery, chunks = self._core.plan_bulk(topic, values, keys, partition)
-        loop = asyncio.get_running_loop()
+        core = self._core
+        again = False
+        while True:
+            try:
+                delivery, chunks = core.plan_bulk(topic, values, keys, partition)
+                break
+            except MetadataNeeded as need:
+                await core.learn(need, partition, again=again)
+                again = True
         for at, chunk in enumerate(chunks):
-            deadline = loop.time() + self._max_block_ms / 1_000
-            while not self._core.append_chunk(delivery, chunk):
-                try:
-                    await self._room(deadline, chunk.size)
-                except Exception as error:
-                    self._core.abandon_bulk(delivery, chunks, at, error)
-                    raise
+            try:
+                await self._append_chunk(delivery, chunk)
+            except Exception as error:
+                core.abandon_bulk(delivery, chunks, at, error)
+                raise
         return BulkFuture(delivery, len(values))
+
+    async def _append_chunk(self, delivery: Delivery, chunk: BulkChunk) -> None:
+        deadline = asyncio.get_running_loop().time() + self._max_block_ms / 1_000
+        while True:
+            try:
+                if self._core.append_chunk(delivery, chunk):
+                    return
+            except MetadataNeeded as need:
+                await self._core.learn(need, chunk.partition, again=True)
+                continue
+            await self._room(deadline, chunk.size)
 
     # --- asking -------------------------------------------------------------------------------------
 
@@ -182,10 +204,6 @@ class AsyncProducer:
         return self._core.metrics.snapshot()
 
     # --- inside ---------------------------------------------------------------------------------------
-
-    async def _need_topic(self, topic: str) -> None:
-        if not self._core.has_topic(topic):
-            await self._core.cluster.topic(topic, self._max_block_ms)
 
     async def _room(self, deadline: float, size: int) -> None:
         """Wait until some buffer memory is free. Raises ``BufferExhaustedError`` at the deadline."""

@@ -22,7 +22,6 @@ _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 class ProducerSettings(TypedDict, total=False):
     """The keyword arguments of a producer."""
 
-    client_id: str
     acks: str | int
     enable_idempotence: bool
     batch_size: int
@@ -40,6 +39,7 @@ class ProducerSettings(TypedDict, total=False):
     delivery_timeout_ms: int
     compression_type: str
     metadata_max_age_ms: int
+    metadata_max_idle_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     partitioner_class: Partitioner | Callable[[], Partitioner] | None
@@ -54,7 +54,6 @@ class ProducerSettings(TypedDict, total=False):
 class ProducerConfig:
     """A producer's settings, checked. Made by :meth:`of`."""
 
-    client_id: str = text("", "Names this client in a broker's logs.")
     acks: str = text(
         "all",
         "Who must have a record before it is acknowledged: all in-sync replicas, the leader (1), nobody (0).",
@@ -103,6 +102,9 @@ class ProducerConfig:
     request_timeout_ms: int = integer(30_000, "Longest wait for the answer to one request.", at_least=1)
     delivery_timeout_ms: int = integer(120_000, "Longest time from send() to success or failure.", at_least=1)
     compression_type: str = text("none", "Codec of batches.", choices=tuple(kind.kafka_name for kind in Compression))
+    metadata_max_idle_ms: int = long(
+        300_000, "Time after which a topic that nothing is sent to is forgotten.", at_least=5_000, at_most=INT_MAX
+    )
     metadata_max_age_ms: int = long(300_000, "Age at which metadata is fetched anew.", at_least=0, at_most=INT_MAX)
     reconnect_backoff_ms: int = long(
         50,

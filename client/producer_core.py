@@ -69,6 +69,15 @@ class BulkChunk:
     size: int
 
 
+class MetadataNeeded(Exception):
+    """A topic is not in the cache (``partition_count`` 0), or has too few partitions as far as it is known."""
+
+    def __init__(self, topic: str, partition_count: int) -> None:
+        super().__init__(topic)
+        self.topic = topic
+        self.partition_count = partition_count
+
+
 class ProducerCore:
     """Made on any thread; :meth:`start` and :meth:`close` run on the loop."""
 
@@ -90,7 +99,7 @@ class ProducerCore:
         self.cluster: Final = Cluster(
             bootstrap, config, network, clock, rng, self.metrics, allow_auto_topic_creation=True
         )
-        self.sender: Final = Sender(config, self.accumulator, self.lock, self.cluster, on_room)
+        self.sender: Final = Sender(config, self.accumulator, self.lock, self.cluster, on_room, self.begin_close)
         self.keys: Final = KeyPartitioner()
         self.custom: Final[Partitioner | None] = made(config.partitioner_class)
         self.interceptors: Final[list[ProducerInterceptor]] = [made(i) for i in config.interceptor_classes]
@@ -186,18 +195,12 @@ class ProducerCore:
         return Prepared(topic, raw_key, raw_value, headers or None, partition, timestamp, on_delivery)
 
     def append(self, record: Prepared) -> DeliveryFuture | None:
-        """Append to the right open batch; ``None``: no room. The topic's metadata must be there."""
+        """Append to the right open batch; ``None``: no room. Raises :class:`MetadataNeeded`."""
         with self.lock:
             if self.closed:
                 raise ClientClosedError("this producer is closed")
-            topic = self._topic(record.topic)
-            partition = record.partition
-            if partition is None:
-                partition = self._partition(topic, record)
-            elif partition >= topic.partition_count:
-                raise ValueError(
-                    f"partition: expected 0 to {topic.partition_count - 1} of topic {topic.name}, found {partition}"
-                )
+            topic = self._topic(record.topic, record.partition)
+            partition = self._partition(topic, record) if record.partition is None else record.partition
             batch = self.accumulator.append(
                 topic, partition, record.key, record.value, record.headers, record.timestamp, self.clock.monotonic_ms()
             )
@@ -211,17 +214,26 @@ class ProducerCore:
             self._on_wake()
         return DeliveryFuture((batch.delivery, index))
 
-    def has_topic(self, topic: str) -> bool:
-        """Whether :meth:`append` can take records of it."""
-        return topic in self.accumulator.topics or topic in self.cluster.cache.topics
-
-    def _topic(self, name: str) -> TopicQueues:
+    def _topic(self, name: str, partition: int | None) -> TopicQueues:
+        """The lock is held. Raises :class:`MetadataNeeded` where the topic, or the partition, is not known."""
         view = self.cluster.cache.topics.get(name)
-        found = self.accumulator.topics.get(name)
-        if view is None:
-            assert found is not None, "append needs metadata"
-            return found
+        if view is None or (partition is not None and partition >= len(view.partitions)):
+            raise MetadataNeeded(name, 0 if view is None else len(view.partitions))
         return self.accumulator.topic(name, len(view.partitions))
+
+    async def learn(self, need: MetadataNeeded, partition: int | None, *, again: bool) -> None:
+        """Get the metadata that was needed. Raises ``ValueError`` for a partition that is not there
+        ``again``, and what kept a topic's metadata away within ``max_block_ms``."""
+        timeout_ms = self.config.max_block_ms
+        if not need.partition_count:
+            await self.cluster.topic(need.topic, timeout_ms)
+        elif again:
+            raise ValueError(
+                f"partition: expected 0 to {need.partition_count - 1} of topic {need.topic}, found {partition}"
+            )
+        else:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await self.cluster.refreshed()
 
     def _partition(self, topic: TopicQueues, record: Prepared) -> int:
         if self.custom is not None:
@@ -244,9 +256,9 @@ class ProducerCore:
     def plan_bulk(
         self, topic_name: str, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
     ) -> tuple[Delivery, list[BulkChunk]]:
-        """Cut a ``send_many`` into batches. The topic's metadata must be there.
+        """Cut a ``send_many`` into batches.
 
-        Raises as :meth:`prepare`, before anything is taken.
+        Raises as :meth:`prepare` and :class:`MetadataNeeded`, before anything is taken.
         """
         if self.closed:
             raise ClientClosedError("this producer is closed")
@@ -256,10 +268,10 @@ class ProducerCore:
         raw_keys = None if keys is None else self._raw(self.config.key_serializer, topic_name, keys, "key")
         if raw_keys is not None and len(raw_keys) != len(raw_values):
             raise ValueError(f"expected as many keys as values, found {len(raw_keys)} and {len(raw_values)}")
+        if partition is not None and partition < 0:
+            raise ValueError(f"partition: expected 0 or more, found {partition}")
         with self.lock:
-            count = self._topic(topic_name).partition_count
-        if partition is not None and not 0 <= partition < count:
-            raise ValueError(f"partition: expected 0 to {count - 1} of topic {topic_name}, found {partition}")
+            count = self._topic(topic_name, partition).partition_count
         delivery = Delivery(topic_name, Timestamps([0], [self.clock.now_ms()]))
         delivery.expect(len(raw_values))
         chunks: list[BulkChunk] = []
@@ -325,11 +337,11 @@ class ProducerCore:
             start = stop
 
     def append_chunk(self, delivery: Delivery, chunk: BulkChunk) -> bool:
-        """Append one chunk; false: no room."""
+        """Append one chunk; false: no room. Raises :class:`MetadataNeeded`."""
         with self.lock:
             if self.closed:
                 raise ClientClosedError("this producer is closed")
-            topic = self._topic(delivery.topic)
+            topic = self._topic(delivery.topic, chunk.partition)
             partition = chunk.partition
             if partition is None:
                 self.accumulator.leave_sticky(topic)

@@ -47,6 +47,9 @@ COALESCE_BYTES: Final = 131_072
 """With so many frames under way to a node, less than this waits so long for more to travel along: a message
 costs a carrier some hundred microseconds at each end, whatever its size."""
 
+RETIRED_MAX: Final = 100_000
+"""Partitions that are no longer sent to, whose next sequence is remembered. Beyond it, a new epoch starts all anew."""
+
 Tell = Callable[[], None]
 """Tells a user how it ended; run after the lock is released."""
 
@@ -71,7 +74,7 @@ class _Link:
 
 
 class Sender:
-    """``on_room`` is called (without the lock) after buffer memory became free."""
+    """``on_room`` is called (without the lock) after buffer memory became free, ``on_failure`` if a bug ends this."""
 
     def __init__(
         self,
@@ -80,7 +83,9 @@ class Sender:
         lock: threading.Lock,
         cluster: Cluster,
         on_room: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
+        self.on_failure = on_failure
         self._config = config
         self._accumulator = accumulator
         self._lock = lock
@@ -104,6 +109,16 @@ class Sender:
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="sender")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A sender that ends by itself is a bug; nobody is left waiting for it."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("the producer's sender failed", exc_info=error)
+            self.on_failure()
+            self.fail_all(partial(_same, error))
+            self._on_room()
 
     def wake(self) -> None:
         """Look again what is to be sent; on the loop's thread."""
@@ -318,9 +333,9 @@ class Sender:
             for name, view in self._cluster.cache.topics.items():
                 if name in topics:
                     topics[name].partition_count = len(view.partitions)
-            for name in [n for n, t in topics.items() if n not in self._cluster.cache.topics]:
-                if not any(q.pending or q.in_flight for q in topics[name].queues.values()):
-                    del topics[name]
+            idle = self._accumulator.drop_idle(
+                self._cluster.cache.topics, self._clock.monotonic_ms() - self._config.metadata_max_idle_ms
+            )
             for name, partition in changed:
                 queue = topics[name].queues.get(partition) if name in topics else None
                 if queue is None:
@@ -331,6 +346,10 @@ class Sender:
                     for batch in queue.lose(queue.retry_at_ms):
                         self._accumulator.release(batch)
                     self._accumulator.requeued(queue)
+        for name in idle:
+            self._cluster.unwant(name)
+        if len(self._accumulator.retired) > RETIRED_MAX:
+            self._renew_identity()
         self._tell(tell)
         self._wake.set()
 
@@ -399,7 +418,7 @@ class Sender:
         failures = 0
         while True:
             try:
-                answer = await self._cluster.call(request, timeout_ms=self._config.request_timeout_ms)
+                answer = await self._cluster.ask_anyone(request)
                 if answer.error is ErrorCode.NONE:
                     break
                 fault: TidelogError = exception_for(answer.error, f"producer id: {answer.error_message}")
@@ -409,7 +428,7 @@ class Sender:
                     log.error("no producer id to be had: %s", fault)
                     self.fail_all(partial(_same, fault))
                     self._on_room()
-            except (BrokerNotAvailableError, RequestTimedOutError) as error:
+            except BrokerNotAvailableError as error:
                 fault = error
             failures += 1
             log.debug("no producer id yet: %s", fault)
@@ -417,6 +436,8 @@ class Sender:
         if self._identity is not None:
             self._metrics.epoch_bumps += 1
         self._identity = (answer.producer_id, answer.producer_epoch)
+        with self._lock:
+            self._accumulator.retired.clear()
         self._wake.set()
 
     def _tell(self, tell: Sequence[Tell]) -> None:

@@ -565,3 +565,30 @@ async def test_use_out_of_turn(cluster: ScriptedCluster) -> None:
     with pytest.raises(ClientClosedError):
         c.seek(ONE, 0)
     await c.close()
+
+
+async def test_a_topic_that_is_no_longer_assigned_is_forgotten(cluster: ScriptedCluster) -> None:
+    fill(cluster, 5)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await read(c, 5)
+        c.assign([TopicPartition("t", 0)])
+        async with asyncio.timeout(5):
+            while "one" in c._core.cluster.cache.topics:
+                await asyncio.sleep(0.005)
+
+
+async def test_a_bug_in_the_fetcher_is_raised_by_poll(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await c.position(ONE)
+
+        def broken(*_: Any) -> int:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(c._core.fetcher, "_step", broken)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await c.poll(5)
+    assert "fetcher failed" in caplog.text

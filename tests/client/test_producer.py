@@ -691,3 +691,73 @@ async def test_use_before_start(cluster: ScriptedCluster) -> None:
     with pytest.raises(IllegalStateError, match="start"):
         await p.send("t", b"v")
     await p.close()
+
+
+async def test_a_partition_that_was_added_is_found_when_it_is_named(cluster: ScriptedCluster) -> None:
+    async with producer(cluster, retry_backoff_ms=1) as p:
+        await p.send_and_wait("one", b"0")
+        cluster.topic("one", 4)
+        assert (await p.send_and_wait("one", b"0", partition=3)).partition == 3
+        with pytest.raises(ValueError, match="expected 0 to 3 of topic one, found 4"):
+            await p.send("one", b"0", partition=4)
+        with pytest.raises(ValueError, match="expected 0 to 3 of topic one, found 4"):
+            await p.send_many("one", [b"0"], partition=4)
+
+
+async def test_a_topic_that_is_not_used_is_forgotten(cluster: ScriptedCluster) -> None:
+    async with producer(cluster, metadata_max_age_ms=10, retry_backoff_ms=1) as p:
+        await p.send_and_wait("one", b"0")
+        p._core.accumulator.topics["one"].last_used_ms -= 300_001
+        async with asyncio.timeout(5):
+            while "one" in p._core.accumulator.topics or "one" in p._core.cluster.cache.topics:
+                await asyncio.sleep(0.005)
+        assert (await p.send_and_wait("one", b"1")).offset == 1
+
+
+async def test_a_topic_that_was_deleted_is_an_error_again(cluster: ScriptedCluster) -> None:
+    async with producer(cluster, metadata_max_age_ms=10, retry_backoff_ms=1, max_block_ms=200) as p:
+        await p.send_and_wait("one", b"0")
+        cluster.metadata_hidden.add("one")
+        async with asyncio.timeout(5):
+            while "one" in p._core.accumulator.topics:
+                await asyncio.sleep(0.005)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await p.send("one", b"1")
+
+
+def test_a_broker_that_does_not_answer_does_not_hold_up_metadata() -> None:
+    async def main() -> None:
+        for seed in range(6):
+            cluster = ScriptedCluster(nodes=3)
+            cluster.topic("one")
+            await cluster.start()
+            for mute in (2, 3):
+                cluster.fabric.cut("client", f"node{mute}")
+            p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), _rng=random.Random(seed))
+            await p.start()
+            began = asyncio.get_running_loop().time()
+            await p.send_and_wait("one", b"0")
+            assert asyncio.get_running_loop().time() - began < 3
+            await p.close()
+            await cluster.stop()
+
+    run_virtual(main())
+
+
+async def test_a_bug_in_the_sender_leaves_nobody_waiting(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = producer(cluster, linger_ms=50)
+    await p.start()
+    sent = await p.send("one", b"0")
+
+    def broken(*_: Any) -> int:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(p._core.sender, "_step", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await sent
+    with pytest.raises(ClientClosedError):
+        await p.send("one", b"1")
+    assert "sender failed" in caplog.text
+    await p.close()
