@@ -45,7 +45,7 @@ from tidelog.proto.api import (
     QuorumVoter,
     RegisterBrokerRequest,
 )
-from tidelog.proto.metadata import MetadataRecord
+from tidelog.proto.metadata import BrokerRegistrationChangeRecord, MetadataRecord
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
 from tidelog.proto.network import Address, CallContext, CallHandler, Network, Service, StreamKind
 
@@ -409,7 +409,14 @@ class ControllerNode:
             return False
         records = self.controller.fence_one_silent(now_ms)
         if records:
-            log.warning("fencing a broker whose session has ended: %d records", len(records))
+            fencing = records[-1]
+            assert isinstance(fencing, BrokerRegistrationChangeRecord)
+            log.warning(
+                "fencing broker %d: no heartbeat for %d ms; %d partitions change",
+                fencing.node_id,
+                self._config.broker_session_timeout_ms,
+                len(records) - 1,
+            )
             self._append(records)
         return bool(records)
 
