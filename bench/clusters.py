@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidelog.chaos.cluster_watch import wait_until
+from tidelog.cli.cluster_watch import wait_until
 from tidelog.cli.local_cluster import LocalCluster
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
-from tidelog.chaos.cluster_watch import wait_until
+from tidelog.cli.cluster_watch import wait_until
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.proto.api import ConfigResource
 

@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.chaos.cluster_watch import DrillFailed, PartitionState, TopicState, describe, leads_most, wait_until
 from tidelog.chaos.flights import FLIGHTS, Flight, read_flights, row_digest
 from tidelog.chaos.paced_sending import Account, Failover, Pace, send_paced
 from tidelog.chaos.row_judge import LogRecord, Source, Verdict, judge
+from tidelog.cli.cluster_watch import PartitionState, TopicState, WatchFailed, describe, leads_most, wait_until
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.cli.process_meter import NodeUse, ProcessMeter
 from tidelog.proto.api import ConfigResource
@@ -106,7 +106,7 @@ class Demo:
         self._stop = threading.Event()
 
     def run(self) -> DemoResult:
-        """Do it all. Raises :class:`DrillFailed`, or what the SDK or the machine raised; nodes are stopped
+        """Do it all. Raises :class:`WatchFailed`, or what the SDK or the machine raised; nodes are stopped
         in any case, their directory stays."""
         from tidelog import Admin, NewTopic, Producer
 
@@ -169,7 +169,7 @@ class Demo:
         if self._trouble is not None:
             raise self._trouble
         if len(self._kills) < 2:
-            raise DrillFailed(f"expected two kills while rows were sent, found {len(self._kills)}")
+            raise WatchFailed(f"expected two kills while rows were sent, found {len(self._kills)}")
 
     def _flights(self) -> Iterator[Flight]:
         """The source; remembered for the pass without a pace, which should not wait for a parser."""
@@ -202,12 +202,12 @@ class Demo:
         cluster.kill(node_id)
         account.failover = watch = Failover(account.sent, led, killed)  # a row sent before may have had its answer
         if not pending:
-            raise DrillFailed("expected rows sent and not yet acknowledged at the kill, found none")
+            raise WatchFailed("expected rows sent and not yet acknowledged at the kill, found none")
         self._say(f"node {node_id} {what}: kill -9 at row {watch.row_from:,}, {len(pending):,} rows on their way")
         controller_s = self._next_commit(admin, killed) if is_controller else None
         if not watch.done.wait(RECOVERY_TIMEOUT_S):
             silent = sorted(led - watch.seconds.keys())
-            raise DrillFailed(f"waited {RECOVERY_TIMEOUT_S:g} s for partitions {silent} to take rows again")
+            raise WatchFailed(f"waited {RECOVERY_TIMEOUT_S:g} s for partitions {silent} to take rows again")
         restarted = time.monotonic()
         cluster.start([node_id])
         cluster.wait_ready([node_id], RECOVERY_TIMEOUT_S)
@@ -242,14 +242,14 @@ class Demo:
                 return time.monotonic() - killed
             except Exception as trouble:
                 if time.monotonic() > deadline:
-                    raise DrillFailed(
+                    raise WatchFailed(
                         f"no metadata commit {RECOVERY_TIMEOUT_S:g} s after the kill: {trouble}"
                     ) from trouble
 
     def _wait_sent(self, share: float) -> None:
         def reached() -> bool:
             if self._stop.is_set():
-                raise DrillFailed("the sending ended early")
+                raise WatchFailed("the sending ended early")
             return self._account.sent >= self._rows * share
 
         wait_until(f"{share:.0%} of the rows to be sent", reached, self._seconds * share + 2 * RECOVERY_TIMEOUT_S)
@@ -259,7 +259,7 @@ class Demo:
 
         def whole() -> bool:
             if self._stop.is_set():
-                raise DrillFailed("the sending ended early")
+                raise WatchFailed("the sending ended early")
             last["state"] = topic_state(admin)
             return len(last["state"]) == PARTITIONS and all(found.whole for found in last["state"].values())
 
@@ -317,7 +317,7 @@ def read_back(bootstrap: str, topic: str = TOPIC) -> tuple[list[LogRecord], dict
         open_ends = {tp: last[tp] for tp in partitions if last[tp] > first[tp]}
         while open_ends:
             if time.monotonic() > deadline:
-                raise DrillFailed(f"could not read to the end within {2 * RECOVERY_TIMEOUT_S:g} s; left {open_ends}")
+                raise WatchFailed(f"could not read to the end within {2 * RECOVERY_TIMEOUT_S:g} s; left {open_ends}")
             for batch in consumer.poll_batches(0.5):
                 found += [_log_record(batch.partition, record) for record in batch]
                 at = TopicPartition(topic, batch.partition)

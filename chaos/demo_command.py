@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from tidelog.chaos.cluster_watch import DrillFailed
 from tidelog.chaos.demo import Demo, DemoResult
 from tidelog.chaos.flights import FLIGHTS, FlightsMissing
+from tidelog.cli.cluster_watch import WatchFailed
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.output import json_option, print_json, print_rows
 
@@ -52,7 +52,7 @@ def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json:
     except FlightsMissing as missing:
         passed = directory is None  # there is nothing to look into
         raise CommandFailed(str(missing)) from None
-    except DrillFailed as failed:
+    except WatchFailed as failed:
         raise CommandFailed(
             f"the demo failed: {failed}. Look into {place} (see README, How to read a failed demo)"
         ) from None

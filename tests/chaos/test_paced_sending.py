@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.chaos import paced_sending
-from tidelog.chaos.cluster_watch import DrillFailed, PartitionState, leads_most, wait_until
 from tidelog.chaos.flights import Flight
 from tidelog.chaos.paced_sending import Account, Failover, Pace
+from tidelog.cli.cluster_watch import PartitionState, WatchFailed, leads_most, wait_until
 
 
 def test_the_pace_lasts_as_long_as_asked() -> None:
@@ -90,7 +90,7 @@ def test_the_node_that_leads_most_is_found() -> None:
 
     assert leads_most({0: led_by(1), 1: led_by(2), 2: led_by(2)}) == (2, 2)
     assert leads_most({0: led_by(3), 1: led_by(2)}) == (2, 1)
-    with pytest.raises(DrillFailed, match="found none"):
+    with pytest.raises(WatchFailed, match="found none"):
         leads_most({0: led_by(-1)})
 
 
@@ -101,5 +101,5 @@ def test_an_isr_is_whole_only_with_all_replicas_and_a_leader() -> None:
 
 
 def test_waiting_in_vain_says_for_what_and_how_it_stood() -> None:
-    with pytest.raises(DrillFailed, match="waited 0 s for a miracle; found nothing"):
+    with pytest.raises(WatchFailed, match="waited 0 s for a miracle; found nothing"):
         wait_until("a miracle", lambda: False, 0, lambda: "nothing")

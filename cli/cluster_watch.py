@@ -1,4 +1,4 @@
-"""What a drill asks of a running cluster: who leads, who is in sync, when did that change."""
+"""What drills and benchmarks ask of a running cluster: who leads, who is in sync, when did that change."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.cli.failure import CommandFailed
+
 POLL_S: Final = 0.02
 
 
-class DrillFailed(Exception):
-    """Something that the drill needs did not come about; the text says what was waited for, and how it stood."""
+class WatchFailed(CommandFailed):
+    """Something that was needed did not come about; the text says what was waited for, and how it stood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,13 @@ TopicState = Mapping[int, PartitionState]
 
 def leads_most(state: TopicState) -> tuple[int, int]:
     """Return the node that leads most partitions (of several the lowest) and how many. Raises
-    :class:`DrillFailed` if nobody leads."""
+    :class:`WatchFailed` if nobody leads."""
     counts: dict[int, int] = {}
     for partition in state.values():
         if partition.leader >= 0:
             counts[partition.leader] = counts.get(partition.leader, 0) + 1
     if not counts:
-        raise DrillFailed("expected a node that leads partitions, found none")
+        raise WatchFailed("expected a node that leads partitions, found none")
     node = min(counts, key=lambda found: (-counts[found], found))
     return node, counts[node]
 
@@ -51,11 +53,11 @@ def describe(state: TopicState) -> str:
 def wait_until(
     what: str, condition: Callable[[], bool], timeout_s: float, now: Callable[[], str] = lambda: ""
 ) -> float:
-    """Wait for ``condition``; return how long it took, in seconds. Raises :class:`DrillFailed`."""
+    """Wait for ``condition``; return how long it took, in seconds. Raises :class:`WatchFailed`."""
     started = time.monotonic()
     while not condition():
         if time.monotonic() - started > timeout_s:
             found = now()
-            raise DrillFailed(f"waited {timeout_s:g} s for {what}" + (f"; found {found}" if found else ""))
+            raise WatchFailed(f"waited {timeout_s:g} s for {what}" + (f"; found {found}" if found else ""))
         time.sleep(POLL_S)
     return time.monotonic() - started
