@@ -1,0 +1,202 @@
+"""Random faults on replica managers in virtual time, with idempotent producers that retry until they know.
+
+Links are cut and healed, connections broken, processes killed and started again, metadata comes late to
+some. At the end every acknowledged record lies in every replica once, in order, and nothing lies twice.
+A failing seed is named by the test's parameter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+
+import pytest
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId
+
+SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "30")) // 3
+PARTITIONS = 3
+SECONDS = 12.0
+NODES = (1, 2, 3)
+
+
+class Chaos:
+    def __init__(self, c, rng: random.Random) -> None:
+        self.c = c
+        self.rng = rng
+        self.elr: dict[int, set[NodeId]] = {number: set() for number in range(PARTITIONS)}
+        self.acknowledged: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+        self.busy = True
+        self.faults: list[str] = []
+
+    # --- the controller's part: fencing, elections, ELR
+
+    def state(self, number: int):
+        return next(state for state in self.c.states.values() if state.partition == number)
+
+    def change(self, number: int, isr, **fields) -> None:
+        """ELR: who left an ISR that fell below min.insync.replicas, until it is that large again (KIP-966)."""
+        state = self.state(number)
+        if len(isr) >= state.config.min_insync_replicas:
+            self.elr[number] = set()
+        else:
+            self.elr[number] = (self.elr[number] | set(state.isr)) - set(isr)
+        self.c.change(number, isr=isr, **fields)
+
+    def altered(self, node, items):
+        """ISR changes by the leaders go the same way."""
+        for item in items:
+            state = self.state(item.partition)
+            good = item.leader_epoch == state.leader_epoch and item.partition_epoch == state.partition_epoch
+            if good and all(self.c.broker_epoch_of(one.node_id) == one.broker_epoch for one in item.new_isr):
+                isr = {one.node_id for one in item.new_isr}
+                if len(isr) < state.config.min_insync_replicas:
+                    self.elr[item.partition] |= set(state.isr) - isr
+                else:
+                    self.elr[item.partition] = set()
+        return
+
+    def fence(self, node: NodeId, *, unclean: bool) -> None:
+        """Out of leaderships and ISRs; out of the ELR as well if its process died."""
+        self.c.fenced.add(node)
+        for number in range(PARTITIONS):
+            state = self.state(number)
+            live = [one for one in state.isr if one != node and one not in self.c.fenced]
+            if unclean and (live or self.elr[number] - {node}):
+                self.elr[number].discard(node)
+            if node in state.isr and live:
+                self.change(number, [one for one in state.isr if one != node])
+                if unclean:
+                    self.elr[number].discard(node)
+            self.elect(number)
+        self.tell_brokers(node)
+
+    def unfence(self, node: NodeId) -> None:
+        self.c.fenced.discard(node)
+        for number in range(PARTITIONS):
+            self.elect(number)
+        self.tell_brokers(node)
+
+    def tell_brokers(self, node: NodeId) -> None:
+        for broker in self.c.brokers.values():
+            if broker.alive and broker.node not in self.c.deaf:
+                broker.manager.brokers_changed([node])
+
+    def elect(self, number: int) -> None:
+        state = self.state(number)
+        if state.leader >= 0 and state.leader not in self.c.fenced:
+            return
+        live = [one for one in state.isr if one not in self.c.fenced]
+        eligible = sorted(self.elr[number] - self.c.fenced)
+        if live:
+            self.change(number, state.isr, leader=self.rng.choice(live))
+        elif eligible:
+            leader = self.rng.choice(eligible)
+            self.elr[number].discard(leader)
+            self.c.change(number, isr=[leader], leader=leader)
+        elif state.leader >= 0:
+            self.c.change(number, leader=NodeId(-1))
+
+    # --- faults
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SECONDS
+        while loop.time() < end:
+            fault = self.rng.choice((self.cut, self.cut, self.break_connections, self.kill, self.deafen, self.move))
+            self.faults.append(fault.__name__)
+            await fault()
+            await asyncio.sleep(self.rng.uniform(0, 0.6))
+
+    async def cut(self) -> None:
+        a, b = self.rng.sample(NODES, 2)
+        self.c.fabric.cut(f"node-{a}", f"node-{b}")
+        await asyncio.sleep(self.rng.choice((0.05, 0.4, 1.5)))
+        self.c.fabric.heal()
+
+    async def break_connections(self) -> None:
+        self.c.fabric.break_connections(f"node-{self.rng.choice(NODES)}")
+
+    async def kill(self) -> None:
+        node = NodeId(self.rng.choice(NODES))
+        self.c[node].kill()
+        await asyncio.sleep(self.rng.choice((0.0, 0.6)))
+        self.fence(node, unclean=True)
+        await asyncio.sleep(self.rng.uniform(0, 1))
+        await self.c[node].start()
+        self.unfence(node)
+
+    async def deafen(self) -> None:
+        node = NodeId(self.rng.choice(NODES))
+        self.c.deaf.add(node)
+        await asyncio.sleep(0.05)
+        self.fence(node, unclean=False)
+        await asyncio.sleep(self.rng.uniform(0, 1))
+        self.c.deaf.discard(node)
+        self.c.tell(*self.c.states.values())
+        self.unfence(node)
+
+    async def move(self) -> None:
+        number = self.rng.randrange(PARTITIONS)
+        state = self.state(number)
+        others = [node for node in state.isr if node != state.leader and node not in self.c.fenced]
+        if others:
+            self.change(number, state.isr, leader=self.rng.choice(others))
+
+    # --- clients
+
+    async def produce(self, number: int) -> None:
+        """One record after the other, each until its outcome is known."""
+        count = 0
+        while self.busy:
+            value = b"%d-%d" % (number, count)
+            while True:
+                leader = self.state(number).leader
+                if leader >= 0 and self.c[leader].alive:
+                    sent = self.c[leader].produce(
+                        value,
+                        partition=number,
+                        timeout_ms=1_500,
+                        producer_id=number,
+                        producer_epoch=0,
+                        base_sequence=count,
+                    )
+                    try:
+                        async with asyncio.timeout(3):  # a killed process answers nobody
+                            answer = await sent
+                    except TimeoutError:
+                        continue
+                    if answer.error is ErrorCode.NONE:
+                        break
+                    assert answer.error.retriable, answer
+                await asyncio.sleep(0.03)
+            self.acknowledged[number].append(value)
+            count += 1
+            await asyncio.sleep(self.rng.uniform(0, 0.02))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS), ids=lambda value: f"seed-{value}")
+def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(cluster, virtual, wait_until, seed):
+    async def work():
+        async with cluster(replica_lag_time_max_ms=1_000, replica_socket_timeout_ms=1_000) as c:
+            chaos = Chaos(c, random.Random(seed))
+            c.answer_alter = chaos.altered
+            c.create(leader=1, partitions=PARTITIONS, min_insync_replicas=2)
+            producers = [asyncio.ensure_future(chaos.produce(number)) for number in range(PARTITIONS)]
+            await chaos.run()
+            c.fabric.heal()
+            chaos.busy = False
+            await asyncio.wait_for(asyncio.gather(*producers), 30)
+            await wait_until(lambda: all(len(state.isr) == 3 for state in c.states.values()), 30)
+            for number in range(PARTITIONS):
+                expected = chaos.acknowledged[number]
+                assert len(expected) > 10
+                ends = lambda number=number: [c[node].partition(number).high_watermark for node in NODES]  # noqa: E731
+                await wait_until(lambda ends=ends, expected=expected: min(ends()) == len(expected), 5)
+                for node in NODES:
+                    assert c[node].values(number) == expected, f"partition {number} on node {node}: {chaos.faults}"
+                    assert c[node].partition(number).counts.truncations_below_high_watermark == 0
+
+    virtual(work())
