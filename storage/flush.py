@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tidelog.model.ids import Offset
 from tidelog.model.topic_config import TopicConfig
-from tidelog.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
-from tidelog.storage.files import File, FileLayer, replace_file
+from tidelog.storage.checkpoints import PARTITION_METADATA
+from tidelog.storage.files import File, FileLayer
 from tidelog.storage.handles import HandlePool, PooledFile
 
 
@@ -16,10 +16,10 @@ class FlushJob:
     """What has to reach the disk before a log's recovery point may be ``end_offset``.
 
     Made by ``Log.begin_flush``, handed back to ``Log.finish_flush`` on the thread of the log. Between the
-    two, :meth:`run` is called once, in any thread: it calls fdatasync, and writes the leader-epoch file.
+    two, :meth:`run` is called once, in any thread.
     """
 
-    __slots__ = ("_directories", "_epochs", "_files", "_layer", "_path", "_pinned", "_running", "end_offset", "error")
+    __slots__ = ("_directories", "_files", "_layer", "_pinned", "_running", "end_offset", "error")
 
     def __init__(
         self,
@@ -28,19 +28,13 @@ class FlushJob:
         end_offset: Offset,
         files: Sequence[PooledFile],
         *,
-        epochs: bytes | None,
         names_changed: bool,
         is_new: bool,
     ) -> None:
-        """``epochs``: new content of the epoch file; ``is_new``: the partition's directory may not be durable.
-
-        Opens ``files``; raises ``OSError``.
-        """
+        """``is_new``: the partition's directory itself may not be durable. Opens ``files``; raises ``OSError``."""
         self.end_offset = end_offset
         self.error: OSError | None = None
         self._layer: FileLayer = pool.files
-        self._path = path
-        self._epochs = epochs
         self._directories = [path] if names_changed or is_new else []
         wanted = list(files)
         if is_new:
@@ -68,8 +62,6 @@ class FlushJob:
             try:
                 for file in self._files:
                     file.fdatasync()
-                if self._epochs is not None:
-                    replace_file(self._layer, self._path, LEADER_EPOCHS, self._epochs)
                 for directory in self._directories:
                     self._layer.fsync_dir(directory)
             except OSError as error:

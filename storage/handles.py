@@ -23,6 +23,11 @@ class HandlePool:
     def __len__(self) -> int:
         return len(self._open)
 
+    def close(self) -> None:
+        """Close all files that are not pinned."""
+        for pooled in tuple(self._open):
+            pooled.close()
+
     def _opened(self, pooled: PooledFile) -> None:
         self._open[pooled] = None
         for _ in range(len(self._open)):

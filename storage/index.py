@@ -35,7 +35,7 @@ class SparseIndex:
 
     ENTRY: ClassVar[struct.Struct]
 
-    __slots__ = ("_count", "_in_file", "_last", "_pending", "file")
+    __slots__ = ("_count", "_in_file", "_last", "_pending", "_stale", "file")
 
     def __init__(self, pool: HandlePool, path: str) -> None:
         self.file = PooledFile(pool, path)
@@ -43,11 +43,18 @@ class SparseIndex:
         self._count = 0
         self._pending = bytearray()
         self._last: tuple[int, int] | None = None
+        self._stale = False
+        """The file may hold more than what is kept: it is cut when it is next written."""
 
     def __len__(self) -> int:
         if self._in_file < 0:
             self._load()
         return self._count
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the file lacks entries."""
+        return bool(self._pending)
 
     def start_empty(self) -> None:
         """Begin a new file's index; whatever a file of that name holds goes at the first write."""
@@ -55,6 +62,7 @@ class SparseIndex:
         self._in_file = 0
         self._count = 0
         self._last = None
+        self._stale = True
 
     def entry(self, number: int) -> tuple[int, int]:
         """Return an entry by its number, from 0."""
@@ -109,8 +117,9 @@ class SparseIndex:
         if self._in_file < 0 or not (self._pending or create):
             return
         file = self.file.get(create=True)
-        if self._in_file == 0:
-            file.truncate(0)
+        if self._stale:
+            file.truncate(self._in_file * self.ENTRY.size)
+            self._stale = False
         if self._pending:
             file.pwritev((bytes(self._pending),), self._in_file * self.ENTRY.size)
             self._in_file = self._count
@@ -121,7 +130,7 @@ class SparseIndex:
         if count >= len(self):
             return
         if count < self._in_file:
-            self.file.get().truncate(count * self.ENTRY.size)
+            self._stale = True
             self._in_file = count
             self._pending.clear()
         else:

@@ -36,8 +36,7 @@ from tidelog.storage.append_checks import (
     refuse_coordinator,
     select_for_follower,
 )
-from tidelog.storage.checkpoints import LEADER_EPOCHS, encode_epochs
-from tidelog.storage.files import replace_file
+from tidelog.storage.checkpoints import encode_epochs
 from tidelog.storage.flush import FlushJob, FlushState
 from tidelog.storage.handles import HandlePool
 from tidelog.storage.index import RELATIVE_MAX
@@ -641,32 +640,37 @@ class Log:
         Raises :class:`LogDirFailed`.
         """
         self._check_usable()
+        return self._begin_flush(whole=False)
+
+    def _begin_flush(self, *, whole: bool) -> FlushJob | None:
+        """``whole``: even if all records are durable, what merely spares work may not be."""
         end, chain, flushes = self.log_end_offset, self._chain, self._flushes
-        if flushes.job is not None or end <= flushes.recovery_point:
+        if flushes.job is not None or (end <= flushes.recovery_point and not whole):
             return None
         try:
             if chain.size - chain.snapshot_size >= SNAPSHOT_BYTES:
                 chain.store_snapshot(end, encode_snapshot(self.producers.all()))
+            if self._epochs.dirty:
+                chain.store_epochs(encode_epochs(self._epochs.entries()))
+                self._epochs.dirty = False
             job = FlushJob(
                 self._pool,
                 self.directory,
                 end,
                 chain.files_from(flushes.recovery_point),
-                epochs=encode_epochs(self._epochs.entries()) if self._epochs.dirty else None,
                 names_changed=chain.names_changed,
                 is_new=flushes.is_new,
             )
         except OSError as error:
             raise self._failed(error) from error
         flushes.begin(job)
-        self._epochs.dirty = False
         chain.names_changed = False
         return job
 
     def finish_flush(self, job: FlushJob) -> None:
         """Take note of what a job that ran made durable. Raises :class:`LogDirFailed`."""
         if job.error is None:
-            self._chain.unsynced = [file for file in self._chain.unsynced if file not in job.synced]
+            self._chain.synced(job.synced)
         self._flushes.finish(job)
         job.release()
         failure = self._owner.failure
@@ -677,30 +681,48 @@ class Log:
 
     def flush(self) -> None:
         """All three steps at once; waits for the disk. Raises :class:`LogDirFailed`."""
-        job = self.begin_flush()
+        self._check_usable()
+        self._flush(whole=False)
+
+    def _flush(self, *, whole: bool) -> None:
+        job = self._begin_flush(whole=whole)
         if job is not None:
             job.run()
             self.finish_flush(job)
 
     # --- Ending --------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Sync everything, so that the next start need not look for the end. Raises :class:`LogDirFailed`."""
-        if self._closed:
-            return
+    def prepare_close(self) -> bool:
+        """Write what spares the next start any search. Returns whether there is anything to sync.
+
+        Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        chain = self._chain
         if self._flushes.abandon():
-            self._epochs.dirty = self._chain.names_changed = True
-        self.flush()
-        chain, files = self._chain, self._pool.files
+            chain.names_changed = True
         try:
             if chain.size:
                 chain.store_snapshot(self.log_end_offset, encode_snapshot(self.producers.all()))
-            chain.active.write_indexes()
+            chain.write_indexes()
             if self._epochs.dirty:
-                replace_file(files, self.directory, LEADER_EPOCHS, encode_epochs(self._epochs.entries()))
+                chain.store_epochs(encode_epochs(self._epochs.entries()))
                 self._epochs.dirty = False
         except OSError as error:
             raise self._failed(error) from error
+        return self.log_end_offset > self.recovery_point or bool(chain.unsynced)
+
+    def close(self, *, synced: bool = False) -> None:
+        """Sync everything, so that the next start need not look for the end.
+
+        ``synced``: the whole file system was, since :meth:`prepare_close`. Raises :class:`LogDirFailed`.
+        """
+        if self._closed:
+            return
+        if synced:
+            self._flushes.recovery_point = self.log_end_offset
+        elif self.prepare_close():
+            self._flush(whole=True)
         self.abandon()
 
     def abandon(self) -> None:

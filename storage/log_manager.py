@@ -42,6 +42,8 @@ STRAY_SUFFIX: Final = "-stray"
 FLUSH_AFTER_MS: Final = 60_000
 """A log without flush settings is synced at the latest this long after an append, so that a start after a
 crash has little to read; Kafka leaves it to the system and reads whole segments."""
+_SYNC_ALL_FROM: Final = 20
+"""From this many logs on, to sync the whole file system is cheaper than one log after the other."""
 _NAME_BYTES_MAX: Final = 255
 _PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
 
@@ -129,12 +131,22 @@ class LogManager:
         """
         for directory in self._live():
             try:
-                for log in directory.logs.values():
-                    log.close()
+                logs = directory.logs.values()
+                synced = False
+                if sum(log.prepare_close() for log in logs) >= _SYNC_ALL_FROM:
+                    synced = self._sync_filesystem(directory)
+                for log in logs:
+                    log.close(synced=synced)
                 directory.checkpoint()
                 directory.write_clean_shutdown(broker_epoch)
             except LogDirFailed:
                 continue
+
+    def _sync_filesystem(self, directory: LogDirectory) -> bool:
+        try:
+            return self._files.sync_filesystem(directory.path)
+        except OSError as error:
+            raise directory.fail(error) from error
 
     def close(self) -> None:
         """Give back locks and file descriptors, and nothing else: as the end of the process would."""
@@ -143,6 +155,7 @@ class LogManager:
                 log.abandon()
             directory.release()
         self._logs.clear()
+        self._pool.close()
 
     def clean_shutdown_epoch(self) -> BrokerEpoch:
         """The broker epoch of the last stop, if it was clean in all directories; else -1."""
@@ -410,6 +423,7 @@ class LogManager:
             log_start_offset=0,
             producers_max=self._producers_max,
             now_ms=self._clock.now_ms(),
+            is_new=True,
         )
         return Log(name, topic_id, path, config, loaded, directory, self._pool, self._rng, is_new=True)
 

@@ -93,6 +93,9 @@ class _Inode:
         self.durable = bytes(self.content)
         self.changes.clear()
 
+    def sync_all(self) -> None:
+        self.sync()
+
     def lose_power(self, rng: random.Random) -> None:
         left = bytearray(self.durable)
         keep = rng.random()  # so that "all" and "none" are as likely as something between
@@ -120,6 +123,11 @@ class _Directory:
     def sync(self) -> None:
         self.durable = dict(self.names)
         self.changes.clear()
+
+    def sync_all(self) -> None:
+        self.sync()
+        for node in self.names.values():
+            node.sync_all()
 
     def lose_power(self, rng: random.Random) -> None:
         states = [self.durable, *self.changes]
@@ -250,6 +258,11 @@ class MemoryFiles:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
         self.disk.locked.add(path)
         return MemoryLock(self.disk, path)
+
+    def sync_filesystem(self, path: str) -> bool:
+        self._step("sync_filesystem", path)
+        self.disk.root.sync_all()
+        return True
 
     def disk_usage(self, path: str) -> DiskUsage:
         self._step("disk_usage", path)

@@ -121,7 +121,7 @@ class _Loader:
         if not last.size:
             last.start_empty()
             return last.base_offset
-        return last.resume(last.undoubted(), self.config.index_interval_bytes)
+        return last.resume(len(last.offsets), self.config.index_interval_bytes)
 
     def recover(self, recovery_point: int) -> int:
         """Find where the log holds no more, cut it there, and return that offset."""
@@ -257,8 +257,11 @@ def load_log(
     log_start_offset: int,
     producers_max: int,
     now_ms: int,
+    is_new: bool = False,
 ) -> LoadedLog:
     """Take up a partition's directory, which must exist. Raises ``OSError``.
+
+    ``is_new``: it was made just now; nothing of it has to be durable before its first flush.
 
     ``recovery_point`` and ``log_start_offset`` are as checkpointed, 0 if they were not.
     """
@@ -296,7 +299,7 @@ def load_log(
         now_ms=now_ms,
         remove=loader.remove,
     )
-    if loader.names_changed:
+    if loader.names_changed and not is_new:
         pool.files.fsync_dir(directory)
     return LoadedLog(
         loader.segments,

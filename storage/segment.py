@@ -14,6 +14,7 @@ from tidelog.model.ids import Offset
 from tidelog.proto.network import Buffer
 from tidelog.proto.records import HEADER_SIZE, Batch, CorruptBatch, split_batches
 from tidelog.storage.batch_walk import batch_size_at, walk_headers
+from tidelog.storage.files import start_over
 from tidelog.storage.handles import HandlePool, PooledFile
 from tidelog.storage.index import RELATIVE_MAX, OffsetIndex, TimeIndex
 
@@ -76,7 +77,7 @@ class Segment:
 
     def create(self) -> None:
         """Make the log file, empty."""
-        self.log.get(create=True).truncate(0)
+        start_over(self.log.get(create=True))
         self.start_empty()
 
     def start_empty(self) -> None:
@@ -130,11 +131,6 @@ class Segment:
             self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offsets.write_out(create=True)
         self.times.write_out(create=True)
-
-    def write_indexes(self) -> None:
-        """Hand waiting index entries to the system."""
-        self.offsets.write_out()
-        self.times.write_out()
 
     def cut(self, position: int, index_interval: int) -> None:
         """Drop everything from ``position`` on, durably."""

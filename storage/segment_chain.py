@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidelog.model.ids import Offset
 from tidelog.proto.records import CorruptBatch
+from tidelog.storage.checkpoints import LEADER_EPOCHS
 from tidelog.storage.files import write_file
 from tidelog.storage.handles import HandlePool, PooledFile
 from tidelog.storage.log_read import segment_of
@@ -92,6 +93,30 @@ class SegmentChain:
         if self.snapshots and all(segment.base_offset != self.snapshots[-1] for segment in self.segments):
             self._remove_snapshot(self.snapshots.pop())
         self.snapshots.append(offset)
+
+    def write_indexes(self) -> None:
+        """Hand the active segment's index entries to the system; they are synced with the rest."""
+        for index in (self.active.offsets, self.active.times):
+            if index.waiting:
+                index.write_out()
+                self.unsynced.append(index.file)
+                self.names_changed = True
+
+    def store_epochs(self, content: bytes) -> None:
+        """Replace the leader-epoch file. A loss of power may spoil it until it is synced: then the log has it all."""
+        path = f"{self.directory}/{LEADER_EPOCHS}"
+        self._forget(path)
+        write_file(self._pool.files, path + ".tmp", content)
+        self._pool.files.rename(path + ".tmp", path)
+        self.unsynced.append(PooledFile(self._pool, path))
+        self.names_changed = True
+
+    def synced(self, files: Sequence[PooledFile]) -> None:
+        """These files are durable as they were when they were handed out by :meth:`files_from`."""
+        for file in files:
+            if file in self.unsynced:
+                self.unsynced.remove(file)
+                file.close()
 
     def cut_at(self, offset: int, index_interval: int, before: Callable[[int], None]) -> Offset:
         """Cut off the batch that holds ``offset`` and all behind it, durably; returns the new end.
