@@ -186,13 +186,16 @@ class Accumulator:
         if key is not None or batch.keys is not None:
             if batch.keys is None:
                 batch.keys = [None] * count
+                batch.tick_ns = 0
             batch.keys.append(key)
         if headers or batch.headers is not None:
             if batch.headers is None:
                 batch.headers = [()] * count
+                batch.tick_ns = 0
             batch.headers.append(headers or ())
         if timestamp != batch.last_time:
             batch.last_time = timestamp
+            batch.tick_ns = 0
             batch.timestamps.starts.append(count)
             batch.timestamps.times.append(timestamp)
         assert batch.values is not None

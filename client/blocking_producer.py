@@ -17,9 +17,9 @@ from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFutu
 from tidelog.client.errors import ClientClosedError
 from tidelog.client.metadata import PartitionView
 from tidelog.client.producer import default_network
-from tidelog.client.producer_batch import Headers
+from tidelog.client.producer_batch import RECORD_OVERHEAD, Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.producer_core import BulkChunk, MetadataNeeded, ProducerCore, append_plain
+from tidelog.client.producer_core import BulkChunk, MetadataNeeded, ProducerCore, now_ns_of
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Network
@@ -54,7 +54,7 @@ class Producer:
         config = ProducerConfig.of(settings)
         bootstrap = parse_bootstrap(bootstrap_servers)
         clock = _clock or SystemClock()
-        self._now_ms = clock.now_ms
+        self._now_ns = now_ns_of(clock)
         self._max_block_s = config.max_block_ms / 1_000
         self._max_block_ms = config.max_block_ms
         self._room = threading.Condition()
@@ -139,12 +139,19 @@ class Producer:
             and partition is None
             and timestamp_ms is None
             and on_delivery is None
-        ):
-            queues = self._core.plain_topics.get(topic)
-            if queues is not None:
-                future = append_plain(queues, value, self._lock, self._now_ms)
-                if future is not None:
-                    return future
+            and (queues := self._core.plain_topics.get(topic)) is not None
+        ):  # the shortest path: a value alone, into an open batch that has room
+            size = len(value) + RECORD_OVERHEAD
+            with self._lock:
+                batch = queues.open_sticky
+                if batch is not None and batch.room >= size:
+                    if (now_ns := self._now_ns()) >= batch.tick_ns:
+                        batch.note(now_ns // 1_000_000)
+                    index = batch.count
+                    batch.values.append(value)  # type: ignore[union-attr]  # an open batch has its columns
+                    batch.count = index + 1
+                    batch.room -= size
+                    return DeliveryFuture((batch.delivery, index))
         core = self._core
         record = core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         deadline = 0.0

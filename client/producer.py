@@ -12,9 +12,9 @@ from typing import Any, TypeVar, Unpack
 from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.metadata import PartitionView
-from tidelog.client.producer_batch import Headers
+from tidelog.client.producer_batch import RECORD_OVERHEAD, Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.producer_core import BulkChunk, MetadataNeeded, Prepared, ProducerCore, append_plain
+from tidelog.client.producer_core import BulkChunk, MetadataNeeded, Prepared, ProducerCore, now_ns_of
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Network
@@ -42,7 +42,7 @@ class AsyncProducer:
     ) -> None:
         config = ProducerConfig.of(settings)
         clock = _clock or SystemClock()
-        self._now_ms = clock.now_ms
+        self._now_ns = now_ns_of(clock)
         self._max_block_ms = config.max_block_ms
         self._core = ProducerCore(
             parse_bootstrap(bootstrap_servers),
@@ -53,6 +53,7 @@ class AsyncProducer:
             on_room=self._on_room,
             on_wake=self._on_wake,
         )
+        self._lock = self._core.lock
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._started = False
 
@@ -117,12 +118,19 @@ class AsyncProducer:
             and partition is None
             and timestamp_ms is None
             and on_delivery is None
-        ):
-            queues = self._core.plain_topics.get(topic)
-            if queues is not None and not self._core.closed:
-                future = append_plain(queues, value, self._core.lock, self._now_ms)
-                if future is not None:
-                    return future
+            and (queues := self._core.plain_topics.get(topic)) is not None
+        ):  # the shortest path: a value alone, into an open batch that has room
+            size = len(value) + RECORD_OVERHEAD
+            with self._lock:
+                batch = queues.open_sticky
+                if batch is not None and batch.room >= size:
+                    if (now_ns := self._now_ns()) >= batch.tick_ns:
+                        batch.note(now_ns // 1_000_000)
+                    index = batch.count
+                    batch.values.append(value)  # type: ignore[union-attr]  # an open batch has its columns
+                    batch.count = index + 1
+                    batch.room -= size
+                    return DeliveryFuture((batch.delivery, index))
         record = self._core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         self._check_started()
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tidelog.client.delivery import Delivery, Timestamps
 from tidelog.proto.compression import Compression
 from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.record_encoder import BatchBuilder, encode_values
+from tidelog.proto.record_encoder import BatchBuilder, encode_columns, encode_values
 from tidelog.proto.records import Batch, set_producer_state
 
 RECORD_OVERHEAD: int = 12
@@ -57,6 +57,7 @@ class ProducerBatch:
         "sequence",
         "size",
         "split",
+        "tick_ns",
         "timestamps",
         "topic",
         "values",
@@ -81,6 +82,9 @@ class ProducerBatch:
         self.headers: list[Headers] | None = None
         self.timestamps = Timestamps([], [])
         self.last_time = -1 << 62
+        self.tick_ns = 0
+        """Until this time (ns since the epoch) a value alone may join as it is: neither its timestamp nor any
+        other column needs an entry."""
         self.delivery = Delivery(topic, self.timestamps)
         self.first = 0
         """Index of its first record within its delivery."""
@@ -98,6 +102,20 @@ class ProducerBatch:
         self.sequence = -1
         self.producer: tuple[int, int] = (-1, -1)
         self.encoded: bytearray | None = None
+
+    def note(self, time_ms: int) -> None:
+        """The next record is a value alone, of this time: enter it in the columns that need it."""
+        if time_ms != self.last_time:
+            self.last_time = time_ms
+            self.timestamps.starts.append(self.count)
+            self.timestamps.times.append(time_ms)
+        if self.keys is None and self.headers is None:
+            self.tick_ns = (time_ms + 1) * 1_000_000
+            return
+        if self.keys is not None:
+            self.keys.append(None)
+        if self.headers is not None:
+            self.headers.append(())
 
     def seal(self) -> None:
         """Take no more records."""
@@ -139,24 +157,18 @@ class ProducerBatch:
                     base_sequence=self.sequence,
                 )
             else:
-                self.encoded = self._encode_columns()
+                self.encoded = encode_columns(
+                    self.timestamps.expand(self.count),
+                    self.keys,
+                    self.values,
+                    self.headers,
+                    compression=self.compression,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    base_sequence=self.sequence,
+                )
             self.values = self.keys = self.headers = None
         return self.encoded
-
-    def _encode_columns(self) -> bytearray:
-        assert self.values is not None
-        builder = BatchBuilder(self.compression)
-        append = builder.append
-        nothing: list[bytes | None] = [None] * self.count
-        for time, key, value, headers in zip(
-            self.timestamps.expand(self.count),
-            self.keys or nothing,
-            self.values,
-            self.headers or [()] * self.count,
-            strict=True,
-        ):
-            append(time, key, value, headers)
-        return builder.build(producer_id=self.producer[0], producer_epoch=self.producer[1], base_sequence=self.sequence)
 
     def halves(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Split a batch that a broker found too large; the halves answer to the same delivery.
