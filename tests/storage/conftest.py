@@ -1,0 +1,113 @@
+"""A node's logs over a disk in memory, and batches to put into them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from tidelog.model.ids import NodeId, TopicId
+from tidelog.model.topic_config import TopicConfig
+from tidelog.proto.compression import Compression
+from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.records import Batch, patch_batch, split_batches
+from tidelog.storage.format import format_directory
+from tidelog.storage.log import Log
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.memory_files import Disk, MemoryFiles
+
+CLUSTER = "cluster"
+TOPIC_ID = TopicId(b"t" * 16)
+
+
+class ManualClock:
+    """Both clocks stand still until they are moved."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+class Store:
+    """A disk with formatted directories ``/a`` and ``/b``, and one process after the other on it."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.clock = ManualClock()
+        self.files = MemoryFiles(self.disk)
+        self.managers: list[LogManager] = []
+        for path in ("/a", "/b"):
+            format_directory(self.files, path, CLUSTER, NodeId(1), random.Random(path))
+
+    def manager(self, **options: object) -> LogManager:
+        """Start a new process's manager."""
+        settings: dict[str, object] = {"cluster_id": CLUSTER, "node_id": NodeId(1), "directories": ("/a", "/b")}
+        settings |= options
+        self.files = MemoryFiles(self.disk)
+        manager = LogManager(self.files, self.clock, random.Random(5), **settings)  # type: ignore[arg-type]
+        self.managers.append(manager)
+        manager.start()
+        return manager
+
+    def restart(self, *, clean: bool = False, power_lost: bool = False) -> LogManager:
+        """End the process and start the next one."""
+        old = self.managers[-1]
+        if clean:
+            from tidelog.model.ids import BrokerEpoch
+
+            old.write_clean_shutdown(BrokerEpoch(3))
+        old.close()
+        self.disk.end_process()
+        if power_lost:
+            self.disk.lose_power(random.Random(1))
+        return self.manager()
+
+    def log(self, config: TopicConfig | None = None, **settings: object) -> Log:
+        """The log of topic ``t``, partition 0, in the newest manager (started if need be)."""
+        manager = self.managers[-1] if self.managers else self.manager()
+        made = config or TopicConfig(**settings)  # type: ignore[arg-type]
+        return manager.get_or_create("t", TOPIC_ID, 0, made, manager.directory_ids[0])
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    for manager in made.managers:
+        manager.close()
+
+
+MakeBatch = Callable[..., Batch]
+
+
+@pytest.fixture
+def batch() -> MakeBatch:
+    """Makes a client's batch: ``batch(count=1, timestamp=…, producer=(id, epoch, sequence), …)``."""
+
+    def make(
+        count: int = 1,
+        *,
+        timestamp: int = 1_000_000,
+        values: Sequence[bytes] | None = None,
+        producer: tuple[int, int, int] | None = None,
+        transactional: bool = False,
+        compression: Compression = Compression.NONE,
+        at: int | None = None,
+        epoch: int = 0,
+    ) -> Batch:
+        found = [b"value %d" % n for n in range(count)] if values is None else values
+        ids = {}
+        if producer is not None:
+            ids = {"producer_id": producer[0], "producer_epoch": producer[1], "base_sequence": producer[2]}
+        raw = encode_values(found, timestamp, compression=compression, is_transactional=transactional, **ids)
+        if at is not None:
+            patch_batch(raw, 0, base_offset=at, leader_epoch=epoch)
+        return split_batches(bytes(raw))[0]
+
+    return make
