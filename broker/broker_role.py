@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Iterator
 from typing import Final
 
 from tidelog.broker.alter_partition import alter_partition
@@ -36,7 +37,7 @@ from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
 from tidelog.model.features import SUPPORTED_FEATURES
-from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, TopicIdPartition, random_id
+from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset, TopicIdPartition, random_id
 from tidelog.proto.api import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -103,6 +104,7 @@ class BrokerRole:
         self._servers: list[Server] = []
         self._ready = asyncio.Event()
         self._lifecycle: LifecycleRunner | None = None
+        self._upkeep: asyncio.Task[None] | None = None
         self._live_epochs: dict[NodeId, BrokerEpoch] = {}
         self.logs = logs
         self.traffic = Traffic()
@@ -122,7 +124,7 @@ class BrokerRole:
             run_blocking=run_blocking,
         )
         self._assignments = DirectoryAssignments(config.node_id, channel, self.broker_epoch, self._directory_of)
-        self._reconciler = Reconciler(config, self.replicas, self._settings_changed, self._assignments.applied)
+        self._reconciler = Reconciler(config, clock, self.replicas, self._settings_changed, self._assignments.applied)
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
         self._metadata = Metadata(cluster_id, config, view, channel)
         view.subscribe(self._on_metadata)
@@ -166,7 +168,7 @@ class BrokerRole:
             self._channel,
             self._clock,
             self._live_dirs,
-            lambda: self._view.image.offset,
+            lambda: Offset(self._view.applied_offset),
             self._caught_up,
             self._standing_changed,
             answer_timeout_ms=config.broker_session_timeout_ms,
@@ -187,7 +189,7 @@ class BrokerRole:
         self._lifecycle.started = True
         self._supervisor.run("directory assignments", self._assignments.run())
         upkeep = LogUpkeep(config, self.logs, self.replicas, self._clock, self._run_blocking)
-        self._supervisor.run("log upkeep", upkeep.run())
+        self._upkeep = self._supervisor.run("log upkeep", upkeep.run())
 
     async def stop(self, *, handed_over_s: float) -> None:
         """Hand over leaderships within the bound, stop serving, and leave the logs clean on disk."""
@@ -199,6 +201,11 @@ class BrokerRole:
                 log.warning("no controller let this broker go in time: stopping all the same")
         self.replicas.fence()  # who still waits here is told to look for another leader
         await self._close_network(CLOSE_GRACE_S)
+        # From here on the logs are left alone, so that a thread may close them.
+        self._view.close()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait((self._upkeep,))
         await self.replicas.stop()
         self.logs.checkpoint(self.replicas.high_watermarks())
         if epoch >= 0:
@@ -247,8 +254,12 @@ class BrokerRole:
             self._lifecycle.dir_failed([directory_id])
 
     def _caught_up(self) -> None:
-        """The metadata holds this broker's registration: act on it."""
+        """The metadata holds this broker's registration: act on it, and be ready then."""
+        self._supervisor.once("acting on metadata", self._act_on_metadata())
+
+    async def _act_on_metadata(self) -> None:
         self._view.open()
+        await self._view.wait_until(lambda image: True, timeout_s=None)
         held = [TopicIdPartition(found.topic_id, found.partition) for found in self.logs.logs()]
         for key in strays(self._config.node_id, self._view.image, held):
             found = self.logs.get(key.topic_id, key.partition)
@@ -256,9 +267,11 @@ class BrokerRole:
                 log.info("removing %s, which the metadata no longer knows as this broker's", found)
                 self.logs.delete(found)
         self._ready.set()
+        assert self._lifecycle is not None
+        self._lifecycle.ready()
 
-    def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        self._reconciler.on_metadata(image, delta)
+    def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
+        yield from self._reconciler.on_metadata(image, delta)
         known = self._live_epochs
         unfenced = []
         for node_id in delta.brokers:

@@ -79,6 +79,7 @@ class ControllerChannel:
         self._leader_epoch = -1
         self._next = rng.randrange(len(self._order))
         self._changed = asyncio.Event()
+        self._elected = asyncio.Event()
 
     @property
     def leader(self) -> NodeId:
@@ -100,17 +101,23 @@ class ControllerChannel:
             self._leader = found
             if found != NO_NODE:
                 self._changed.set()
+                self._elected.set()
 
-    async def call(self, request: Request[R], *, timeout_s: float, retry_unknown: bool = True) -> R:
+    async def call(
+        self, request: Request[R], *, timeout_s: float, retry_unknown: bool = True, patient: bool = False
+    ) -> R:
         """Return the active controller's answer.
 
         ``retry_unknown``: ask the next voter also when it is unknown whether the last one took the
-        request. Raises :class:`ControllerUnavailable`.
+        request. ``patient``: the request may take long; a voter is left early only once another one is
+        heard to lead. Raises :class:`ControllerUnavailable`.
         """
-        answer, _ = await self.call_traced(request, timeout_s=timeout_s, retry_unknown=retry_unknown)
+        answer, _ = await self.call_traced(request, timeout_s=timeout_s, retry_unknown=retry_unknown, patient=patient)
         return answer
 
-    async def call_traced(self, request: Request[R], *, timeout_s: float, retry_unknown: bool = True) -> tuple[R, bool]:
+    async def call_traced(
+        self, request: Request[R], *, timeout_s: float, retry_unknown: bool = True, patient: bool = False
+    ) -> tuple[R, bool]:
         """As :meth:`call`; also tells whether an earlier try had an unknown outcome."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -122,7 +129,10 @@ class ControllerChannel:
             target = self._choose()
             self._changed.clear()
             try:
-                response = await self._ask(target, request, min(left, self._try_timeout_s))
+                if patient:
+                    response = await self._ask_while_leading(target, request, left)
+                else:
+                    response = await self._ask(target, request, min(left, self._try_timeout_s))
             except (ConnectionLost, CallTimeout) as error:
                 unknown = True
                 reason = f"controller {target}: {error or type(error).__name__}"
@@ -131,7 +141,10 @@ class ControllerChannel:
             else:
                 if not refused_by_standby(response):
                     # A standby answers DescribeCluster too, and says who is active.
-                    self._leader = getattr(response, "controller_id", target)
+                    found = getattr(response, "controller_id", target)
+                    if found != self._leader:
+                        self._leader = found
+                        self._elected.set()
                     return response, unknown
                 reason = f"controller {target} is not the active one"
             if self._leader == target:
@@ -170,6 +183,20 @@ class ControllerChannel:
             return self._leader
         self._next = (self._next + 1) % len(self._order)
         return self._order[self._next]
+
+    async def _ask_while_leading(self, target: NodeId, request: Request[R], timeout_s: float) -> R:
+        asking = asyncio.ensure_future(self._ask(target, request, timeout_s))
+        try:
+            while not asking.done():
+                elected = asyncio.ensure_future(self._elected.wait())
+                await asyncio.wait((asking, elected), return_when=asyncio.FIRST_COMPLETED)
+                elected.cancel()
+                if not asking.done() and self._leader not in (target, NO_NODE):
+                    raise ConnectionLost(f"node {self._leader} was elected meanwhile")
+                self._elected.clear()
+            return await asking
+        finally:
+            asking.cancel()
 
     async def _ask(self, target: NodeId, request: Request[R], timeout_s: float) -> R:
         if target == self._node_id and self._local is not None:

@@ -23,8 +23,8 @@ class LifecycleRunner:
     """Keeps a broker registered and its heart beating.
 
     ``on_caught_up`` is called once, when the controller first says that the broker's metadata holds
-    its registration; only after it returned does the broker ask to be unfenced. ``on_standing`` is
-    told of each change of standing. Both on the event loop.
+    its registration; :meth:`ready` says that it was acted on. ``on_standing`` is told of each change of
+    standing. Both on the event loop.
     ``answer_timeout_ms`` bounds one request, over all voters: well below the session timeout, so that
     a lost heartbeat is repeated before the broker is fenced.
     """
@@ -51,6 +51,7 @@ class LifecycleRunner:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._answered_ms = 0
+        self._caught_up = False
         self.started = False
         """Whether a refusal is no longer the starter's affair but takes the node down."""
 
@@ -67,6 +68,11 @@ class LifecycleRunner:
         """Report failed log directories with the next heartbeat, which is sent at once."""
         known = self._lifecycle.offline_dirs
         self._lifecycle.offline_dirs = known + tuple(d for d in directory_ids if d not in known)
+        self.hurry()
+
+    def ready(self) -> None:
+        """The broker has acted on its metadata: ask to be unfenced, at once."""
+        self._lifecycle.ready = True
         self.hurry()
 
     def hurry(self) -> None:
@@ -135,10 +141,9 @@ class LifecycleRunner:
             assert isinstance(request, BrokerHeartbeatRequest)
             assert isinstance(answer, BrokerHeartbeatResponse)
             self._lifecycle.beaten(answer, now_ms)
-            if answer.is_caught_up and not self._lifecycle.ready:
+            if answer.is_caught_up and not self._caught_up:
+                self._caught_up = True
                 self._on_caught_up()
-                self._lifecycle.ready = True
-                self._lifecycle.hurry()
 
     def _tell(self, before: Standing) -> None:
         now = self._lifecycle.standing

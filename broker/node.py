@@ -125,6 +125,7 @@ class Node:
             self._logs = self._open_logs()
         if config.is_controller:
             await self._start_controller()
+        self._supervisor.run("metadata view", self.view.run())
         self._channel = self._make_channel()
         if self.controller is None:
             feed = RemoteFeed(config.node_id, self.view, self._channel, random.Random(self._rng.random()))

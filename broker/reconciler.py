@@ -7,14 +7,15 @@ Work is proportional to the change. :func:`changes_for` decides and touches noth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from tidelog.broker.dynamic_config import Settings
 from tidelog.metadata_quorum.image import BROKER, TOPIC, MetadataImage, TopicImage, directory_of
 from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
+from tidelog.model.clock import Clock
 from tidelog.model.ids import NodeId, TopicId, TopicIdPartition
 from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.api import ConfigResource
@@ -22,6 +23,14 @@ from tidelog.proto.metadata import PartitionRecord
 from tidelog.replication.partition_state import PartitionState
 
 log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+STEP_MS: Final = 20
+"""How long a step works before others get their turn."""
+PORTION: Final = 20
+"""Partitions between two looks at the clock."""
 
 
 class Replicas(Protocol):
@@ -140,11 +149,13 @@ class Reconciler:
     def __init__(
         self,
         static: NodeConfig,
+        clock: Clock,
         replicas: Replicas,
         on_settings: Callable[[Settings], None],
         on_applied: Callable[[Sequence[PartitionState]], None],
     ) -> None:
         self._static = static
+        self._clock = clock
         self._node_id = static.node_id
         self._replicas = replicas
         self._on_settings = on_settings
@@ -157,18 +168,24 @@ class Reconciler:
         """The settings in force."""
         return self._configs.settings
 
-    def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Act on a newer image. Synchronous: when it returns, the replicas are as the image wants them."""
+    def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
+        """Act on a newer image, in steps; after the last one the replicas are as the image wants them."""
         every_config = self._take_settings(image, delta)
         changes = changes_for(self._node_id, self._image, image, delta, self._configs, every_config=every_config)
         self._configs.forget(delta.topics_deleted)
         self._image = image
-        if changes.removed:
-            log.info("removing %d replicas", len(changes.removed))
-            self._replicas.remove(changes.removed, True)
-        if changes.applied:
-            self._replicas.apply(changes.applied)
-            self._on_applied(changes.applied)
+        begun_ms = self._clock.monotonic_ms()
+        for removed in _portions(changes.removed):
+            self._replicas.remove(removed, True)
+            if self._clock.monotonic_ms() - begun_ms >= STEP_MS:
+                yield
+                begun_ms = self._clock.monotonic_ms()
+        for applied in _portions(changes.applied):
+            self._replicas.apply(applied)
+            self._on_applied(applied)
+            if self._clock.monotonic_ms() - begun_ms >= STEP_MS:
+                yield
+                begun_ms = self._clock.monotonic_ms()
 
     def _take_settings(self, image: MetadataImage, delta: MetadataDelta) -> bool:
         own = {ConfigResource(BROKER, ""), ConfigResource(BROKER, str(self._node_id))}
@@ -181,3 +198,7 @@ class Reconciler:
         self._configs = TopicConfigs(settings)
         self._on_settings(settings)
         return settings.topic_defaults != before.topic_defaults
+
+
+def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[at : at + PORTION] for at in range(0, len(items), PORTION))

@@ -173,6 +173,10 @@ class KillableFiles:
         self.check(path)
         self._beneath.fsync_dir(path)
 
+    def sync_filesystem(self, path: str) -> bool:
+        self.check(path)
+        return self._beneath.sync_filesystem(path)
+
     def disk_usage(self, path: str) -> DiskUsage:
         self.check(path)
         return self._beneath.disk_usage(path)

@@ -30,6 +30,9 @@ from tidelog.proto.network import BadFrame, Frame
 
 T = TypeVar("T")
 
+CARRIER_GRACE_S: Final = 0.1
+"""How long the carrier may still hold what it was handed for a stream that has ended. Without it, forty
+consumers that leave at once would each make room for an answer to the next one that is about to leave."""
 FETCH_WAIT_MS_MAX: Final = 60_000
 """Longest long poll; a longer one asked for is cut to it."""
 
@@ -212,7 +215,8 @@ class FetchSession:
             if self._in_line is not None:
                 self._budget.leave(self._in_line.start)
             held, self._unwritten = sum(self._unwritten.values()), {}
-            self._budget.give(held)
+            if held:
+                asyncio.get_running_loop().call_later(CARRIER_GRACE_S, self._budget.give, held)
 
     def _answer(self, correlation: int, done: asyncio.Future[FetchResponse]) -> Frame:
         response = done.result()

@@ -47,7 +47,9 @@ class Forwarding:
 
     async def create_topics(self, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(request, timeout_s=_bound_s(request.timeout_ms))
+            answer, unknown = await self._channel.call_traced(
+                request, timeout_s=_bound_s(request.timeout_ms), patient=True
+            )
         except ControllerUnavailable as error:
             code, text = _timed_out(error)
             return CreateTopicsResponse(tuple(CreatedTopic(t.name, code, text) for t in request.topics))
@@ -60,7 +62,9 @@ class Forwarding:
 
     async def delete_topics(self, request: DeleteTopicsRequest, _: CallContext) -> DeleteTopicsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(request, timeout_s=_bound_s(request.timeout_ms))
+            answer, unknown = await self._channel.call_traced(
+                request, timeout_s=_bound_s(request.timeout_ms), patient=True
+            )
         except ControllerUnavailable as error:
             code, text = _timed_out(error)
             return DeleteTopicsResponse(
@@ -75,7 +79,9 @@ class Forwarding:
 
     async def create_partitions(self, request: CreatePartitionsRequest, _: CallContext) -> CreatePartitionsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(request, timeout_s=_bound_s(request.timeout_ms))
+            answer, unknown = await self._channel.call_traced(
+                request, timeout_s=_bound_s(request.timeout_ms), patient=True
+            )
         except ControllerUnavailable as error:
             code, text = _timed_out(error)
             return CreatePartitionsResponse(tuple(TopicResult(t.name, code, text) for t in request.topics))
@@ -93,7 +99,7 @@ class Forwarding:
         # Not repeated after an unknown outcome: "append" and "subtract" would then count twice.
         safe = all(c.operation in ("set", "delete") for r in request.resources for c in r.changes)
         try:
-            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe)
+            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe, patient=True)
         except ControllerUnavailable as error:
             code, text = _timed_out(error)
             return IncrementalAlterConfigsResponse(
@@ -102,7 +108,7 @@ class Forwarding:
 
     async def update_features(self, request: UpdateFeaturesRequest, _: CallContext) -> UpdateFeaturesResponse:
         try:
-            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S)
+            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
         except ControllerUnavailable as error:
             code, text = _timed_out(error)
             return UpdateFeaturesResponse(code, text)

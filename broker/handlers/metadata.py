@@ -143,7 +143,9 @@ class Metadata:
 
     async def _create_one(self, name: str) -> Outcome:
         try:
-            answer = await self._channel.call(CreateTopicsRequest((NewTopic(name),)), timeout_s=CREATE_TIMEOUT_S)
+            answer = await self._channel.call(
+                CreateTopicsRequest((NewTopic(name),)), timeout_s=CREATE_TIMEOUT_S, patient=True
+            )
         except ControllerUnavailable as error:
             return ErrorCode.LEADER_NOT_AVAILABLE, str(error)
         result = answer.topics[0]

@@ -151,3 +151,18 @@ async def test_a_refusal_per_item_is_a_refusal(quorum: Quorum) -> None:
     quorum.voters[NodeId(3)].active = True
     answer = await quorum.channel().call(CreateTopicsRequest((NewTopic("a"), NewTopic("b"))), timeout_s=5)
     assert [topic.error for topic in answer.topics] == [ErrorCode.NONE, ErrorCode.NONE]
+
+
+async def test_a_patient_call_stays_with_a_slow_controller_and_leaves_a_deposed_one(quorum: Quorum) -> None:
+    quorum.voters[NodeId(1)].silent = True
+    quorum.voters[NodeId(2)].active = True
+    channel = quorum.channel(try_timeout_s=0.01)
+    channel.leader_is(NodeId(1), 1)
+    asking = asyncio.ensure_future(channel.call_traced(ASK, timeout_s=30, patient=True))
+    await asyncio.sleep(0.05)  # longer than a try may take
+    assert not asking.done()
+    assert quorum.voters[NodeId(2)].asked == 0
+    channel.leader_is(NodeId(2), 2)
+    answer, unknown = await asking
+    assert answer.first_producer_id == 2000
+    assert unknown

@@ -146,6 +146,25 @@ async def test_fetched_bytes_count_until_they_are_written() -> None:
     assert (budget.bytes_used, traffic.fetch_streams) == (0, 0)
 
 
+async def test_what_a_closed_stream_did_not_write_counts_until_the_carrier_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.handlers.data_streams.CARRIER_GRACE_S", 0.01)
+    replicas, budget = Replicas(), MemoryBudget(100)
+    session = FetchSession(replicas, budget, Traffic(), 10_000, READY)
+    answer = session.on_frame(fetch_frame(3))
+    replicas.answer_fetch(0, b"r" * 500)
+    assert isinstance(answer, asyncio.Future)
+    await answer
+    session.on_close()
+    assert budget.bytes_used > 500
+    pause = budget.pause()
+    assert pause is not None
+    async with asyncio.timeout(5):
+        await pause
+    assert budget.bytes_used == 0
+
+
 async def test_a_fetch_waits_in_line_unread_while_the_budget_is_used_up() -> None:
     replicas, budget = Replicas(), MemoryBudget(100)
     session, leaver = (FetchSession(replicas, budget, Traffic(), 10_000, READY) for _ in range(2))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from tidelog.broker.controller_channel import ControllerChannel
-from tidelog.broker.metadata_view import MetadataView, RemoteFeed
+from tidelog.broker.metadata_view import QUEUED_MAX, MetadataView, RemoteFeed
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_change import MetadataDelta, apply_records
 from tidelog.metadata_quorum.image_snapshot import encode_snapshot
@@ -106,7 +106,12 @@ class World:
 def test_listeners_hear_nothing_of_the_past_but_its_outcome() -> None:
     view = MetadataView()
     heard: list[tuple[int, bool]] = []
-    view.subscribe(lambda image, delta: heard.append((image.offset, delta.features)))
+
+    def hear(image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
+        heard.append((image.offset, delta.features))
+        return ()
+
+    view.subscribe(hear)
     first, second = image_of(2), image_of(2, 3)
     view.publish(first, MetadataDelta(features=True))
     view.publish(second, MetadataDelta(features=True))
@@ -115,6 +120,61 @@ def test_listeners_hear_nothing_of_the_past_but_its_outcome() -> None:
     assert heard == [(3, True)]
     view.publish(image_of(2, 3, 4), MetadataDelta())
     assert heard == [(3, True), (4, False)]
+
+
+async def test_a_long_change_is_made_in_steps_and_what_comes_meanwhile_waits() -> None:
+    view = MetadataView()
+    done: list[str] = []
+
+    def slowly(image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
+        for step in range(3):
+            done.append(f"{image.offset}.{step}")
+            yield
+
+    view.subscribe(slowly)
+    view.open()
+    worker = asyncio.ensure_future(view.run())
+    await view.wait_until(lambda image: True, timeout_s=5)
+    done.clear()
+    view.publish(image_of(2), MetadataDelta())
+    view.publish(image_of(2, 3), MetadataDelta())
+    assert done == ["2.0"], "one step at the call, the rest later"
+    assert (view.image.offset, view.applied_offset) == (2, -1)
+    other: list[int] = []
+    asyncio.get_running_loop().call_soon(lambda: other.append(len(done)))
+    assert await view.wait_until(lambda image: image.offset == 3, timeout_s=5)
+    assert done == ["2.0", "2.1", "2.2", "3.0", "3.1", "3.2"]
+    assert other, "others had their turn"
+    assert other[0] < 6
+    assert view.applied_offset == 3
+    worker.cancel()
+    await asyncio.wait([worker])
+
+
+async def test_too_many_waiting_images_become_one_change() -> None:
+    view = MetadataView()
+    heard: list[tuple[int, bool]] = []
+
+    def slowly(image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
+        heard.append((image.offset, delta.loaded))
+        yield
+
+    view.subscribe(slowly)
+    view.open()
+    worker = asyncio.ensure_future(view.run())
+    await view.wait_until(lambda image: True, timeout_s=5)
+    heard.clear()
+    images = [image_of(*range(2, last)) for last in (3, 4, 5)]
+    for image in images:
+        view.publish(image, MetadataDelta(features=True))
+    for _ in range(QUEUED_MAX):
+        view.publish(images[-1], MetadataDelta(features=True))
+    assert await view.wait_until(lambda image: image.offset == 4, timeout_s=5)
+    assert heard[0] == (2, False)
+    assert heard[1] == (4, True), "everything between is one difference"
+    assert len(heard) <= 4
+    worker.cancel()
+    await asyncio.wait([worker])
 
 
 async def test_waiting_for_an_image_has_a_bound() -> None:

@@ -11,6 +11,7 @@ from tidelog.broker.reconciler import Reconciler, strays
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_change import apply_records, difference
 from tidelog.model.broker_config import NodeConfig
+from tidelog.model.clock import SystemClock
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     ControllerEpoch,
@@ -79,20 +80,20 @@ class Broker:
         self.settings: list[Settings] = []
         self.image = MetadataImage()
         config = NodeConfig(node_id=ME)
-        self.reconciler = Reconciler(config, self.replicas, self.settings.append, lambda _: None)
+        self.reconciler = Reconciler(config, SystemClock(), self.replicas, self.settings.append, lambda _: None)
 
     def commit(self, *records: MetadataRecord) -> list[tuple[str, object]]:
         self.replicas.told.clear()
         image, delta = apply_records(self.image, records, Offset(self.image.offset + 1), ControllerEpoch(1))
         self.image = image
-        self.reconciler.on_metadata(image, delta)
+        list(self.reconciler.on_metadata(image, delta))
         return list(self.replicas.told)
 
     def load(self, image: MetadataImage) -> list[tuple[str, object]]:
         self.replicas.told.clear()
         delta = difference(self.image, image)
         self.image = image
-        self.reconciler.on_metadata(image, delta)
+        list(self.reconciler.on_metadata(image, delta))
         return list(self.replicas.told)
 
 
