@@ -39,7 +39,7 @@ class Ready:
 class TopicQueues:
     """The queues of one topic, and which partition takes records without a key at present."""
 
-    __slots__ = ("last_used_ms", "name", "open_sticky", "partition_count", "queues", "sticky", "sticky_bytes")
+    __slots__ = ("last_used_ms", "name", "open", "open_sticky", "partition_count", "queues", "sticky", "sticky_bytes")
 
     def __init__(self, name: str, partition_count: int) -> None:
         self.name = name
@@ -47,6 +47,8 @@ class TopicQueues:
         self.last_used_ms = -1 << 62
         """When a batch for it was last begun."""
         self.queues: dict[int, PartitionQueue] = {}
+        self.open: dict[int, ProducerBatch] = {}
+        """Each partition's batch that takes records."""
         self.sticky = -1
         self.sticky_bytes = 0
         """What went to the sticky partition in batches that are sealed."""
@@ -105,6 +107,7 @@ class Accumulator:
         for name in idle:
             topic = self.topics.pop(name)
             topic.open_sticky = None
+            topic.open.clear()
             for queue in topic.queues.values():
                 if queue.producer != NO_PRODUCER:
                     self.retired[name, queue.partition] = (queue.producer, queue.next_sequence)
@@ -151,7 +154,7 @@ class Accumulator:
         size = RECORD_OVERHEAD + (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
         if headers:
             size += headers_size(headers)
-        batch = queue.open_batch
+        batch = topic.open.get(partition)
         if batch is not None and size > batch.room:
             step = max(self.config.batch_size, size)
             if batch.memory + step > self._batch_size_max:
@@ -178,6 +181,7 @@ class Accumulator:
                 compression=self.compression,
             )
             queue.pending.append(batch)
+            topic.open[partition] = batch
             topic.last_used_ms = now_ms
             self.batches += 1
             self._waiting[queue] = None
@@ -186,18 +190,16 @@ class Accumulator:
         if key is not None or batch.keys is not None:
             if batch.keys is None:
                 batch.keys = [None] * count
-                batch.tick_ns = 0
             batch.keys.append(key)
         if headers or batch.headers is not None:
             if batch.headers is None:
                 batch.headers = [()] * count
-                batch.tick_ns = 0
             batch.headers.append(headers or ())
         if timestamp != batch.last_time:
             batch.last_time = timestamp
-            batch.tick_ns = 0
             batch.timestamps.starts.append(count)
             batch.timestamps.times.append(timestamp)
+        batch.tick_ns = batch.keyed_tick_ns = 0
         assert batch.values is not None
         batch.values.append(value)
         batch.count = count + 1
@@ -221,6 +223,8 @@ class Accumulator:
         batch.seal()
         if topic.open_sticky is batch:
             topic.open_sticky = None
+        if topic.open.get(batch.partition) is batch:
+            del topic.open[batch.partition]
         if batch.partition == topic.sticky:
             topic.sticky_bytes += batch.memory - batch.room
             if topic.sticky_bytes >= self.config.batch_size:
@@ -247,7 +251,7 @@ class Accumulator:
             return False
         self.memory_free -= size
         queue = self.queue(topic, partition)
-        before = queue.open_batch
+        before = topic.open.get(partition)
         if before is not None:
             self.seal(topic, before)
         batch = ProducerBatch(

@@ -19,7 +19,7 @@ from tidelog.client.metadata import PartitionView
 from tidelog.client.producer import default_network
 from tidelog.client.producer_batch import RECORD_OVERHEAD, Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.producer_core import BulkChunk, MetadataNeeded, ProducerCore, now_ns_of
+from tidelog.client.producer_core import BulkChunk, MetadataNeeded, ProducerCore, append_keyed, now_ns_of
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Network
@@ -132,13 +132,11 @@ class Producer:
         ``max_block_ms``: then ``BufferExhaustedError`` or what kept the metadata away. A record over
         ``max_request_size`` raises ``RecordTooLargeError`` at once.
         """
+        plain = headers is None and partition is None and timestamp_ms is None and on_delivery is None
         if (
-            key is None
+            plain
+            and key is None
             and value.__class__ is bytes
-            and headers is None
-            and partition is None
-            and timestamp_ms is None
-            and on_delivery is None
             and (queues := self._core.plain_topics.get(topic)) is not None
         ):  # the shortest path: a value alone, into an open batch that has room
             size = len(value) + RECORD_OVERHEAD
@@ -152,6 +150,14 @@ class Producer:
                     batch.count = index + 1
                     batch.room -= size
                     return DeliveryFuture((batch.delivery, index))
+        elif (
+            plain
+            and key.__class__ is value.__class__ is bytes
+            and (queues := self._core.keyed_topics.get(topic)) is not None
+        ):
+            future = append_keyed(queues, key, value, self._core.keys, self._lock, self._now_ns)
+            if future is not None:
+                return future
         core = self._core
         record = core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         deadline = 0.0
@@ -271,6 +277,7 @@ class Producer:
     def _forked(self) -> None:
         self._core.closed = True
         self._core.plain_topics = {}
+        self._core.keyed_topics = {}
 
 
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -110,12 +110,6 @@ class PartitionQueue:
         """Roughly what waits here, for the choice among partitions."""
         return sum(batch.memory for batch in self.pending)
 
-    @property
-    def open_batch(self) -> ProducerBatch | None:
-        """The batch that takes records, if there is one."""
-        last = self.pending[-1] if self.pending else None
-        return None if last is None or last.sealed else last
-
     def may_take(self, now_ms: int, node: int) -> bool:
         """Whether :meth:`take` would give something to send to ``node``."""
         return bool(

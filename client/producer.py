@@ -14,7 +14,7 @@ from tidelog.client.errors import IllegalStateError
 from tidelog.client.metadata import PartitionView
 from tidelog.client.producer_batch import RECORD_OVERHEAD, Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.producer_core import BulkChunk, MetadataNeeded, Prepared, ProducerCore, now_ns_of
+from tidelog.client.producer_core import BulkChunk, MetadataNeeded, Prepared, ProducerCore, append_keyed, now_ns_of
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Network
@@ -111,13 +111,11 @@ class AsyncProducer:
         ``max_block_ms``: then ``BufferExhaustedError`` or what kept the metadata away. A record over
         ``max_request_size`` raises ``RecordTooLargeError`` at once.
         """
+        plain = headers is None and partition is None and timestamp_ms is None and on_delivery is None
         if (
-            key is None
+            plain
+            and key is None
             and value.__class__ is bytes
-            and headers is None
-            and partition is None
-            and timestamp_ms is None
-            and on_delivery is None
             and (queues := self._core.plain_topics.get(topic)) is not None
         ):  # the shortest path: a value alone, into an open batch that has room
             size = len(value) + RECORD_OVERHEAD
@@ -131,6 +129,14 @@ class AsyncProducer:
                     batch.count = index + 1
                     batch.room -= size
                     return DeliveryFuture((batch.delivery, index))
+        elif (
+            plain
+            and key.__class__ is value.__class__ is bytes
+            and (queues := self._core.keyed_topics.get(topic)) is not None
+        ):
+            future = append_keyed(queues, key, value, self._core.keys, self._lock, self._now_ns)
+            if future is not None:
+                return future
         record = self._core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         self._check_started()
         loop = asyncio.get_running_loop()

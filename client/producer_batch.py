@@ -47,6 +47,7 @@ class ProducerBatch:
         "first",
         "full",
         "headers",
+        "keyed_tick_ns",
         "keys",
         "last_time",
         "memory",
@@ -85,6 +86,8 @@ class ProducerBatch:
         self.tick_ns = 0
         """Until this time (ns since the epoch) a value alone may join as it is: neither its timestamp nor any
         other column needs an entry."""
+        self.keyed_tick_ns = 0
+        """The same for a key and a value."""
         self.delivery = Delivery(topic, self.timestamps)
         self.first = 0
         """Index of its first record within its delivery."""
@@ -103,19 +106,28 @@ class ProducerBatch:
         self.producer: tuple[int, int] = (-1, -1)
         self.encoded: bytearray | None = None
 
-    def note(self, time_ms: int) -> None:
-        """The next record is a value alone, of this time: enter it in the columns that need it."""
+    def note(self, time_ms: int, *, keyed: bool = False) -> None:
+        """The next record is of this time, a value alone or (``keyed``) with a key: enter it in the columns
+        that need it, but for those of values and of keys."""
         if time_ms != self.last_time:
             self.last_time = time_ms
             self.timestamps.starts.append(self.count)
             self.timestamps.times.append(time_ms)
-        if self.keys is None and self.headers is None:
-            self.tick_ns = (time_ms + 1) * 1_000_000
-            return
-        if self.keys is not None:
-            self.keys.append(None)
+        self.tick_ns = self.keyed_tick_ns = 0
+        until_ns = (time_ms + 1) * 1_000_000
         if self.headers is not None:
             self.headers.append(())
+        elif self.keys is None:
+            self.tick_ns = 0 if keyed else until_ns
+        else:
+            self.keyed_tick_ns = until_ns
+        if self.keys is not None:
+            if not keyed:
+                self.keys.append(None)
+        elif keyed:
+            self.keys = [None] * self.count
+            if self.headers is None:
+                self.keyed_tick_ns = until_ns
 
     def seal(self) -> None:
         """Take no more records."""

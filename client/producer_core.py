@@ -108,6 +108,9 @@ class ProducerCore:
         self._plain: Final = not (self.interceptors or self.custom or config.value_serializer)
         self.plain_topics: dict[str, TopicQueues] = self.accumulator.topics if self._plain else {}
         """Topics whose records without a key may take the shortest path; empty where users' hooks must see them."""
+        keyed = self._plain and not (config.key_serializer or config.partitioner_ignore_keys)
+        self.keyed_topics: dict[str, TopicQueues] = self.accumulator.topics if keyed else {}
+        """The same for records with a key and a value."""
 
     def start(self) -> None:
         self.cluster.start()
@@ -118,6 +121,7 @@ class ProducerCore:
         with self.lock:
             self.closed = True
             self.plain_topics = {}
+            self.keyed_topics = {}
 
     async def close(self, timeout: float | None) -> None:
         """Flush within ``timeout`` seconds, then stop; what is not delivered fails."""
@@ -414,6 +418,30 @@ class ProducerCore:
         return acknowledge
 
 
+def append_keyed(
+    topic: TopicQueues,
+    key: bytes,
+    value: bytes,
+    keys: KeyPartitioner,
+    lock: threading.Lock,
+    now_ns: Callable[[], int],
+) -> DeliveryFuture | None:
+    """The short path of ``send`` for a key and a value, into an open batch that has room; ``None``: not so."""
+    size = len(key) + len(value) + RECORD_OVERHEAD
+    with lock:
+        batch = topic.open.get(keys.partition(key, topic.partition_count))
+        if batch is None or batch.room < size:
+            return None
+        if (now := now_ns()) >= batch.keyed_tick_ns:
+            batch.note(now // 1_000_000, keyed=True)
+        index = batch.count
+        batch.values.append(value)  # type: ignore[union-attr]  # an open batch has its columns
+        batch.keys.append(key)  # type: ignore[union-attr]  # made by note
+        batch.count = index + 1
+        batch.room -= size
+        return DeliveryFuture((batch.delivery, index))
+
+
 def now_ns_of(clock: Clock) -> Callable[[], int]:
     """The clock in ns; the machine's without a detour."""
     return time.time_ns if type(clock) is SystemClock else lambda: clock.now_ms() * 1_000_000
@@ -433,5 +461,6 @@ __all__ = [
     "Partitioner",
     "Prepared",
     "ProducerCore",
+    "append_keyed",
     "now_ns_of",
 ]

@@ -118,6 +118,37 @@ async def test_at_most_five_in_flight_per_partition(cluster: ScriptedCluster, id
     assert_each_once_and_in_order(cluster, 200, "one")
 
 
+async def test_every_way_to_send_may_alternate(cluster: ScriptedCluster) -> None:
+    rng = random.Random(8)
+    expected: dict[bytes | None, list[tuple[bytes | None, Any, int | None]]] = {}
+    now = 1_000
+
+    class Clock:
+        def now_ms(self) -> int:
+            return now
+
+        def monotonic_ms(self) -> int:
+            return int(asyncio.get_running_loop().time() * 1_000)
+
+    p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=Clock(), batch_size=500, linger_ms=1)
+    async with p:
+        for i in range(5_000):
+            now += rng.random() < 0.3
+            key = rng.choice([None, b"a", b"b"])
+            value = rng.choice([b"%d" % i, b"%d" % i, None])
+            headers = rng.choice([None, None, None, (("h", b"%d" % i),)])
+            timestamp = rng.choice([None, None, None, 5])
+            if rng.random() < 0.02:
+                await asyncio.sleep(0)
+            await p.send("one", value, key, headers=headers, timestamp_ms=timestamp)
+            expected.setdefault(key, []).append((value, headers or (), timestamp or now))
+    records = [r for d in cluster.partitions["one", 0].batches for r in decode_records(Batch(memoryview(d)))]
+    found: dict[bytes | None, list[Any]] = {}
+    for r in records:
+        found.setdefault(r.key, []).append((r.value, r.headers, r.timestamp))
+    assert found == expected
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 
