@@ -171,14 +171,14 @@ class _ServerPipe:
     async def read(self) -> memoryview | None:
         try:
             message = await self._context.read()
-        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ConnectionLost(str(error)) from None
         return None if message is _EOF else _payload(message)
 
     async def write(self, frame: Frame) -> None:
         try:
             await self._context.write(_message(frame))
-        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, grpc.aio.InternalError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ConnectionLost(str(error)) from None
 
 

@@ -269,3 +269,21 @@ async def test_a_dropped_node_breaks_its_streams_at_both_ends() -> None:
         with pytest.raises(ConnectionLost, match="refused"):
             await caller.submit(numbered)
     await caller.close()
+
+
+async def test_streams_that_end_with_their_server_are_no_bug() -> None:
+    """An earlier version took grpc's "server already stopped" for one and ended the node with it."""
+    bugs: list[BaseException] = []
+    client = GrpcNetwork()
+    for _ in range(20):
+        server = await start(GrpcNetwork(on_bug=bugs.append), session := Script(echo))
+        connection = client.connect(server.address)
+        stream = await connection.open(StreamKind.PRODUCE, timeout_s=5)
+        await stream.send(numbered(1))
+        await stream.receive()
+        await asyncio.gather(server.close(0), asyncio.sleep(0))
+        with pytest.raises(ConnectionLost):
+            await stream.receive()
+        await asyncio.wait_for(session.closed.wait(), 5)
+        await connection.close()
+    assert bugs == []
