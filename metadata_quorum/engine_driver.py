@@ -12,10 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidelog.metadata_quorum import raft_events as ev
 from tidelog.metadata_quorum.raft_engine import RaftEngine
+
+HELD_UP_S: Final = 0.05
+"""An event loop that takes longer to answer was held up."""
+CATCH_UP_S: Final = 0.1
+"""So long it then has to bring what the others said meanwhile."""
 
 Deliver = Callable[[list[ev.Effect]], None]
 """Called on the event loop with the effects of a step."""
@@ -122,6 +127,10 @@ class ThreadDriver:
 
     A thread can only wait in real time, so its clock is the machine's; the event loop's may stand
     still (uvloop's does) while the loop sleeps.
+
+    What the others say comes by way of the event loop. Before the engine takes their silence for
+    trouble, the loop has to answer a ping; if that took long, it is given time to bring what was
+    waiting. A loop that is held up would otherwise cost the node its leadership, or the others theirs.
     """
 
     def __init__(self, name: str, open_engine: Callable[[float], RaftEngine], deliver: Deliver, fail: Fail) -> None:
@@ -136,6 +145,8 @@ class ThreadDriver:
         """``None`` while running, then whether to close cleanly."""
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._pinged = 0
+        self._answered = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -175,7 +186,7 @@ class ThreadDriver:
         try:
             self._steps(engine, [])
             self._on_loop(_finish_future, self._opened)
-            while (inputs := self._next_inputs(engine.deadline())) is not None:
+            while (inputs := self._next_inputs(engine)) is not None:
                 self._steps(engine, inputs)
         except BaseException as error:
             self._on_loop(_fail_future, self._opened, error)
@@ -192,24 +203,45 @@ class ThreadDriver:
             if effects:
                 self._on_loop(self._deliver, effects)
 
-    def _next_inputs(self, due: float) -> list[ev.EngineInput] | None:
-        """Wait for input or until ``due``; ``None`` when the driver is ending."""
+    def _next_inputs(self, engine: RaftEngine) -> list[ev.EngineInput] | None:
+        """Wait for input or until the engine is due; ``None`` when the driver is ending."""
+        due = engine.deadline()
         with self._condition:
-            while not self._inputs and self._ending is None:
-                wait = due - self._clock()
-                if wait <= 0:
-                    break
-                self._condition.wait(min(wait, threading.TIMEOUT_MAX))
+            self._wait(due)
+            if not self._inputs and self._clock() >= engine.silence_deadline():
+                self._wait_for_loop()
             if self._ending is not None:
                 return None
             inputs, self._inputs = self._inputs, []
             return inputs
 
+    def _wait(self, due: float, enough: Callable[[], bool] = lambda: False) -> None:
+        """Wait until ``due``, for input, for the end, or until ``enough``."""
+        while not self._inputs and self._ending is None and not enough():
+            left = due - self._clock()
+            if left <= 0:
+                return
+            self._condition.wait(min(left, threading.TIMEOUT_MAX))
+
+    def _wait_for_loop(self) -> None:
+        began = self._clock()
+        self._pinged += 1
+        self._on_loop(self._answer_ping, self._pinged)
+        self._wait(float("inf"), lambda: self._answered == self._pinged)
+        if self._clock() - began > HELD_UP_S:
+            self._wait(self._clock() + CATCH_UP_S)
+
+    def _answer_ping(self, number: int) -> None:
+        """On the event loop."""
+        with self._condition:
+            self._answered = number
+            self._condition.notify()
+
     def _on_loop(self, action: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(action, *arguments)
         except RuntimeError:
-            self._ending = False  # the loop is closed: nobody is left to tell
+            self._ending = False  # the loop is closed: nobody is left to tell or to hear from
 
 
 def _finish_future(future: asyncio.Future[None]) -> None:

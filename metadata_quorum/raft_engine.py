@@ -92,6 +92,13 @@ class RaftEngine(RaftElection):
         effects, self._effects = self._effects, []
         return effects
 
+    def silence_deadline(self) -> float:
+        """Return the time from which a step without input takes the others' silence for trouble.
+
+        A driver that was itself held up should first take what they may have said meanwhile.
+        """
+        return self._majority_lost_at() if self.is_leader else self._SyncObj__raftElectionDeadline
+
     def deadline(self) -> float:
         """Return the time at which the next step is due even without input."""
         if self.commit_index > self.applied_index:

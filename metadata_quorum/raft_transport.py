@@ -185,6 +185,7 @@ class RaftLinks:
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._sessions: dict[NodeId, RaftSession] = {}
+        self._told = ""
         self._accepting = asyncio.Event()
 
     def start(self) -> None:
@@ -220,6 +221,12 @@ class RaftLinks:
         if hello.node_id not in self._links:
             return f"expected a stream from one of the other voters {sorted(self._links)}, found node {hello.node_id}"
         return ""
+
+    def say_refused(self, peer: str, refusal: str) -> None:
+        """Log a refusal once, not at each attempt."""
+        if refusal != self._told:
+            self._told = refusal
+            log.warning("refused a Raft stream from %s: %s", peer, refusal)
 
     async def welcome(self, peer: NodeId, session: RaftSession) -> None:
         """Hear this stream of the peer and no older one; waits until the engine runs."""
@@ -257,7 +264,7 @@ class RaftSession:
     async def _answer(self, hello: rm.Hello) -> Frame:
         refusal = self._links.refusal_of(hello)
         if refusal:
-            log.warning("refused a Raft stream from %s: %s", self._context.peer, refusal)
+            self._links.say_refused(self._context.peer, refusal)
         else:
             await self._links.welcome(hello.node_id, self)
             self._peer = hello.node_id

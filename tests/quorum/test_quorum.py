@@ -571,3 +571,18 @@ async def test_commits_reach_followers_without_waiting_for_a_heartbeat(tmp_path:
         await until(lambda offset=offset: all(q.commit_offset >= offset for q in trio.quorums.values()))  # type: ignore[misc]
     assert time.monotonic() - began < 20 * 0.1  # a heartbeat is 0.2 s
     await trio.stop()
+
+
+async def test_a_loop_that_is_held_up_costs_nobody_the_leadership(tmp_path: Path) -> None:
+    trio = Trio(tmp_path, "grpc", True, 3)
+    await trio.start()
+    await trio.propose(b"first")
+    await trio.equal()
+    leader = await trio.leader()
+    for _ in range(3):
+        time.sleep(1.5)  # noqa: ASYNC251  # longer than any election timeout
+        await asyncio.sleep(0.2)
+        await trio.propose(b"x")
+    assert {quorum.leader() for quorum in trio.quorums.values()} == {(leader.identity.node_id, leader.leading)}
+    assert trio.listeners[leader.identity.node_id].events.count(("resigned", leader.leading)) == 0
+    await trio.stop()
