@@ -71,6 +71,8 @@ HEARTBEAT_RETRY_MS: Final = 20
 STREAM_BYTES_MAX: Final = 16 * 2**20
 """Most unanswered produce bytes of one stream."""
 CLOSE_GRACE_S: Final = 0.1
+FLUSH_LOOK_MS_MAX: Final = 1_000
+"""Kafka looks for logs to fsync never, by default, and so does not honour a ``flush.ms`` either."""
 CONTROLLER_GONE_S: Final = 2.0
 """How long a stopping broker looks for a controller; longer than a failover takes."""
 
@@ -171,7 +173,7 @@ class BrokerRole:
             lambda: Offset(self._view.applied_offset),
             self._caught_up,
             self._standing_changed,
-            answer_timeout_ms=config.broker_session_timeout_ms,
+            answer_timeout_ms=max(config.broker_session_timeout_ms // 3, 1),
         )
         await self.replicas.start()
         self._supervisor.run("registration and heartbeats", self._lifecycle.run())
@@ -347,5 +349,7 @@ def replication_settings(config: NodeConfig) -> ReplicationSettings:
         replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
         replica_socket_timeout_ms=config.replica_socket_timeout_ms,
         replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        fetch_max_bytes=config.fetch_max_bytes,
         fetch_held_bytes_max=config.queued_max_request_bytes,
+        log_flush_scheduler_interval_ms=min(config.log_flush_scheduler_interval_ms, FLUSH_LOOK_MS_MAX),
     )

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Response)
 
-RETRY_PAUSE_S_MIN: Final = 0.01
-"""Pause after every voter was asked once; doubles up to the maximum, with jitter."""
+RETRY_PAUSE_S: Final = 0.02
+"""First pause after every voter was asked once; doubles up to the maximum, with jitter."""
 RETRY_PAUSE_S_MAX: Final = 0.25
 TRY_TIMEOUT_S: Final = 2.0
 """Longest wait for one voter's answer before the next one is asked; it may be paused or cut off."""
@@ -66,6 +66,7 @@ class ControllerChannel:
         rng: random.Random,
         local: Service | None = None,
         try_timeout_s: float = TRY_TIMEOUT_S,
+        retry_pause_s: float = RETRY_PAUSE_S,
     ) -> None:
         self._node_id = node_id
         self._voters = dict(voters)
@@ -75,6 +76,7 @@ class ControllerChannel:
         self._local = local
         self._connections: dict[NodeId, Connection] = {}
         self._try_timeout_s = try_timeout_s
+        self._retry_pause_s = retry_pause_s
         self._leader = NO_NODE
         self._leader_epoch = -1
         self._next = rng.randrange(len(self._order))
@@ -121,7 +123,7 @@ class ControllerChannel:
         """As :meth:`call`; also tells whether an earlier try had an unknown outcome."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        pause = RETRY_PAUSE_S_MIN
+        pause = self._retry_pause_s
         unknown = False
         tried = 0
         reason = "no voter was asked"
@@ -152,7 +154,7 @@ class ControllerChannel:
             tried += 1
             if self._leader == NO_NODE and tried % len(self._order) == 0:
                 wait = min(pause * (0.5 + self._rng.random()), max(0.0, deadline - loop.time()))
-                pause = min(pause * 2, RETRY_PAUSE_S_MAX)
+                pause = max(pause, min(pause * 2, RETRY_PAUSE_S_MAX))
                 try:
                     await asyncio.wait_for(self._changed.wait(), wait)
                 except TimeoutError:

@@ -10,9 +10,12 @@ from tidelog.broker.controller_channel import ControllerChannel, ControllerUnava
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Standing
 from tidelog.model.clock import Clock
 from tidelog.model.ids import BrokerEpoch, DirectoryId, Offset
-from tidelog.proto.api import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
+from tidelog.proto.api import BrokerHeartbeatResponse, RegisterBrokerRequest, RegisterBrokerResponse
 
 log = logging.getLogger(__name__)
+
+REGISTRATION_TIMEOUT_S = 10.0
+"""Bound of one try to register: it may change every partition that this broker has a replica of."""
 
 
 class RegistrationRefused(Exception):
@@ -25,8 +28,8 @@ class LifecycleRunner:
     ``on_caught_up`` is called once, when the controller first says that the broker's metadata holds
     its registration; :meth:`ready` says that it was acted on. ``on_standing`` is told of each change of
     standing. Both on the event loop.
-    ``answer_timeout_ms`` bounds one request, over all voters: well below the session timeout, so that
-    a lost heartbeat is repeated before the broker is fenced.
+    ``answer_timeout_ms`` bounds one heartbeat, over all voters: well below the session timeout, so that
+    a lost or slowly answered one is repeated before the broker is fenced.
     """
 
     def __init__(
@@ -88,13 +91,17 @@ class LifecycleRunner:
             if request is None:
                 break
             before = lifecycle.standing
+            answer: RegisterBrokerResponse | BrokerHeartbeatResponse
             try:
-                answer = await self._channel.call(request, timeout_s=self._answer_timeout_s)
+                if isinstance(request, RegisterBrokerRequest):
+                    answer = await self._channel.call(request, timeout_s=REGISTRATION_TIMEOUT_S, patient=True)
+                else:
+                    answer = await self._channel.call(request, timeout_s=self._answer_timeout_s)
             except ControllerUnavailable as error:
                 lifecycle.unanswered(self._clock.monotonic_ms())
                 log.debug("%s", error)
             else:
-                self._take(request, answer)
+                self._take(answer)
             self._tell(before)
             await self._pause()
         if lifecycle.standing is Standing.FAILED and self.started:
@@ -133,13 +140,11 @@ class LifecycleRunner:
             return False
         return True
 
-    def _take(self, request: object, answer: object) -> None:
+    def _take(self, answer: RegisterBrokerResponse | BrokerHeartbeatResponse) -> None:
         now_ms = self._answered_ms = self._clock.monotonic_ms()
-        if isinstance(request, RegisterBrokerRequest):
-            self._lifecycle.registered(answer, now_ms)  # type: ignore[arg-type]
+        if isinstance(answer, RegisterBrokerResponse):
+            self._lifecycle.registered(answer, now_ms)
         else:
-            assert isinstance(request, BrokerHeartbeatRequest)
-            assert isinstance(answer, BrokerHeartbeatResponse)
             self._lifecycle.beaten(answer, now_ms)
             if answer.is_caught_up and not self._caught_up:
                 self._caught_up = True

@@ -38,7 +38,8 @@ class LogUpkeep:
         config = self._config
         chores: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (REMOVALS_INTERVAL_MS, self.remove),
-            (config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint),
+            (config.replica_high_watermark_checkpoint_interval_ms, self.store_high_watermarks),
+            (config.log_flush_offset_checkpoint_interval_ms, self.store_points),
             (config.log_retention_check_interval_ms, self.retain),
             (config.producer_id_expiration_check_interval_ms, self.expire_producers),
         ]
@@ -57,12 +58,16 @@ class LogUpkeep:
             await self._run_blocking(job.run)
             self._logs.finish_removal(job)
 
-    async def checkpoint(self) -> None:
-        """Sync logs that have waited long, then store recovery points and high watermarks."""
+    async def store_high_watermarks(self) -> None:
+        """Sync logs that have waited long, then store high watermarks."""
         for log, job in self._logs.begin_flushes(self._clock.now_ms()):
             await self._run_blocking(job.run)
             self._logs.finish_flush(log, job)
-        self._logs.checkpoint(self._replicas.high_watermarks())
+        self._logs.checkpoint(self._replicas.high_watermarks(), points=False)
+
+    async def store_points(self) -> None:
+        """Store recovery points and log start offsets."""
+        self._logs.checkpoint()
 
     async def retain(self) -> None:
         """Delete segments that are too old or too many."""

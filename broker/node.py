@@ -269,6 +269,8 @@ class Node:
             self._network.connect,
             random.Random(self._rng.random()),
             None if controller is None else controller.service(),
+            self.config.controller_quorum_request_timeout_ms / 1000,
+            self.config.controller_quorum_retry_backoff_ms / 1000,
         )
         if controller is not None:
             controller.subscribe(self.view.publish)

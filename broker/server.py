@@ -19,6 +19,7 @@ from tidelog.model.broker_config import NodeConfig
 
 if TYPE_CHECKING:
     from tidelog.broker.node import Node
+    from tidelog.proto.grpc_transport import GrpcLimits
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +48,13 @@ def run(
     """
     from tidelog.broker.node import Node  # heavy: after the caller has judged the configuration
     from tidelog.model.clock import SystemClock
-    from tidelog.proto.grpc_transport import GrpcLimits, GrpcNetwork
+    from tidelog.proto.grpc_transport import GrpcNetwork
     from tidelog.storage.files import SystemFiles
 
     def build(on_fatal: Callable[[str, BaseException], None]) -> Node:
-        limits = GrpcLimits(message_bytes_max=config.socket_request_max_bytes)
         return Node(
             config,
-            network=GrpcNetwork(limits),
+            network=GrpcNetwork(grpc_limits(config)),
             files=SystemFiles(),
             clock=SystemClock(),
             rng=random.Random(),
@@ -113,6 +113,19 @@ async def _serve(
     else:
         await node.kill()
     return code
+
+
+def grpc_limits(config: NodeConfig) -> GrpcLimits:
+    """What a node takes from its peers, as its configuration says."""
+    from tidelog.proto.grpc_transport import GrpcLimits
+
+    return GrpcLimits(
+        message_bytes_max=config.socket_request_max_bytes,
+        connections_max=config.max_connections,
+        connection_idle_ms=config.connections_max_idle_ms,
+        under_way_max=config.max_requests_under_way,
+        unanswered_requests_max=config.queued_max_requests,
+    )
 
 
 def _settle_collector() -> None:
