@@ -272,7 +272,7 @@ async def test_a_dropped_node_breaks_its_streams_at_both_ends() -> None:
 
 
 async def test_streams_that_end_with_their_server_are_no_bug() -> None:
-    """An earlier version took grpc's "server already stopped" for one and ended the node with it."""
+    """Whatever grpc raises in a stream of a server that stops is a lost connection, not a handler's fault."""
     bugs: list[BaseException] = []
     client = GrpcNetwork()
     for _ in range(20):
