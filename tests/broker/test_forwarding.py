@@ -1,0 +1,148 @@
+"""Admin calls on their way to the controller: an unknown outcome is said as such, never as a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.broker.controller_channel import ControllerChannel
+from tidelog.broker.handlers.forwarding import Forwarding
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId
+from tidelog.proto.api import (
+    AlteredResource,
+    AlterResource,
+    ConfigChange,
+    ConfigResource,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    NewTopic,
+    PartitionGrowth,
+    TopicResult,
+)
+from tidelog.proto.memory_transport import MemoryFabric
+from tidelog.proto.network import Address, CallContext, Service
+
+CLIENT = CallContext("CLIENT", "test")
+CREATE = CreateTopicsRequest((NewTopic("t", 1, 1),), timeout_ms=2_000)
+DELETE = DeleteTopicsRequest(("t",), timeout_ms=2_000)
+GROW = CreatePartitionsRequest((PartitionGrowth("t", 3),), timeout_ms=2_000)
+
+
+def created(code: ErrorCode) -> CreateTopicsResponse:
+    return CreateTopicsResponse((CreatedTopic("t", code, "said so"),))
+
+
+def deleted(code: ErrorCode) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse((TopicResult("t", code, "said so"),))
+
+
+def grown(code: ErrorCode) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse((TopicResult("t", code, "said so"),))
+
+
+class World:
+    """A controller that takes a request and dies, and one that answers the repetition."""
+
+    def __init__(self, request_type: type[Any], answer: Callable[[], Any], *, first_dies: bool = True) -> None:
+        self.fabric = MemoryFabric()
+        self.answer = answer
+        self.request_type = request_type
+        self.taken: list[int] = []
+        self.first_dies = first_dies
+        addresses = {NodeId(n): Address("c", 100 + n) for n in (1, 2)}
+        self.addresses = addresses
+        self.channel = ControllerChannel(NodeId(9), addresses, self.fabric.network("broker").connect, random.Random(0))
+        self.forwarding = Forwarding(self.channel, MetadataView())
+
+    async def start(self) -> World:
+        for n, address in self.addresses.items():
+            await self.fabric.network(f"c{n}").serve(
+                "CONTROLLER", address, Service({self.request_type: self.handler(n)}, {})
+            )
+        self.channel.leader_is(NodeId(1), 1)
+        return self
+
+    def handler(self, node: int) -> Callable[[Any, CallContext], Any]:
+        async def handle(_: Any, __: CallContext) -> Any:
+            self.taken.append(node)
+            if self.first_dies and len(self.taken) == 1:
+                self.fabric.drop_node(f"c{node}")
+                await asyncio.Event().wait()
+            return self.answer()
+
+        return handle
+
+
+CASES = [
+    ("create_topics", CREATE, CreateTopicsRequest, created, ErrorCode.TOPIC_ALREADY_EXISTS),
+    ("delete_topics", DELETE, DeleteTopicsRequest, deleted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ("create_partitions", GROW, CreatePartitionsRequest, grown, ErrorCode.INVALID_PARTITIONS),
+]
+
+
+@pytest.mark.parametrize(("method", "request_", "kind", "make", "code"), CASES)
+async def test_what_looks_refused_after_an_unknown_first_try_is_unknown(
+    method: str, request_: Any, kind: type[Any], make: Callable[[ErrorCode], Any], code: ErrorCode
+) -> None:
+    world = await World(kind, lambda: make(code)).start()
+    answer = await getattr(world.forwarding, method)(request_, CLIENT)
+    assert world.taken == [1, 2]
+    assert answer.topics[0].error is ErrorCode.REQUEST_TIMED_OUT
+    assert "unknown" in answer.topics[0].error_message
+
+
+@pytest.mark.parametrize(("method", "request_", "kind", "make", "code"), CASES)
+async def test_a_refusal_at_the_first_try_is_a_refusal(
+    method: str, request_: Any, kind: type[Any], make: Callable[[ErrorCode], Any], code: ErrorCode
+) -> None:
+    world = await World(kind, lambda: make(code), first_dies=False).start()
+    answer = await getattr(world.forwarding, method)(request_, CLIENT)
+    assert answer.topics[0].error is code
+
+
+@pytest.mark.parametrize(("method", "request_", "kind", "make"), [case[:4] for case in CASES])
+async def test_without_a_controller_it_is_said_whether_anything_changed(
+    method: str, request_: Any, kind: type[Any], make: Callable[[ErrorCode], Any]
+) -> None:
+    refusing = await World(kind, lambda: make(ErrorCode.NOT_CONTROLLER), first_dies=False).start()
+    answer = await getattr(refusing.forwarding, method)(_hasty(request_), CLIENT)
+    assert answer.topics[0].error is ErrorCode.REQUEST_TIMED_OUT
+    assert "nothing was changed" in answer.topics[0].error_message
+    gone = await World(kind, lambda: make(ErrorCode.NONE)).start()
+    gone.fabric.drop_node("c2")
+    answer = await getattr(gone.forwarding, method)(_hasty(request_), CLIENT)
+    assert answer.topics[0].error is ErrorCode.REQUEST_TIMED_OUT
+    assert "unknown" in answer.topics[0].error_message
+
+
+@pytest.mark.parametrize(("operation", "tries"), [("set", [1, 2]), ("append", [1])])
+async def test_only_what_may_be_repeated_is_repeated(operation: str, tries: list[int]) -> None:
+    resource = ConfigResource("topic", "t")
+    done = IncrementalAlterConfigsResponse((AlteredResource(resource, ErrorCode.NONE),))
+    world = await World(IncrementalAlterConfigsRequest, lambda: done).start()
+    change = ConfigChange("cleanup.policy", operation, "compact")
+    answer = await world.forwarding.alter_configs(
+        IncrementalAlterConfigsRequest((AlterResource(resource, (change,)),)), CLIENT
+    )
+    assert world.taken == tries
+    expected = ErrorCode.NONE if operation == "set" else ErrorCode.REQUEST_TIMED_OUT
+    assert answer.resources[0].error is expected
+
+
+def _hasty(request: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(request, timeout_ms=100)
