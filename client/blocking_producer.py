@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import random
 import threading
@@ -9,7 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
@@ -36,7 +38,8 @@ class Producer:
     May be used by several threads at once. Records are collected in the calling thread; a background
     thread, one per process, sends them. Settings are keyword arguments (:class:`ProducerSettings`); a
     wrong one raises ``ConfigError``. Idempotent and acks=all unless told otherwise: a record is written
-    once and in order per partition, whatever is retried. Leaving the ``with`` block flushes.
+    once and in order per partition, whatever is retried. Leaving the ``with`` block flushes; so does, for
+    at most five seconds, the end of a program that closes nothing.
 
     A producer does not survive ``fork()``: in the child its calls raise ``ClientClosedError``.
     """
@@ -284,9 +287,23 @@ _open: weakref.WeakSet[Producer] = weakref.WeakSet()
 """Producers that a fork must leave closed in the child."""
 
 
+EXIT_FLUSH_S: Final = 5.0
+
+
+def _at_exit() -> None:
+    """A program that ends without closing its producers does not lose what lingers: they flush, within a bound."""
+    for producer in list(_open):
+        with contextlib.suppress(ClientClosedError):  # its loop was stopped before it
+            producer.close(EXIT_FLUSH_S)
+
+
+atexit.register(_at_exit)
+
+
 def _after_fork() -> None:
     for producer in list(_open):
         producer._forked()
+    _open.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

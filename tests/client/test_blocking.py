@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -331,6 +333,36 @@ def test_a_child_of_fork_is_told_to_make_its_own_client(cluster: Cluster, topic:
         assert text.startswith("ClientClosedError: this producer")
         assert "make a new one after fork()" in text
         assert producer.send_and_wait(topic, b"2").partition in (0, 1, 2)
+
+
+FORGETFUL = """
+import sys
+from tidelog import Admin, Consumer, Producer, TopicPartition
+producer = Producer(sys.argv[1], linger_ms=60_000, delivery_timeout_ms=100_000)
+for number in range(100):
+    producer.send("t", b"%d" % number)
+consumer = Consumer(sys.argv[1])
+consumer.assign([TopicPartition("t", 0)])
+consumer.poll(0.05)
+admin = Admin(sys.argv[1])
+admin.list_topics()
+"""
+
+
+def test_a_program_that_closes_nothing_loses_nothing_and_ends_quietly() -> None:
+    with Cluster(nodes=1, transport="grpc") as cluster:
+        cluster.create_topic("t", 1)
+        ended = subprocess.run(
+            [sys.executable, "-X", "dev", "-c", FORGETFUL, cluster.bootstrap],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+        with cluster.consumer() as consumer:
+            one = TopicPartition("t", 0)
+            assert consumer.end_offsets([one]) == {one: 100}
 
 
 def test_nobody_at_the_address() -> None:
