@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from tidelog.model.config_def import (
-    INT_MAX,
     LONG_MAX,
     ConfigDef,
     ConfigError,
@@ -123,8 +122,12 @@ class NodeConfig:
     controller_quorum_election_timeout_ms: int = integer(
         650, "Shortest time without word from the leader after which a controller stands for election.", at_least=100
     )
-    controller_quorum_request_timeout_ms: int = integer(2_000, "Time in which a controller must answer.", at_least=1)
-    controller_quorum_retry_backoff_ms: int = integer(20, "Time between two tries to reach a controller.", at_least=0)
+    controller_quorum_request_timeout_ms: int = integer(
+        2_000, "Time in which a controller must answer a broker; then the next one is asked.", at_least=1
+    )
+    controller_quorum_retry_backoff_ms: int = integer(
+        20, "First wait after no controller was the active one; it doubles up to 250.", at_least=1
+    )
     metadata_log_max_record_bytes_between_snapshots: int = long(
         20 * 2**20, "Bytes of metadata log after which a snapshot is made.", at_least=1
     )
@@ -164,20 +167,26 @@ class NodeConfig:
     message_max_bytes: int = integer(
         MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0, update=_CLUSTER_WIDE
     )
-    fetch_max_bytes: int = integer(55 * 2**20, "Most bytes of one fetch answer.", at_least=1024)
+    fetch_max_bytes: int = integer(
+        8 * 2**20, "Most bytes of one fetch answer; a larger first batch is sent whole.", at_least=1024
+    )
     request_timeout_ms: int = integer(30_000, "Time in which another node must answer.", at_least=1)
     socket_request_max_bytes: int = integer(100 * 2**20, "Largest request.", at_least=1)
     queued_max_requests: int = integer(
-        500, "Most requests that wait on one connection; then it is not read.", at_least=1
+        64, "Most unanswered requests of one produce or fetch stream; then it is not read.", at_least=1
     )
     queued_max_request_bytes: int = long(
         64 * 2**20, "Most bytes of requests that wait; then nothing more is read.", at_least=1
     )
-    max_connections: int = integer(10_000, "Most connections of this node.", at_least=0)
-    max_connections_per_ip: int = integer(INT_MAX, "Most connections from one address.", at_least=0)
-    connections_max_idle_ms: int = long(600_000, "Time after which an idle connection is closed.", at_least=-1)
-    max_request_partition_size_limit: int = integer(2_000, "Most partitions of one request of a client.", at_least=1)
-    max_incremental_fetch_session_cache_slots: int = integer(1_000, "Most fetch sessions kept.", at_least=0)
+    max_connections: int = integer(
+        10_000, "Most connections to each listener; a further one is closed at once.", at_least=1
+    )
+    max_requests_under_way: int = integer(
+        20_000, "Most calls and open streams of each listener; a further one is refused.", at_least=1
+    )
+    connections_max_idle_ms: int = long(
+        600_000, "Time after which a connection without calls and streams is closed; -1 is never.", at_least=-1
+    )
     controlled_shutdown_enable: bool = boolean(True, "Whether a stopping broker hands over its leaderships first.")
     controlled_shutdown_timeout_ms: int = integer(10_000, "Longest time for that; then it stops anyway.", at_least=0)
 
@@ -209,10 +218,11 @@ class NodeConfig:
     log_flush_interval_ms: int | None = long(
         None, "Default of flush.ms; unset: log.flush.scheduler.interval.ms.", at_least=0, update=_CLUSTER_WIDE
     )
-    log_flush_scheduler_interval_ms: int = long(LONG_MAX, "Time between two looks for logs to fsync.", at_least=1)
-    log_flush_offset_checkpoint_interval_ms: int = integer(60_000, "Time between two recovery checkpoints.", at_least=1)
-    log_flush_start_offset_checkpoint_interval_ms: int = integer(
-        60_000, "Time between two checkpoints of log start offsets.", at_least=1
+    log_flush_scheduler_interval_ms: int = long(
+        LONG_MAX, "Time between two looks for logs to fsync, but never more than 1000.", at_least=1
+    )
+    log_flush_offset_checkpoint_interval_ms: int = integer(
+        60_000, "Time between two checkpoints of recovery points and log start offsets.", at_least=1
     )
     log_index_interval_bytes: int = integer(4096, "Default of index.interval.bytes.", at_least=0, update=_CLUSTER_WIDE)
     log_index_size_max_bytes: int = integer(
@@ -493,9 +503,27 @@ _NOT_YET: Final = {
 }
 
 
+_WITHOUT_COUNTERPART: Final = {
+    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms covers both checkpoints",
+    "max.connections.per.ip": "max.connections bounds each listener",
+    "max.connections.per.ip.overrides": "max.connections bounds each listener",
+    "max.connection.creation.rate": "max.connections bounds each listener",
+    "max.incremental.fetch.session.cache.slots": "a fetch session lives and ends with its stream",
+    "max.request.partition.size.limit": "metadata is answered whole",
+    "num.io.threads": "a node serves on one event loop",
+    "num.network.threads": "a node serves on one event loop",
+    "num.replica.fetchers": "there is one stream to each leader",
+    "socket.send.buffer.bytes": "the transport sizes its own buffers",
+    "socket.receive.buffer.bytes": "the transport sizes its own buffers",
+}
+"""Settings of Kafka that nothing here could obey, and why."""
+
+
 def _refuse_unknown(name: str) -> None:
     if name in NODE_CONFIG_DEF.settings:
         return
+    if (why := _WITHOUT_COUNTERPART.get(name)) is not None:
+        raise ConfigError(f"unknown setting {name!r}: Kafka's has no counterpart here, as {why}")
     if name == "broker.id":
         raise ConfigError("unknown setting 'broker.id'; did you mean node.id?")
     for prefix, why in _NOT_YET.items():
@@ -515,6 +543,8 @@ DEVIATIONS: Final[dict[str, str]] = {
     "broker.session.timeout.ms": "9000 in Kafka; leader failover within a second needs it shorter",
     "controller.quorum.election.timeout.ms": "1000 in Kafka; controller failover within a second needs it shorter",
     "replica.fetch.response.max.bytes": "10 MiB in Kafka; 4 MiB is what one frame of a stream carries",
+    "fetch.max.bytes": "55 MiB in Kafka; beyond 8 MiB an answer costs memory and brings no speed",
+    "queued.max.requests": "500 for all clients together in Kafka; here each stream has its own",
     "queued.max.request.bytes": "no limit in Kafka; nothing is unbounded here",
     "max.connections": "no limit in Kafka; nothing is unbounded here",
 }
@@ -527,23 +557,8 @@ OWN_SETTINGS: Final = frozenset(
         "controller.partitions.max",
         "controller.brokers.max",
         "controller.requests.max",
+        "max.requests.under.way",
         "producer.ids.max",
     }
 )
 """Settings that Kafka does not have."""
-
-NOT_IN_EFFECT: Final = frozenset(
-    {
-        "controller.quorum.request.timeout.ms",
-        "controller.quorum.retry.backoff.ms",
-        "queued.max.requests",
-        "max.connections",
-        "max.connections.per.ip",
-        "connections.max.idle.ms",
-        "max.request.partition.size.limit",
-        "max.incremental.fetch.session.cache.slots",
-        "log.flush.offset.checkpoint.interval.ms",
-        "log.flush.start.offset.checkpoint.interval.ms",
-    }
-)
-"""Settings that are read and checked, but that nothing acts on yet. A test finds those that are missing here."""

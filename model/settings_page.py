@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from tidelog.model.broker_config import DEVIATIONS, NODE_CONFIG_DEF, NOT_IN_EFFECT, OWN_SETTINGS
+from tidelog.model.broker_config import DEVIATIONS, NODE_CONFIG_DEF, OWN_SETTINGS
 from tidelog.model.config_def import ConfigDef, Setting, Update
 from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF
 
@@ -14,8 +14,7 @@ _HEAD = """\
 
 Names, meanings and defaults are Apache Kafka's (4.x). Sizes are bytes, durations milliseconds, unless a name says
 otherwise. Where a default is another one on purpose, "not Kafka's" says why; settings that Kafka does not have are
-marked "own". Those "not in effect yet" are read and checked, so that a file of Kafka's works, and do
-nothing. A name that is not here is refused, with the nearest one that is.
+marked "own". A name that is not here is refused, with the nearest one that is: no setting is read and then ignored.
 
 This page is written by `python -m tidelog.model.settings_page`.
 """
@@ -57,8 +56,6 @@ def _node_notes(setting: Setting) -> str:
         notes.append("required")
     if setting.update is not Update.READ_ONLY:
         notes.append("dynamic")
-    if setting.name in NOT_IN_EFFECT:
-        notes.append("**not in effect yet**")
     if setting.name in OWN_SETTINGS:
         notes.append("own")
     if setting.name in DEVIATIONS:

@@ -41,6 +41,8 @@ R = TypeVar("R", bound=Response)
 SERVICE: Final = "/tidelog.v1.Tidelog/"
 _EOF: Final[Any] = vars(grpc.aio)["EOF"]
 _FRAME_TAG: Final = 0x0A
+_NEVER_MS: Final = 2**31 - 1
+_CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
 _REQUEST_OF: Final = {cls.__name__.removesuffix("Request"): cls for cls in CALLS}
 _KIND_OF: Final = {kind.value: kind for kind in StreamKind}
 
@@ -49,11 +51,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What one process takes from its peers. Beyond a bound gRPC refuses or stops reading."""
+    """What each listener of a process takes from its peers. Beyond a bound it refuses or stops reading."""
 
     message_bytes_max: int = 128 * 1024 * 1024
+    connections_max: int = 10_000
+    """Connections to one listener; a further one is closed at once."""
+    connection_idle_ms: int = 600_000
+    """Time after which a connection without calls and streams is closed; below 0 never."""
+    handshake_ms: int = 10_000
+    """Time in which a new connection must show that it speaks HTTP/2."""
     streams_per_connection_max: int = 1_000
+    """Calls and streams of one connection; the peer waits with further ones."""
+    under_way_max: int = 20_000
+    """Calls and streams of one listener; a further one is refused as RESOURCE_EXHAUSTED."""
+    unanswered_requests_max: int = 64
+    """Frames of one produce or fetch stream without an answer; then it is not read."""
     unanswered_frames_max: int = 64
+    """The same for the streams between nodes."""
     keepalive_ms: int = 20_000
     keepalive_timeout_ms: int = 10_000
 
@@ -71,6 +85,9 @@ class GrpcNetwork:
             options=[
                 *_common_options(limits),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", limits.connections_max),
+                ("grpc.max_connection_idle_ms", _idle_ms(limits.connection_idle_ms)),
+                ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
                 ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
                 ("grpc.http2.min_ping_interval_without_data_ms", limits.keepalive_ms // 4),
                 ("grpc.http2.max_ping_strikes", 0),
@@ -88,6 +105,10 @@ class GrpcNetwork:
 
     def connect(self, address: Address) -> GrpcConnection:
         return GrpcConnection(address, self._limits)
+
+
+def _idle_ms(wanted: int) -> int:
+    return wanted if 0 <= wanted < _NEVER_MS else _NEVER_MS
 
 
 def _common_options(limits: GrpcLimits) -> list[tuple[str, int]]:
@@ -119,13 +140,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         self._network = network
         self._limits = limits
         self._listener = listener
+        self._under_way = 0
         self._handlers: dict[str, Any] = {}
         for name, request_type in _REQUEST_OF.items():
             handler = service.calls.get(request_type)
             if handler is not None:
                 self._handlers[SERVICE + name] = grpc.unary_unary_rpc_method_handler(self._call(request_type, handler))
         for kind, factory in service.streams.items():
-            self._handlers[SERVICE + kind.value] = grpc.stream_stream_rpc_method_handler(self._stream(factory))
+            self._handlers[SERVICE + kind.value] = grpc.stream_stream_rpc_method_handler(self._stream(kind, factory))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         return self._handlers.get(handler_call_details.method)
@@ -144,13 +166,15 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
                 self._network.on_bug(bug)
                 await context.abort(grpc.StatusCode.INTERNAL, "internal error")
 
-        return serve
+        return self._admitted(serve)
 
-    def _stream(self, factory: SessionFactory) -> Any:
+    def _stream(self, kind: StreamKind, factory: SessionFactory) -> Any:
+        limits = self._limits
+        limit = limits.unanswered_requests_max if kind in _CLIENT_STREAMS else limits.unanswered_frames_max
+
         async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             await context.send_initial_metadata(())
             session = factory(CallContext(self._listener, context.peer()))
-            limit = self._limits.unanswered_frames_max
             try:
                 await serve_stream(_ServerPipe(context), session, unanswered_max=limit, on_bug=self._network.on_bug)
             except BadFrame as bad:
@@ -161,7 +185,23 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
                 self._network.on_bug(bug)
                 await context.abort(grpc.StatusCode.INTERNAL, "internal error")
 
-        return serve
+        return self._admitted(serve)
+
+    def _admitted(self, serve: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+        """Refuse what would be one call or stream too many of this listener, before any work on it."""
+        most = self._limits.under_way_max
+
+        async def admit(given: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            if self._under_way >= most:
+                text = f"expected at most {most} calls and streams under way on listener {self._listener}: try later"
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._under_way += 1
+            try:
+                return await serve(given, context)
+            finally:
+                self._under_way -= 1
+
+        return admit
 
 
 class _ServerPipe:

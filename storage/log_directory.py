@@ -110,13 +110,14 @@ class LogDirectory:
     def log_start_of(self, name: TopicPartition) -> int:
         return self._starts.get(name, 0)
 
-    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store all points, and the high watermarks if given (of some logs: the others keep theirs).
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, points: bool = True) -> None:
+        """Store all points, if wanted, and the high watermarks if given (of some logs: the others keep theirs).
 
         Raises :class:`LogDirFailed`.
         """
         try:
-            self.store_points()
+            if points:
+                self.store_points()
             if high_watermarks is not None:
                 known = self.high_watermarks | dict(high_watermarks)
                 self.high_watermarks = {name: offset for name, offset in known.items() if offset and name in self.logs}

@@ -259,8 +259,10 @@ class LogManager:
 
     # --- Chores --------------------------------------------------------------------------------
 
-    def checkpoint(self, high_watermarks: Mapping[TopicIdPartition, Offset] | None = None) -> None:
-        """Store recovery points and log starts of all logs, and the high watermarks given.
+    def checkpoint(
+        self, high_watermarks: Mapping[TopicIdPartition, Offset] | None = None, *, points: bool = True
+    ) -> None:
+        """Store recovery points and log starts of all logs (unless not ``points``), and the high watermarks given.
 
         A directory that fails goes out of service; nothing is raised.
         """
@@ -271,7 +273,8 @@ class LogManager:
                 by_directory.setdefault(self._home[log], {})[log.name] = offset
         for directory in self._live():
             try:
-                directory.checkpoint(None if high_watermarks is None else by_directory.get(directory, {}))
+                offsets = None if high_watermarks is None else by_directory.get(directory, {})
+                directory.checkpoint(offsets, points=points)
             except LogDirFailed:
                 continue
 
