@@ -23,44 +23,56 @@ class SimulatedCrash(BaseException):
 class _Inode:
     def __init__(self) -> None:
         self.content = bytearray()
-        self.durable = b""
+        self.durable = bytearray()
         self.unsynced: list[tuple[int, bytes] | int] = []
         """Writes (offset, bytes) and truncations (size), in order, since the last sync."""
 
     def write(self, data: bytes, offset: int) -> None:
-        if len(self.content) < offset:
-            self.content.extend(bytes(offset - len(self.content)))
-        self.content[offset : offset + len(data)] = data
+        _write(self.content, offset, data)
         self.unsynced.append((offset, data))
 
     def truncate(self, size: int) -> None:
-        if size < len(self.content):
-            del self.content[size:]
-        else:
-            self.content.extend(bytes(size - len(self.content)))
+        _truncate(self.content, size)
         self.unsynced.append(size)
 
     def sync(self) -> None:
-        self.durable = bytes(self.content)
+        for change in self.unsynced:
+            if isinstance(change, int):
+                _truncate(self.durable, change)
+            else:
+                _write(self.durable, *change)
+        self.unsynced.clear()
+
+    def replace(self, content: bytes) -> None:
+        self.content = bytearray(content)
+        self.durable = bytearray(content)
         self.unsynced.clear()
 
     def lose_power(self, rng: random.Random) -> None:
-        kept = bytearray(self.durable)
+        kept = self.durable
         for change in self.unsynced:
             if isinstance(change, int):
                 if rng.random() < 0.5:
-                    del kept[change:]
+                    _truncate(kept, change)
                 continue
             offset, data = change
             for start in range(0, len(data), SECTOR):
                 if rng.random() < 0.5:
-                    piece = data[start : start + SECTOR]
-                    at = offset + start
-                    if len(kept) < at:
-                        kept.extend(bytes(at - len(kept)))
-                    kept[at : at + len(piece)] = piece
-        self.content = kept
-        self.sync()
+                    _write(kept, offset + start, data[start : start + SECTOR])
+        self.replace(bytes(kept))
+
+
+def _write(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _truncate(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
 
 
 class _Directory:
@@ -125,8 +137,7 @@ class SimulatedDisk:
         """Replace a file's content durably. For tests; counts as no call."""
         directory, name = self._split(path)
         inode = directory.names.setdefault(name, _Inode())
-        inode.content = bytearray(content)
-        inode.sync()
+        inode.replace(content)
         directory.sync()
 
     # --- the seam ----------------------------------------------------------------------------------

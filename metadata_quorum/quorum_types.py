@@ -31,6 +31,8 @@ class QuorumTiming:
     """After a broken connection the surviving voters probe one after the other, so far apart."""
     probe_retry_s: float = 0.1
     """Waiting time after a probe or an election without winner; doubles up to ``election_max_s``."""
+    notice_s: float = 0.001
+    """After a commit a leader waits so long for entries that can carry it; then it tells it by itself."""
     reconnect_min_s: float = 0.02
     reconnect_max_s: float = 0.5
 

@@ -73,6 +73,19 @@ class _NoPoller:
         """Waiting is the driver's business."""
 
 
+class Peer(Node):  # type: ignore[misc]  # pysyncobj is not typed
+    """A voter as pysyncobj knows it; there is one object for each, and it is a key of many maps."""
+
+    def __init__(self, node_id: NodeId) -> None:
+        super().__init__(node_id)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Peer) and self._id == other._id)
+
+    def __hash__(self) -> int:
+        return int(self._id)
+
+
 def set_step_time(now: float) -> None:
     """Set the time, in seconds, that the engine run by this thread sees until it is set again."""
     _step.now = now
@@ -184,6 +197,7 @@ __all__ = [
     "REGULAR_COMMAND",
     "SUCCESS",
     "Node",
+    "Peer",
     "PinnedSyncObj",
     "SyncObjConf",
     "Transport",

@@ -107,23 +107,22 @@ class RaftEngine(RaftElection):
             return self._SyncObj__raftElectionDeadline + _STRICTLY_LATER_S
         if self._must_send:
             return NEVER
-        due = [self._majority_lost_at()]
+        due = [self._majority_lost_at(), self._notice_at]
         due.extend(self._sent_at.get(node, NEVER) + self._timing.heartbeat_s for node in self._links)
         return min(due) + _STRICTLY_LATER_S
 
     def _take(self, each: ev.EngineInput) -> None:
         match each:
             case ev.Received(peer, messages):
-                node = Node(peer)
-                if node in self._SyncObj__otherNodes:
-                    for message in messages:
-                        self._on_message(node, message)
+                node = self._peers[peer]
+                for message in messages:
+                    self._on_message(node, message)
             case ev.LinkUp(peer):
-                self._link_up(Node(peer))
+                self._link_up(self._peers[peer])
                 if self.leader_id is None:
                     self._probe_soon(None)
             case ev.LinkDown(peer):
-                self._link_down(Node(peer))
+                self._link_down(self._peers[peer])
                 self._suspect(peer)
             case ev.PeerSuspected(peer):
                 self._suspect(peer)

@@ -17,6 +17,7 @@ from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumIdentity, 
 from tidelog.metadata_quorum.raft_base import (
     FOLLOWER,
     Node,
+    Peer,
     PinnedSyncObj,
     SyncObjConf,
     Transport,
@@ -30,6 +31,7 @@ from tidelog.proto import raft_messages as rm
 PROPOSALS_QUEUED_MAX: Final = 8192
 ENTRY_OVERHEAD: Final = 32
 NEVER: Final = float("-inf")
+FAR: Final = float("inf")
 
 
 class _Outbox(Transport):  # type: ignore[misc]  # pysyncobj is not typed
@@ -42,6 +44,22 @@ class _Outbox(Transport):  # type: ignore[misc]  # pysyncobj is not typed
     def send(self, node: Node, message: dict[str, Any]) -> bool:
         self._send(node, message)
         return True
+
+
+class _UnderWay:
+    """Batches that a peer has not acknowledged: the last index and the size of each."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, int]] = deque()
+        self.bytes = 0
+
+    def add(self, last_index: int, size: int) -> None:
+        self._batches.append((last_index, size))
+        self.bytes += size
+
+    def acknowledge(self, matched: int) -> None:
+        while self._batches and self._batches[0][0] <= matched:
+            self.bytes -= self._batches.popleft()[1]
 
 
 class RaftSending(PinnedSyncObj):
@@ -67,8 +85,8 @@ class RaftSending(PinnedSyncObj):
         self._must_send: set[Node] = set()
         self._sent_at: dict[Node, float] = {}
         self._told_commit: dict[Node, int] = {}
-        self._under_way: dict[Node, deque[tuple[int, int]]] = {}
-        """Last index and size of each batch that a peer has not acknowledged."""
+        self._notice_at = FAR
+        self._under_way: dict[Node, _UnderWay] = {}
         set_step_time(now)
         self._outbox = _Outbox(self._on_send)
         conf = SyncObjConf(
@@ -86,8 +104,8 @@ class RaftSending(PinnedSyncObj):
             connectionTimeout=max(3.5, timing.election_max_s),
             onStateChanged=self._on_state_changed,
         )
-        others = [Node(voter) for voter in identity.voters if voter != identity.node_id]
-        super().__init__(Node(identity.node_id), others, conf, transport=self._outbox)
+        self._peers = {voter: Peer(voter) for voter in identity.voters if voter != identity.node_id}
+        super().__init__(Peer(identity.node_id), self._peers.values(), conf, transport=self._outbox)
         self._SyncObj__needLoadDumpFile = False
 
     def _on_state_changed(self, old: int, new: int) -> None:
@@ -121,7 +139,7 @@ class RaftSending(PinnedSyncObj):
         if self._must_send:
             self._SyncObj__newAppendEntriesTime = NEVER
             return
-        last = min((self._sent_at.get(node, NEVER) for node in self._links), default=float("inf"))
+        last = min((self._sent_at.get(node, NEVER) for node in self._links), default=FAR)
         self._SyncObj__newAppendEntriesTime = last + self._timing.heartbeat_s
 
     def _onTick(self, timeToWait: float = 0.0) -> None:  # noqa: N802, N803
@@ -129,18 +147,23 @@ class RaftSending(PinnedSyncObj):
             self._schedule_round()
         committed = self.commit_index
         super()._onTick(timeToWait)
-        if self.is_leader and self.commit_index > committed:
-            self._tell_commit()
+        if self.is_leader:
+            if self.commit_index > committed and self._links:
+                self._notice_at = min(self._notice_at, step_time() + self._timing.notice_s)
+            if self._notice_at <= step_time():
+                self._tell_commit()
 
     def _tell_commit(self) -> None:
-        """Followers learn of a commit at once, not with the next heartbeat."""
+        """Followers learn of a commit at once, not with the next heartbeat; most do with the next entries."""
+        self._notice_at = FAR
         behind = {node for node in self._links if self._told_commit.get(node, 0) < self.commit_index}
         if behind:
             self._must_send |= behind
             self._SyncObj__sendAppendEntries()
 
     def _window_is_full(self, node: Node) -> bool:
-        return sum(size for _, size in self._under_way.get(node, ())) >= self._limits.window_bytes
+        under_way = self._under_way.get(node)
+        return under_way is not None and under_way.bytes >= self._limits.window_bytes
 
     def _on_send(self, node: Node, message: dict[str, Any]) -> None:
         """Turn what pysyncobj sends into our messages; what it must not send stops the node (H7)."""
@@ -174,7 +197,7 @@ class RaftSending(PinnedSyncObj):
         notice = not entries and not heartbeat_due
         if entries:
             size = sum(len(entry[0]) + ENTRY_OVERHEAD for entry in entries)
-            self._under_way.setdefault(node, deque()).append((entries[-1][1], size))
+            self._under_way.setdefault(node, _UnderWay()).add(entries[-1][1], size)
             if self._window_is_full(node):
                 self._SyncObj__connectedNodes.discard(node)
         if not notice:
@@ -222,6 +245,7 @@ class RaftSending(PinnedSyncObj):
         self._under_way.clear()
         self._told_commit.clear()
         self._sent_at.clear()
+        self._notice_at = FAR
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -253,9 +277,8 @@ class RaftSending(PinnedSyncObj):
         if message.reset:
             self._under_way.pop(node, None)
             self._sender.end(node.id)
-        under_way = self._under_way.get(node)
-        while under_way and under_way[0][0] <= matched:
-            under_way.popleft()
+        if node in self._under_way:
+            self._under_way[node].acknowledge(matched)
         if self._SyncObj__raftNextIndex[node] <= self.journal.last_index and node in self._links:
             self._must_send.add(node)
 
