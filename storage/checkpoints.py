@@ -70,7 +70,7 @@ def decode_partition_metadata(content: bytes) -> TopicId:
     try:
         return TopicId(id_from_text(fields.get("topic_id", "")))
     except ValueError as error:
-        raise CorruptCheckpoint(f"topic_id: {error}") from None
+        raise CorruptCheckpoint(f"expected a topic id, found {fields.get('topic_id')!r}: {error}") from None
 
 
 def encode_clean_shutdown(epoch: BrokerEpoch) -> bytes:

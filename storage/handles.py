@@ -30,11 +30,11 @@ class HandlePool:
 
     def _opened(self, pooled: PooledFile) -> None:
         self._open[pooled] = None
-        for _ in range(len(self._open)):
+        for _ in range(2 * len(self._open)):
             if len(self._open) <= self.open_max:
                 return
             oldest = next(iter(self._open))
-            if oldest.used or oldest.pins:
+            if oldest.used or oldest.pins or oldest is pooled:
                 oldest.used = False
                 self._open.move_to_end(oldest)
             else:

@@ -7,6 +7,7 @@ indexes are made anew from the log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,6 +26,9 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+
+
+logger = logging.getLogger(__name__)
 
 
 class StaleIndex(Exception):
@@ -143,7 +147,11 @@ class Segment:
         self.size = position
         # The entries kept may name a maximum beyond the cut or lack one before it: take them up again from
         # the last offset entry that stays true.
-        self.resume(keep, index_interval)
+        try:
+            self.resume(keep, index_interval)
+        except CorruptBatch as error:
+            # The disk spoiled what stays. That is for whoever reads it to hear; the cut is right all the same.
+            logger.error("%s: %s", self.log.path, error)
 
     def close(self) -> None:
         """Give back the file descriptors."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -20,13 +22,14 @@ import pytest
 from tidelog.model.errors import Refusal
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
 from tidelog.model.topic_config import TopicConfig
+from tidelog.proto.network import Buffer
 from tidelog.proto.record_encoder import encode_values
 from tidelog.proto.records import Batch, patch_batch, set_producer_state, split_batches
 from tidelog.storage.format import format_directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_manager import LogManager
-from tidelog.storage.memory_files import Disk, Faults, Killed, MemoryFiles
+from tidelog.storage.memory_files import Disk, Faults, Killed, MemoryFile, MemoryFiles
 from tidelog.storage.producer_loading import apply_batch
 from tidelog.storage.producer_state import ProducerStates
 
@@ -452,3 +455,72 @@ def test_an_error_at_every_single_call_takes_one_directory_out_of_service(number
                     log.read(log.log_start_offset, 1, offset_end=log.log_end_offset)
         work.manager.close()
         crash(work, rng, power=False)
+
+
+class LyingFiles(MemoryFiles):
+    """A disk that says it has synced and has not."""
+
+    def fsync_dir(self, path: str) -> None:
+        self._step("fsync_dir", path)
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> LyingFile:
+        return LyingFile(super().open(path, create=create, exclusive=exclusive))
+
+
+class LyingFile:
+    def __init__(self, file: MemoryFile) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def fdatasync(self) -> None:
+        """Nothing."""
+
+
+class ForgetfulFiles(MemoryFiles):
+    """A disk that loses every hundredth write."""
+
+    def __init__(self, disk: Disk, faults: Faults) -> None:
+        super().__init__(disk, faults)
+        self.writes = 0
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> ForgetfulFile:
+        return ForgetfulFile(self, super().open(path, create=create, exclusive=exclusive))
+
+
+class ForgetfulFile(LyingFile):
+    def __init__(self, files: ForgetfulFiles, file: MemoryFile) -> None:
+        super().__init__(file)
+        self._files = files
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self._files.writes += 1
+        if self._files.writes % 100:
+            return self._file.pwritev(buffers, offset)
+        return sum(map(len, buffers))
+
+
+@pytest.mark.parametrize(("files", "power"), [(LyingFiles, True), (ForgetfulFiles, False)])
+def test_the_checks_notice_a_disk_that_does_not_keep_its_promises(
+    files: type[MemoryFiles], power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noticed = 0
+    for seed in range(10):
+        rng = random.Random(seed)
+        work = Workload(seed)
+        faults = Faults(rng)
+        faults.kill_at = 1_500
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "MemoryFiles", files)
+            try:
+                with pytest.raises(Killed):
+                    run_until_killed(work, faults)
+            except (AssertionError, LogDirFailed):
+                noticed += 1
+                continue
+        try:
+            crash(work, rng, power=power)
+        except (AssertionError, LogDirFailed):
+            noticed += 1
+    assert noticed >= 5
