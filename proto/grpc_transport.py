@@ -42,6 +42,8 @@ SERVICE: Final = "/tidelog.v1.Tidelog/"
 _EOF: Final[Any] = vars(grpc.aio)["EOF"]
 _FRAME_TAG: Final = 0x0A
 _NEVER_MS: Final = 2**31 - 1
+_ACCEPTED: Final = (("tidelog-stream", "accepted"),)
+"""Tells a stream that is served from one that is refused: without it both look open until something is read."""
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
 _REQUEST_OF: Final = {cls.__name__.removesuffix("Request"): cls for cls in CALLS}
 _KIND_OF: Final = {kind.value: kind for kind in StreamKind}
@@ -173,7 +175,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         limit = limits.unanswered_requests_max if kind in _CLIENT_STREAMS else limits.unanswered_frames_max
 
         async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            await context.send_initial_metadata(())
+            await context.send_initial_metadata(_ACCEPTED)
             session = factory(CallContext(self._listener, context.peer()))
             try:
                 await serve_stream(_ServerPipe(context), session, unanswered_max=limit, on_bug=self._network.on_bug)
@@ -255,6 +257,8 @@ class GrpcConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 await call.wait_for_connection()
+                if _ACCEPTED[0][0] not in await call.initial_metadata():
+                    raise _refused(self.address, await call.code(), await call.details(), kind.value)
         except grpc.RpcError as error:
             raise _lost(self.address, error, kind.value) from None
         except TimeoutError:
@@ -336,6 +340,12 @@ def _cancelled(address: Address) -> BaseException:
 def _lost(address: Address, error: grpc.RpcError, what: str) -> ConnectionLost | CallTimeout:
     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
     detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+    return _refused(address, code, detail, what)
+
+
+def _refused(
+    address: Address, code: grpc.StatusCode | None, detail: str | None, what: str
+) -> ConnectionLost | CallTimeout:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallTimeout(f"{address}: no answer to {what} in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:

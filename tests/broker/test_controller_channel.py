@@ -166,3 +166,14 @@ async def test_a_patient_call_stays_with_a_slow_controller_and_leaves_a_deposed_
     answer, unknown = await asking
     assert answer.first_producer_id == 2000
     assert unknown
+
+
+@pytest.mark.parametrize(("pause_s", "least", "most"), [(0.01, 10, 200), (0.4, 3, 6)])
+async def test_pauses_between_rounds_as_long_as_it_was_told(
+    quorum: Quorum, pause_s: float, least: int, most: int
+) -> None:
+    connect = quorum.fabric.network("broker").connect
+    channel = ControllerChannel(NodeId(9), quorum.addresses, connect, random.Random(1), retry_pause_s=pause_s)
+    with pytest.raises(ControllerUnavailable):
+        await channel.call(ASK, timeout_s=0.5)
+    assert least <= sum(voter.asked for voter in quorum.voters.values()) <= most

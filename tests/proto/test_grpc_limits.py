@@ -1,0 +1,176 @@
+"""What a listener takes from its peers: connections, calls, streams, unanswered requests, idle time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from tidelog.proto import api
+from tidelog.proto.caller import FrameCaller
+from tidelog.proto.frames import correlation_of
+from tidelog.proto.grpc_transport import GrpcLimits, GrpcNetwork
+from tidelog.proto.network import Address, CallContext, ConnectionLost, Frame, Server, Service, StreamKind
+
+LOOPBACK = Address("127.0.0.1", 0)
+HTTP2_BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+ASK = api.MetadataRequest(topics=("t",))
+
+
+class Session:
+    """Counts frames; answers each once ``gate`` is set."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.gate = asyncio.Event()
+
+    def on_frame(self, frame: memoryview) -> Awaitable[Frame]:
+        self.seen += 1
+        return self._answer(bytes(frame))
+
+    async def _answer(self, frame: bytes) -> Frame:
+        await self.gate.wait()
+        return (frame,)
+
+    def on_close(self) -> None:
+        """Nothing is held."""
+
+
+class Listener:
+    """A served listener whose calls wait while ``gate`` is closed."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begun = 0
+        self.session = Session()
+        self.server: Server | None = None
+
+    async def metadata(self, request: api.MetadataRequest, _: CallContext) -> api.MetadataResponse:
+        self.begun += 1
+        await self.gate.wait()
+        return api.MetadataResponse("id", 1, (), ())
+
+    async def start(self, limits: GrpcLimits) -> Address:
+        streams = dict.fromkeys((StreamKind.PRODUCE, StreamKind.REPLICA_FETCH), lambda _: self.session)
+        service = Service({api.MetadataRequest: self.metadata}, streams)
+        self.server = await GrpcNetwork(limits).serve("CLIENT", LOOPBACK, service)
+        return self.server.address
+
+
+async def closed_by_peer(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(20):
+        while await reader.read(1000):
+            pass
+
+
+async def test_a_connection_too_many_is_closed_and_the_others_live() -> None:
+    listener = Listener()
+    address = await listener.start(GrpcLimits(connections_max=3))
+    connection = GrpcNetwork().connect(address)
+    await connection.call(ASK, timeout_s=10)
+    held = [await asyncio.open_connection(*address) for _ in range(2)]
+    for _, writer in held:
+        writer.write(HTTP2_BEGIN)
+    for reader, _ in held:
+        assert await reader.read(1)  # it is spoken to: these two are in
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        await closed_by_peer(reader)
+    except ConnectionResetError:
+        pass
+    writer.close()
+    await connection.call(ASK, timeout_s=10)
+    for _, other in held:
+        other.close()
+    async with asyncio.timeout(20):  # there is room again, once the others are seen to be gone
+        while True:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HTTP2_BEGIN)
+            try:
+                if await reader.read(1):
+                    break
+            except ConnectionResetError:
+                pass
+            writer.close()
+            await asyncio.sleep(0.01)
+    writer.close()
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+async def test_an_idle_connection_is_closed_and_one_with_a_stream_is_not() -> None:
+    listener = Listener()
+    listener.session.gate.set()
+    address = await listener.start(GrpcLimits(connection_idle_ms=200))
+    connection = GrpcNetwork().connect(address)
+    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    await caller.submit(lambda at: (b"\x01" + at.to_bytes(4, "big"),))
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(HTTP2_BEGIN)
+    await closed_by_peer(reader)
+    writer.close()
+    assert caller.in_flight == 0
+    answer = await caller.submit(lambda at: (b"\x01" + at.to_bytes(4, "big"),))
+    assert correlation_of(answer) == 1, "the same stream still carries"
+    await caller.close()
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+async def test_who_says_nothing_is_closed() -> None:
+    listener = Listener()
+    address = await listener.start(GrpcLimits(handshake_ms=200))
+    reader, writer = await asyncio.open_connection(*address)
+    await closed_by_peer(reader)
+    writer.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+async def test_a_call_or_stream_too_many_is_refused_and_room_comes_back() -> None:
+    listener = Listener()
+    listener.gate.clear()
+    address = await listener.start(GrpcLimits(under_way_max=3))
+    connection = GrpcNetwork().connect(address)
+    stream = await connection.open(StreamKind.PRODUCE, timeout_s=10)
+    waiting = [asyncio.ensure_future(connection.call(ASK, timeout_s=30)) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while listener.begun < 2:
+            await asyncio.sleep(0.001)
+    refusal = "expected at most 3 calls and streams under way on listener CLIENT: try later"
+    with pytest.raises(ConnectionLost, match=refusal):
+        await connection.call(ASK, timeout_s=10)
+    with pytest.raises(ConnectionLost, match=refusal):
+        await connection.open(StreamKind.PRODUCE, timeout_s=10)
+    assert listener.begun == 2, "what is refused costs no work"
+    listener.gate.set()
+    await asyncio.gather(*waiting)
+    await connection.call(ASK, timeout_s=10)
+    stream.close()
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+@pytest.mark.parametrize(("kind", "read"), [(StreamKind.PRODUCE, 5), (StreamKind.REPLICA_FETCH, 9)])
+async def test_clients_and_nodes_have_their_own_bounds_of_unanswered_requests(kind: StreamKind, read: int) -> None:
+    listener = Listener()
+    address = await listener.start(GrpcLimits(unanswered_requests_max=5, unanswered_frames_max=9))
+    connection = GrpcNetwork().connect(address)
+    caller = FrameCaller(connection, kind)
+    futures = [caller.submit(lambda at: (b"\x01" + at.to_bytes(4, "big"),)) for _ in range(30)]
+    async with asyncio.timeout(10):
+        while listener.session.seen < read:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert listener.session.seen == read
+        listener.session.gate.set()
+        await asyncio.gather(*futures)
+    await caller.close()
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
