@@ -97,8 +97,10 @@ class FetchRequest:
     """A fetch by a consumer (``replica_id`` -1) or a follower.
 
     On one stream a follower names only partitions whose fetch position changed, and ``forgotten``
-    ones; the leader remembers the rest until the stream ends (the idea of KIP-227's sessions).
-    A consumer's request stands alone. ``replica_epoch`` is the follower's broker epoch (KIP-903).
+    ones; the leader remembers the rest until the stream ends (the idea of KIP-227's sessions). A
+    partition that was answered with records, an error or a divergence is answered again once it is
+    named again, and a new fetch ends the wait of the one before it. A consumer's request stands alone.
+    ``replica_epoch`` is the follower's broker epoch (KIP-903).
     """
 
     replica_id: NodeId
@@ -116,7 +118,9 @@ class FetchRequest:
 class FetchedPartition:
     """``records``: pieces that together are whole record batches (the first may start before the
     offset that was asked for). A ``diverging_epoch`` other than -1 tells the fetcher to truncate to
-    the end of that epoch, at most ``diverging_end_offset``. ``aborted``: (producer id, first offset)."""
+    the end of that epoch, at most ``diverging_end_offset``. With OFFSET_OUT_OF_RANGE to a follower
+    ``log_start_offset`` and ``diverging_end_offset`` bound the leader's log. ``current_leader_epoch`` is
+    the one under which the answer was given. ``aborted``: (producer id, first offset)."""
 
     topic_id: TopicId
     partition: int
