@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import random
 import shutil
 import tempfile
@@ -27,7 +28,7 @@ from tidelog.model.ids import NO_NODE, NodeId, id_text, random_id
 from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address
-from tidelog.testing.killable_files import KillableFiles
+from tidelog.testing.killable_files import KillableFiles, KilledNodeFilter
 from tidelog.testing.ports import LOOPBACK, free_ports
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "log.segment.delete.delay.ms": "0",
     "log.segment.bytes": str(64 * 1024 * 1024),
 }
+
+
+_KILLED = KilledNodeFilter()
+for _name in ("tidelog.metadata_quorum.quorum", "tidelog.storage.log_directory", "tidelog.replication.manager"):
+    logging.getLogger(_name).addFilter(_KILLED)
 
 
 class AsyncCluster:

@@ -8,6 +8,7 @@ After :meth:`KillableFiles.break_path` every call on or under one path gives an 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -22,6 +23,16 @@ class NodeKilled(OSError):
 
     def __init__(self) -> None:
         super().__init__(errno.EIO, "the node was killed")
+
+
+class KilledNodeFilter(logging.Filter):
+    """Drops what a node that is being killed says of the disk that it no longer has."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        return not isinstance(error, NodeKilled) and not any(
+            isinstance(item, NodeKilled) for item in (record.args if isinstance(record.args, tuple) else ())
+        )
 
 
 class KillableFile:
