@@ -184,13 +184,13 @@ class LocalNode:
         finally:
             connection.close()
 
-    def last_words(self, lines: int = 5) -> str:
-        """The end of what the node said, for an error message."""
-        found: list[str] = []
-        for path in (self.log_path, self.directory / "server.err"):
-            if path.exists():
-                found += path.read_text(errors="replace").splitlines()[-lines:]
-        return " / ".join(line.strip() for line in found if line.strip()) or "it said nothing"
+    def last_words(self) -> str:
+        """The last thing that the node said, for an error message; what ended Python comes first."""
+        for path in (self.directory / "server.err", self.log_path):
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            if said := [line.strip() for line in lines if line.strip()]:
+                return said[-1]
+        return "it said nothing"
 
     def status(self) -> NodeStatus:
         mark = self.mark

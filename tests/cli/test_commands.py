@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidelog.cli.ports import free_ports
 from tidelog.cli.root import run
 from tidelog.testing import Cluster
 
@@ -138,6 +140,18 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
     for word in words:
         assert word in err
+
+
+def test_nobody_at_the_address_is_told_at_once(tidelog: Tidelog) -> None:
+    (port,) = free_ports(1)
+    started = time.monotonic()
+    code, _, err = tidelog("topics", "list", "--bootstrap", f"127.0.0.1:{port}")
+    assert code == 1
+    assert f"no broker listens at 127.0.0.1:{port}: Connection refused" in err
+    assert time.monotonic() - started < 2
+    code, _, err = tidelog("topics", "list", "--bootstrap", "127.0.0.1:http")
+    assert code == 2
+    assert "expected host:port" in err
 
 
 def test_lines_go_in_and_come_out(tidelog: Tidelog) -> None:

@@ -237,6 +237,12 @@ def test_the_default_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_directory() == Path("/elsewhere")
 
 
+def test_a_stopped_local_cluster_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LocalCluster.create(home, nodes=1)
+    assert run(["topics", "list"]) == 1
+    assert f"the local cluster in {home} is stopped; `tidelog cluster start`" in capsys.readouterr().err
+
+
 def test_run_without_a_cluster_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "status"]) == 1
     assert "no cluster here; `tidelog cluster start` makes one" in capsys.readouterr().err
