@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import TopicIdPartition, TopicPartition
 from tidelog.proto.api import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -10,9 +13,49 @@ from tidelog.proto.api import (
     EpochEnd,
     EpochEndPartition,
     ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     ListOffsetsResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from tidelog.replication.partition import Partition
+from tidelog.replication.replica import Replica
+from tidelog.storage.log_errors import LogDirFailed
+
+
+def list_offsets(
+    by_name: Mapping[TopicPartition, Replica],
+    request: ListOffsetsRequest,
+    failed: Callable[[Replica, LogDirFailed], None],
+) -> ListOffsetsResponse:
+    """Answer ListOffsets; ``failed`` hears of a log whose disk failed."""
+    results = []
+    for item in request.partitions:
+        replica = by_name.get(TopicPartition(item.topic, item.partition))
+        if replica is None:
+            results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            continue
+        try:
+            results.append(find_offset(replica.partition, item, request.read_committed))
+        except LogDirFailed as failure:
+            failed(replica, failure)
+            results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+    return ListOffsetsResponse(tuple(results))
+
+
+def epoch_ends(
+    replicas: Mapping[TopicIdPartition, Replica], request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Answer OffsetForLeaderEpoch."""
+    results = []
+    for item in request.partitions:
+        replica = replicas.get(TopicIdPartition(item.topic_id, item.partition))
+        if replica is None:
+            results.append(EpochEnd(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID))
+        else:
+            results.append(find_epoch_end(replica.partition, item))
+    return OffsetForLeaderEpochResponse(tuple(results))
 
 
 def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed: bool) -> ListOffsetsResult:

@@ -27,27 +27,24 @@ from tidelog.model.ids import (
 from tidelog.proto.api import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsResult,
-    EpochEnd,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsResult,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from tidelog.proto.frames import FetchRequest, FetchResponse, ProducedPartition, ProduceRequest
 from tidelog.proto.network import CallContext, Connection
 from tidelog.replication.consuming import Consuming
-from tidelog.replication.fetcher import BrokerFetcher
 from tidelog.replication.flushing import Flusher, RunBlocking, run_inline
+from tidelog.replication.following import Following
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.isr_changes import AlterPartition, IsrChanges
 from tidelog.replication.leader import BrokerEpochOf
-from tidelog.replication.lookups import find_epoch_end, find_offset
+from tidelog.replication.lookups import epoch_ends, list_offsets
 from tidelog.replication.partition import Partition, RoleChange
 from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.producing import Producing
-from tidelog.replication.purging import Purge, PurgeCount
+from tidelog.replication.purging import PurgeCount, delete_records
 from tidelog.replication.replica import Replica
 from tidelog.replication.session import ReplicaSession
 from tidelog.replication.settings import ReplicationSettings
@@ -92,9 +89,7 @@ class ReplicaManager:
         self._by_name: dict[TopicPartition, Replica] = {}
         self._lost: dict[TopicIdPartition, PartitionState] = {}
         """Replicas whose log could not be opened: their directory has failed."""
-        self._sources: dict[TopicIdPartition, NodeId] = {}
-        self._fetchers: dict[NodeId, BrokerFetcher] = {}
-        self._fetcher_tasks: dict[NodeId, asyncio.Task[None]] = {}
+        self.following = Following(self, self._spawn)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sessions: set[ReplicaSession] = set()
         self._bytes_sent_before = 0
@@ -127,14 +122,13 @@ class ReplicaManager:
         self._spawn(self.isr_changes.run(), "ISR changes")
         self._spawn(self._watch_lag(), "follower lag")
         self._spawn(self._flush_by_time(), "flush.ms")
-        for source in self._fetchers:
-            self._start_fetcher(source)
+        self.following.start()
 
     async def stop(self) -> None:
         """Stop serving and following; what waits is answered NOT_LEADER_OR_FOLLOWER. The logs stay open."""
         self._running = False
         self.fence()
-        tasks = (*self._tasks, *self._fetcher_tasks.values())
+        tasks = tuple(self._tasks)
         self._cancel_all()
         if tasks:
             await asyncio.wait(tasks)
@@ -147,11 +141,9 @@ class ReplicaManager:
         self._flusher.kill()
 
     def _cancel_all(self) -> None:
-        for task in (*self._tasks, *self._fetcher_tasks.values()):
+        for task in tuple(self._tasks):
             task.cancel()
-        for fetcher in self._fetchers.values():
-            fetcher.close()
-        self._fetcher_tasks.clear()
+        self.following.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -256,7 +248,7 @@ class ReplicaManager:
             case RoleChange.SAME:
                 return
             case RoleChange.LEADER:
-                self._unfollow(replica.key)
+                self.following.unfollow(replica.key)
                 replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 log.debug(
                     "leads %s from epoch %d at %d", replica.key, partition.leader_epoch, partition.log.log_end_offset
@@ -264,9 +256,9 @@ class ReplicaManager:
             case RoleChange.FOLLOWER:
                 replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 self._unsettled.pop(replica, None)
-                self._follow(replica)
+                self.following.follow(replica)
             case RoleChange.IDLE:
-                self._unfollow(replica.key)
+                self.following.unfollow(replica.key)
                 replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 self._unsettled.pop(replica, None)
             case RoleChange.ISR:
@@ -282,7 +274,7 @@ class ReplicaManager:
     def remove(self, partitions: Sequence[TopicIdPartition], delete: bool) -> None:
         """Let go of replicas; ``delete`` removes their logs as well."""
         for key in partitions:
-            self._unfollow(key)
+            self.following.unfollow(key)
             self._lost.pop(key, None)
             replica = self._replicas.pop(key, None)
             if replica is None:
@@ -318,39 +310,14 @@ class ReplicaManager:
         watermark. Only partitions that are not settled can be concerned.
         """
         for node in nodes:
-            fetcher = self._fetchers.get(node)
-            if fetcher is not None and self.broker_epoch_of(node) >= 0:
-                fetcher.retry_now()
+            if self.broker_epoch_of(node) >= 0:
+                self.following.retry_now(node)
         now_ms = self.clock.monotonic_ms()
         for replica in tuple(self._unsettled):
             self._progressed(replica, now_ms)
             self._reconsider(replica, now_ms)
 
     # --- following ------------------------------------------------------------------------------------
-
-    def _follow(self, replica: Replica) -> None:
-        following = replica.partition.following
-        assert following is not None
-        source = following.leader
-        if self._sources.get(replica.key) != source:
-            self._unfollow(replica.key)
-        self._sources[replica.key] = source
-        fetcher = self._fetchers.get(source)
-        if fetcher is None:
-            fetcher = self._fetchers[source] = BrokerFetcher(source, self)
-            if self._running:
-                self._start_fetcher(source)
-        fetcher.add(replica)
-
-    def _unfollow(self, key: TopicIdPartition) -> None:
-        source = self._sources.pop(key, None)
-        if source is not None:
-            self._fetchers[source].remove(key)
-
-    def _start_fetcher(self, source: NodeId) -> None:
-        task = asyncio.get_running_loop().create_task(self._fetchers[source].run(), name=f"fetcher from node {source}")
-        self._fetcher_tasks[source] = task
-        task.add_done_callback(self._task_ended)
 
     def own_broker_epoch(self) -> BrokerEpoch:
         return self.broker_epoch_of(self.node_id)
@@ -380,42 +347,15 @@ class ReplicaManager:
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Offsets by time, for partitions led here."""
-        results = []
-        for item in request.partitions:
-            replica = self._by_name.get(TopicPartition(item.topic, item.partition))
-            if replica is None:
-                results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-                continue
-            try:
-                results.append(find_offset(replica.partition, item, request.read_committed))
-            except LogDirFailed as failure:
-                self.disk_failed(replica, failure)
-                results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.KAFKA_STORAGE_ERROR))
-        return ListOffsetsResponse(tuple(results))
+        return list_offsets(self._by_name, request, self.disk_failed)
 
     def offset_for_leader_epoch(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         """Where epochs end, for partitions led here."""
-        results = []
-        for item in request.partitions:
-            replica = self._replicas.get(TopicIdPartition(item.topic_id, item.partition))
-            if replica is None:
-                results.append(EpochEnd(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID))
-            else:
-                results.append(find_epoch_end(replica.partition, item))
-        return OffsetForLeaderEpochResponse(tuple(results))
+        return epoch_ends(self._replicas, request)
 
     def delete_records(self, request: DeleteRecordsRequest) -> Awaitable[DeleteRecordsResponse]:
         """Move log starts now; answers when every live replica has followed, or at the timeout."""
-        answers: list[asyncio.Future[DeleteRecordsResult] | DeleteRecordsResult] = []
-        for item in request.partitions:
-            replica = self._by_name.get(TopicPartition(item.topic, item.partition))
-            if replica is None:
-                answers.append(DeleteRecordsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-                continue
-            purge = Purge(replica, item, self._purges)
-            purge.begin(request.timeout_ms, self.disk_failed)
-            answers.append(purge.future)
-        return _gathered(answers)
+        return delete_records(self._by_name, request, self._purges, self.disk_failed)
 
     # --- what happens in between ------------------------------------------------------------------------
 
@@ -508,7 +448,7 @@ class ReplicaManager:
             if replica.partition.offline:
                 continue
             replica.partition.fail()
-            self._unfollow(replica.key)
+            self.following.unfollow(replica.key)
             self._unsettled.pop(replica, None)
             self._flushing_logs.pop(replica, None)
             replica.left_role(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -523,7 +463,7 @@ class ReplicaManager:
     @property
     def bytes_fetched(self) -> int:
         """What this node's followers received."""
-        return sum(fetcher.bytes_received for fetcher in self._fetchers.values())
+        return sum(fetcher.bytes_received for fetcher in self.following.fetchers.values())
 
     @property
     def bytes_sent(self) -> int:
@@ -536,11 +476,3 @@ class ReplicaManager:
             self._high_watermarks[replica.key] = replica.partition.high_watermark
         self._changed_high_watermarks.clear()
         return self._high_watermarks
-
-
-async def _gathered(
-    answers: Sequence[asyncio.Future[DeleteRecordsResult] | DeleteRecordsResult],
-) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
-        tuple([answer if isinstance(answer, DeleteRecordsResult) else await answer for answer in answers])
-    )

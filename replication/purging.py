@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import NO_LEADER_EPOCH, Offset
-from tidelog.proto.api import DeleteRecordsPartition, DeleteRecordsResult
+from tidelog.model.ids import NO_LEADER_EPOCH, Offset, TopicPartition
+from tidelog.proto.api import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
+)
 from tidelog.replication.replica import Replica
 from tidelog.storage.log_errors import LogDirFailed
 
 TO_HIGH_WATERMARK = -1
+
+
+def delete_records(
+    by_name: Mapping[TopicPartition, Replica],
+    request: DeleteRecordsRequest,
+    count: PurgeCount,
+    failed: Callable[[Replica, LogDirFailed], None],
+) -> Awaitable[DeleteRecordsResponse]:
+    """Move log starts now; the answer comes when every partition's deletion has its own."""
+    answers: list[asyncio.Future[DeleteRecordsResult] | DeleteRecordsResult] = []
+    for item in request.partitions:
+        replica = by_name.get(TopicPartition(item.topic, item.partition))
+        if replica is None:
+            answers.append(DeleteRecordsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            continue
+        purge = Purge(replica, item, count)
+        purge.begin(request.timeout_ms, failed)
+        answers.append(purge.future)
+    return _gathered(answers)
 
 
 class PurgeCount:
@@ -114,3 +138,10 @@ class Purge:
         self._replica.purges.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
+
+
+async def _gathered(
+    answers: Sequence[asyncio.Future[DeleteRecordsResult] | DeleteRecordsResult],
+) -> DeleteRecordsResponse:
+    results = [answer if isinstance(answer, DeleteRecordsResult) else await answer for answer in answers]
+    return DeleteRecordsResponse(tuple(results))

@@ -94,7 +94,7 @@ def test_an_answer_to_an_earlier_naming_is_dropped(cluster, virtual):
             await asyncio.sleep(0.001)
             second, _ = leader.fetches[-1]
             (replica,) = c[3].manager.replicas.values()
-            c[3].manager._fetchers[NodeId(1)].add(replica)
+            c[3].manager.following.fetchers[NodeId(1)].add(replica)
             await asyncio.sleep(0.001)
             third, request = leader.fetches[-1]
             assert third != second
@@ -117,7 +117,7 @@ def test_at_most_two_fetches_are_outstanding_and_one_in_the_usual_case(cluster, 
             assert len(leader.fetches) == 1
             (replica,) = c[3].manager.replicas.values()
             for _ in range(5):
-                c[3].manager._fetchers[NodeId(1)].add(replica)
+                c[3].manager.following.fetchers[NodeId(1)].add(replica)
                 await asyncio.sleep(0.001)
             assert len(leader.fetches) == 2
 
