@@ -39,7 +39,7 @@ class EngineDriver(Protocol):
 
     @property
     def backlog(self) -> int:
-        """Inputs that no step has taken yet."""
+        """Frames of peers that no step has taken yet."""
 
     async def stop(self, *, clean: bool) -> None:
         """End after the running step; when not ``clean``, as if killed: nothing more is written."""
@@ -72,7 +72,7 @@ class InlineDriver:
 
     @property
     def backlog(self) -> int:
-        return len(self._inputs)
+        return sum(isinstance(given, ev.Received) for given in self._inputs)
 
     async def start(self) -> None:
         self._engine = self._open_engine(asyncio.get_running_loop().time())
@@ -141,6 +141,7 @@ class ThreadDriver:
         self._clock = time.monotonic
         self._condition = threading.Condition(threading.Lock())
         self._inputs: list[ev.EngineInput] = []
+        self._received = 0
         self._ending: bool | None = None
         """``None`` while running, then whether to close cleanly."""
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -151,7 +152,7 @@ class ThreadDriver:
 
     @property
     def backlog(self) -> int:
-        return len(self._inputs)
+        return self._received
 
     async def start(self) -> None:
         self._thread.start()
@@ -161,6 +162,7 @@ class ThreadDriver:
         with self._condition:
             if self._ending is None:
                 self._inputs.append(given)
+                self._received += isinstance(given, ev.Received)
                 self._condition.notify()
 
     async def stop(self, *, clean: bool) -> None:
@@ -212,7 +214,7 @@ class ThreadDriver:
                 self._wait_for_loop()
             if self._ending is not None:
                 return None
-            inputs, self._inputs = self._inputs, []
+            inputs, self._inputs, self._received = self._inputs, [], 0
             return inputs
 
     def _wait(self, due: float, enough: Callable[[], bool] = lambda: False) -> None:

@@ -38,6 +38,8 @@ from tidelog.proto import raft_messages as rm
 from tidelog.proto.network import Address, Network, SessionFactory
 
 PROPOSALS_UNDER_WAY_MAX: Final = 4096
+PROPOSED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of all proposals under way; one may always be."""
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,8 @@ class Quorum:
         )
         self._lock: QuorumLock | None = None
         self._tickets = count(1)
-        self._pending: dict[int, asyncio.Future[Offset]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Offset], int]] = {}
+        self._pending_bytes = 0
         self._committed = CommittedLog()
         self._leader: NodeId | None = None
         self._epoch = ControllerEpoch(0)
@@ -163,8 +166,8 @@ class Quorum:
         The future yields the command's offset once it is committed and the listener has heard it. It
         fails with :class:`NotLeading` (not done, never will be) or :class:`OutcomeUnknown`.
 
-        Raises :class:`QuorumBusy` beyond :data:`PROPOSALS_UNDER_WAY_MAX`, ``ValueError`` for a payload
-        that is empty or larger than :data:`PROPOSAL_BYTES_MAX`.
+        Raises :class:`QuorumBusy` beyond :data:`PROPOSALS_UNDER_WAY_MAX` or :data:`PROPOSED_BYTES_MAX`,
+        ``ValueError`` for a payload that is empty or larger than :data:`PROPOSAL_BYTES_MAX`.
         """
         if not 0 < len(payload) <= PROPOSAL_BYTES_MAX:
             raise ValueError(f"expected a payload of 1 to {PROPOSAL_BYTES_MAX} bytes, found {len(payload)}")
@@ -177,8 +180,14 @@ class Quorum:
             return future
         if len(self._pending) >= PROPOSALS_UNDER_WAY_MAX:
             raise QuorumBusy(f"expected at most {PROPOSALS_UNDER_WAY_MAX} proposals under way")
+        if self._pending and self._pending_bytes + len(payload) > PROPOSED_BYTES_MAX:
+            raise QuorumBusy(
+                f"expected at most {PROPOSED_BYTES_MAX} proposed bytes under way, found {self._pending_bytes} "
+                f"and {len(payload)} more"
+            )
         ticket = next(self._tickets)
-        self._pending[ticket] = future
+        self._pending[ticket] = (future, len(payload))
+        self._pending_bytes += len(payload)
         self._driver.submit(ev.Propose(ticket, epoch, payload))
         return future
 
@@ -280,7 +289,8 @@ class Quorum:
                 assert_never(effect)
 
     def _settle(self, ticket: int, outcome: ev.ProposalOutcome, offset: Offset) -> None:
-        future = self._pending.pop(ticket)
+        future, size = self._pending.pop(ticket)
+        self._pending_bytes -= size
         if future.done():
             return
         match outcome:
@@ -309,9 +319,9 @@ class Quorum:
         self._on_fatal(error)
 
     def _abandon(self, reason: OutcomeUnknown) -> None:
-        pending, self._pending = self._pending, {}
+        pending, self._pending, self._pending_bytes = self._pending, {}, 0
         self._leading = None
-        for future in pending.values():
+        for future, _ in pending.values():
             if not future.done():
                 future.set_exception(reason)
                 future.exception()  # nobody may be waiting any more; the loss is not worth a warning

@@ -26,8 +26,8 @@ QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Beyond either bound messages to a peer are dropped; Raft sends again what mattered."""
 FRAME_BYTES: Final = 1024 * 1024
 """Messages are put into one frame until it has so many bytes."""
-BACKLOG_MAX: Final = 1024
-"""Inputs that the engine has not taken; beyond it incoming streams are not read."""
+BACKLOG_MAX: Final = 64
+"""Frames that the engine has not taken; beyond it incoming streams are not read."""
 _OPEN_TIMEOUT_S: Final = 5.0
 _HELD_READ_S: Final = 0.002
 

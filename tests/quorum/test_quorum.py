@@ -434,6 +434,49 @@ async def test_bounds_of_proposals(single: Trio) -> None:
     await asyncio.gather(*futures)
 
 
+async def test_bytes_of_proposals_under_way_are_bounded(single: Trio) -> None:
+    await single.start()
+    quorum = await single.leader()
+    epoch = quorum.leading
+    assert epoch is not None
+    futures = [quorum.propose(bytes(PROPOSAL_BYTES_MAX), epoch) for _ in range(8)]
+    with pytest.raises(
+        QuorumBusy, match="expected at most 67108864 proposed bytes under way, found 67108864 and 1 more"
+    ):
+        quorum.propose(b"x", epoch)
+    await asyncio.gather(*futures)
+    await quorum.propose(b"x", epoch)
+
+
+async def test_streams_are_not_read_while_the_engine_is_behind(tmp_path: Path) -> None:
+    """A voter whose engine stands still holds few frames, not all that its peers could send."""
+    trio = Trio(tmp_path, "memory", True, 3)
+    await trio.start()
+    await trio.propose(b"first")
+    await trio.equal()
+    leader = await trio.leader()
+    epoch = leader.leading
+    assert epoch is not None
+    slow = next(quorum for quorum in trio.quorums.values() if quorum is not leader)
+    driver = slow._driver
+    assert driver is not None
+    most = 0
+    with driver._condition:  # type: ignore[attr-defined]  # the engine's thread cannot take its inputs
+        submitted = driver._inputs  # type: ignore[attr-defined]
+        submit, driver.submit = driver.submit, submitted.append  # type: ignore[method-assign]
+        type(driver).backlog, backlog = property(lambda self: len(self._inputs)), type(driver).backlog
+        try:
+            for number in range(400):
+                await leader.propose(b"%d" % number, epoch)
+                most = max(most, len(submitted))
+        finally:
+            type(driver).backlog = backlog  # type: ignore[assignment]
+            driver.submit = submit  # type: ignore[method-assign]
+    assert 60 <= most <= 70
+    await trio.equal()
+    await trio.stop()
+
+
 async def test_compaction_beyond_what_was_heard_is_refused(single: Trio) -> None:
     await single.start()
     with pytest.raises(ValueError, match="expected a snapshot of at most offset 2, found 3"):
