@@ -275,14 +275,14 @@ class BrokerRole:
     def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
         yield from self._reconciler.on_metadata(image, delta)
         known = self._live_epochs
-        unfenced = []
+        changed = []
         for node_id in delta.brokers:
             epoch = self._broker_epoch_of(node_id)
-            if epoch >= 0 and known.get(node_id) != epoch:
-                unfenced.append(node_id)
+            if known.get(node_id) != epoch:
+                changed.append(node_id)
             known[node_id] = epoch
-        if unfenced:
-            self.replicas.brokers_changed(unfenced)
+        if changed:
+            self.replicas.brokers_changed(changed)
 
     def _standing_changed(self, standing: Standing) -> None:
         if standing is Standing.REGISTERING:

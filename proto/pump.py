@@ -118,6 +118,10 @@ class _Answers:
         except ConnectionLost:
             self._ready.clear()
             self._room.set()
+        except Exception as bug:
+            self._ready.clear()
+            self._room.set()
+            self._on_bug(bug)
         finally:
             self._writer = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -187,6 +187,28 @@ async def test_a_wiped_last_replica_does_not_lead_with_an_empty_log(memory: Asyn
     await memory.restart(only)
     await memory.wait_ready()
     assert memory.leader_of("t", 0) is None, "an empty log must not pass for the topic's"
+
+
+async def test_replication_hears_of_a_broker_that_is_fenced_and_of_one_that_comes_back(memory: AsyncCluster) -> None:
+    """A follower that was about to join and is fenced must not hold the high watermark until the lag time."""
+    await memory.create_topic("t", 1, 3)
+    leader = await memory.wait_for_leader("t", 0)
+    broker = memory.nodes[leader].broker
+    assert broker is not None
+    heard: list[tuple[int, int]] = []
+    act = broker.replicas.brokers_changed
+
+    def listen(nodes: Iterable[NodeId]) -> None:
+        known = list(nodes)
+        heard.extend((node, broker.replicas.broker_epoch_of(node)) for node in known)
+        act(known)
+
+    broker.replicas.brokers_changed = listen  # type: ignore[method-assign]
+    victim = next(node for node in memory.node_ids if node != leader)
+    await memory.kill(victim)
+    await memory.wait_for(lambda: (victim, -1) in heard, "word of the fencing")
+    await memory.restart(victim)
+    await memory.wait_for(lambda: any(n == victim and epoch >= 0 for n, epoch in heard), "word of the return")
 
 
 def _leads(cluster: AsyncCluster, node_id: int) -> bool:
