@@ -16,6 +16,7 @@ What the rest of the folder relies on, and a stand-in has to keep:
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import re
@@ -41,6 +42,9 @@ class File(Protocol):
         """Read up to ``size`` bytes; fewer only where the file ends."""
 
     def truncate(self, size: int) -> None: ...
+
+    def reserve(self, size: int) -> None:
+        """Set blocks aside for that many bytes; the file's size stays. Does nothing where that is not possible."""
 
     def fdatasync(self) -> None:
         """Make content and size durable. May be called in another thread than the rest."""
@@ -139,6 +143,12 @@ class SystemFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
+
+    def reserve(self, size: int) -> None:
+        if _fallocate is not None and _fallocate(self._fd, _KEEP_SIZE, 0, size):
+            number = ctypes.get_errno()
+            if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(number, os.strerror(number))
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
@@ -247,15 +257,23 @@ class SystemFiles:
         return 8_192 if soft == resource.RLIM_INFINITY else max(64, min(soft // 2, 8_192))
 
 
-def _load_syncfs() -> Callable[[int], int] | None:
-    """Linux's ``syncfs``, which Python does not offer; it reports write errors since Linux 5.8, so not before."""
-    if sys.platform != "linux" or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (5, 8):
+_KEEP_SIZE: Final = 1
+"""Linux's ``FALLOC_FL_KEEP_SIZE``."""
+
+
+def _from_libc(name: str, since: tuple[int, int], *types: object) -> Callable[..., int] | None:
+    """A call of Linux that Python does not offer; None elsewhere and before the given version."""
+    if sys.platform != "linux" or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < since:
         return None
-    found = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    return None if found is None else cast(Callable[[int], int], found)
+    found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if found is not None:
+        found.argtypes = types
+    return cast(Callable[..., int] | None, found)
 
 
-_syncfs: Final = _load_syncfs()
+# Before 5.8, syncfs does not report write errors.
+_syncfs: Final = _from_libc("syncfs", (5, 8), ctypes.c_int)
+_fallocate: Final = _from_libc("fallocate", (2, 6), ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def read_file(files: FileLayer, path: str) -> bytes:

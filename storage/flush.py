@@ -90,10 +90,10 @@ class FlushState:
 
     __slots__ = ("_cut", "is_new", "job", "recovery_point", "rolled", "stored_recovery_point", "unflushed_since_ms")
 
-    def __init__(self, recovery_point: Offset, *, is_new: bool) -> None:
+    def __init__(self, recovery_point: Offset, *, unflushed_since_ms: int, is_new: bool) -> None:
         self.recovery_point = recovery_point
         self.stored_recovery_point = Offset(0)
-        self.unflushed_since_ms = -1
+        self.unflushed_since_ms = unflushed_since_ms
         self.rolled = False
         self.is_new = is_new
         self.job: FlushJob | None = None

@@ -239,7 +239,8 @@ class Log(LogState):
                 raise self._failed(error) from error
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
-        self._chain.roll(base_offset, encode_snapshot(self.producers.all()), now_ms)
+        reserve = self.config.segment_bytes if self.config.preallocate else 0
+        self._chain.roll(base_offset, encode_snapshot(self.producers.all()), now_ms, reserve)
         self._jitter_ms = self._new_jitter()
         self._flushes.rolled = True
 

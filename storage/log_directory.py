@@ -127,7 +127,8 @@ class LogDirectory:
 
     def forget(self, name: TopicPartition) -> None:
         """Have no checkpoint on disk speak of a partition, before a new one takes its name. Raises ``OSError``."""
-        if self.high_watermarks.pop(name, None) is not None:
+        if name in self.high_watermarks:
+            self.high_watermarks = {each: at for each, at in self.high_watermarks.items() if each in self.logs}
             self._store(HIGH_WATERMARKS, self.high_watermarks)
         if name in self.recovery_points or name in self._starts:
             self.store_points()

@@ -17,7 +17,16 @@ from typing import Final, NamedTuple
 
 from tidelog.model.clock import Clock
 from tidelog.model.config_def import LONG_MAX
-from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset, TopicId, TopicIdPartition, TopicPartition
+from tidelog.model.ids import (
+    BrokerEpoch,
+    DirectoryId,
+    NodeId,
+    Offset,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+    id_text,
+)
 from tidelog.model.topic_config import TopicConfig
 from tidelog.storage.checkpoints import (
     PARTITION_METADATA,
@@ -231,7 +240,7 @@ class LogManager:
             log.update_config(config)
             return log
         name = TopicPartition(topic, partition)
-        directory = self._directory_for(directory_id)
+        directory = self._directory_for(directory_id, name, topic_id)
         try:
             for other in self._live():
                 if name in other.logs:
@@ -402,9 +411,8 @@ class LogManager:
         if any(self._files.size(f"{path}/{name}") for name in logs):
             logger.error("%s: expected %s, found none: moved aside", path, PARTITION_METADATA)
             self._files.rename(path, self._aside(path, STRAY_SUFFIX))
-        elif logs or PARTITION_METADATA in names:
+        elif logs or PARTITION_METADATA in names or (not names and self._files.is_directory(path)):
             # Killed while it was being made: there never was a record in it.
-            directory.remove_later(path, 0)
             renamed = self._aside(path, DELETE_SUFFIX)
             self._files.rename(path, renamed)
             directory.remove_later(renamed, 0)
@@ -452,20 +460,24 @@ class LogManager:
         ending = f".{self._rng.randbytes(16).hex()}{suffix}"
         return f"{parent}/{name[: _NAME_BYTES_MAX - len(ending)]}{ending}"
 
-    def _directory_for(self, directory_id: DirectoryId | None) -> LogDirectory:
-        live = self._live()
-        if directory_id is None:
-            if not live:
-                failure = self._directories[0].failure
-                assert failure is not None
-                raise LogDirFailed(failure.directory, failure.cause)
-            return min(live, key=lambda directory: len(directory.logs))
+    def _directory_for(self, directory_id: DirectoryId | None, name: TopicPartition, topic_id: TopicId) -> LogDirectory:
+        """Where a new log goes. Not elsewhere if a directory that failed under this process holds it."""
         for directory in self._directories:
-            if directory.directory_id == directory_id:
-                if directory.failure is not None:
-                    raise LogDirFailed(directory.path, directory.failure.cause)
+            lost = directory.logs.get(name)
+            wanted = directory.directory_id == directory_id or (
+                directory_id is None and lost is not None and lost.topic_id == topic_id
+            )
+            if wanted and directory.failure is not None:
+                raise LogDirFailed(directory.path, directory.failure.cause)
+            if wanted:
                 return directory
-        raise LogDirFailed(f"with id {directory_id.hex()}", FileNotFoundError(2, "not among log.dirs"))
+        live = self._live()
+        if directory_id is not None or not live:
+            failures = [directory.failure for directory in self._directories if directory.failure is not None]
+            if directory_id is None and failures:
+                raise LogDirFailed(failures[0].directory, failures[0].cause)
+            raise LogDirFailed(f"with id {id_text(directory_id or b'')}", FileNotFoundError(2, "not among log.dirs"))
+        return min(live, key=lambda directory: len(directory.logs))
 
     def _live(self) -> list[LogDirectory]:
         return [directory for directory in self._directories if directory.failure is None]

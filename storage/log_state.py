@@ -92,7 +92,9 @@ class LogState:
         self._sparse = loaded.sparse
         self._hints = ReadHints()
         self._jitter_ms = self._new_jitter()
-        self._flushes = FlushState(loaded.recovery_point, is_new=is_new)
+        unflushed = loaded.log_end_offset > loaded.recovery_point
+        since_ms = loaded.loaded_ms if unflushed else -1
+        self._flushes = FlushState(loaded.recovery_point, unflushed_since_ms=since_ms, is_new=is_new)
         self._closed = False
 
     def __repr__(self) -> str:

@@ -363,6 +363,10 @@ class MemoryFile:
         if trouble is not None:
             raise trouble
 
+    def reserve(self, size: int) -> None:
+        self._check_open()
+        self._files._step("reserve", self._path)
+
     def fdatasync(self) -> None:
         self._check_open()
         self._files._step("fdatasync", self._path)

@@ -57,6 +57,7 @@ class LoadedLog:
     """A log as it was found.
 
     ``snapshots``: offsets of the producer snapshots on disk, rising. ``was_clean``: it was closed as it is.
+    ``loaded_ms``: when that was.
     """
 
     segments: list[Segment]
@@ -68,6 +69,7 @@ class LoadedLog:
     snapshots: list[int]
     sparse: bool
     was_clean: bool
+    loaded_ms: int
 
 
 class _Loader:
@@ -242,7 +244,7 @@ class _Loader:
         if self.names_changed:
             self.files.fsync_dir(self.directory)
         segment = Segment(self.pool, self.directory, offset, 0, self.now_ms)
-        segment.create()
+        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         self.segments.append(segment)
         self.names_changed = True
 
@@ -311,6 +313,7 @@ def load_log(
         loader.snapshots,
         loader.sparse,
         was_clean,
+        now_ms,
     )
 
 

@@ -79,9 +79,11 @@ class Segment:
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
 
-    def create(self) -> None:
-        """Make the log file, empty."""
+    def create(self, reserve: int = 0) -> None:
+        """Make the log file, empty, with room for ``reserve`` bytes set aside."""
         start_over(self.log.get(create=True))
+        if reserve:
+            self.log.get().reserve(reserve)
         self.start_empty()
 
     def start_empty(self) -> None:

@@ -73,13 +73,18 @@ class SegmentChain:
                 self.unsynced += (segment.offsets.file, segment.times.file)
                 self.names_changed = True
 
-    def roll(self, base_offset: int, snapshot: bytes, now_ms: int) -> None:
-        """Seal the active segment and begin one at ``base_offset``, with a snapshot of the producers there."""
+    def roll(self, base_offset: int, snapshot: bytes, now_ms: int, reserve: int = 0) -> None:
+        """Seal the active segment and begin one at ``base_offset``, with a snapshot of the producers there.
+
+        ``reserve``: bytes to set aside for the new one; what the old one has over is given back.
+        """
         full = self.active
         full.seal()
+        if reserve:
+            full.log.get().truncate(full.size)
         self.unsynced += (full.offsets.file, full.times.file)
         self.store_snapshot(base_offset, snapshot)
-        self._begin(base_offset, now_ms)
+        self._begin(base_offset, now_ms, reserve)
 
     def store_snapshot(self, offset: int, content: bytes) -> None:
         """Write a producer snapshot, unless there is one; it replaces the last one between two segments' bases."""
@@ -206,9 +211,9 @@ class SegmentChain:
         for file in self.unsynced:
             file.close()
 
-    def _begin(self, base_offset: int, now_ms: int) -> None:
+    def _begin(self, base_offset: int, now_ms: int, reserve: int = 0) -> None:
         segment = Segment(self._pool, self.directory, base_offset, 0, now_ms)
-        segment.create()
+        segment.create(reserve)
         self.segments.append(segment)
         self.active = segment
         self.names_changed = True

@@ -387,6 +387,12 @@ class TestCut:
         assert append(log, batch(1), epoch=5).base_offset == end
         assert log.offset_for_timestamp(NOW + 9, offset_end=100) == ((NOW + 9, 18, 3) if end > 18 else None)
 
+    def test_an_epoch_without_records_is_forgotten(self, store, batch: MakeBatch) -> None:
+        log = self.fill(store, batch)
+        log.assign_epoch_start(9, 20)
+        assert log.truncate_to(20) == 20
+        assert log.latest_epoch == 3
+
     def test_a_cut_survives_a_loss_of_power(self, store, batch: MakeBatch) -> None:
         log = self.fill(store, batch)
         log.flush()

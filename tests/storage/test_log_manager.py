@@ -172,9 +172,14 @@ class TestStart:
         manager.close()
         store.files.makedirs("/a/topic1-0")
         store.files.open("/a/topic1-0/partition.metadata", create=True)
+        store.files.makedirs("/a/topic2-0")
         manager = store.manager()
         assert list(manager.logs()) == []
-        assert make(manager, 1, 0).log_end_offset == 0
+        assert [make(manager, n, 0).log_end_offset for n in (1, 2)] == [0, 0]
+        for job in manager.take_removals():
+            job.run()
+        names = {path.split("/")[2] for path in store.files.paths("/a")}
+        assert {name for name in names if name.startswith("topic")} == {"topic1-0", "topic2-0"}
 
     def test_other_things_in_a_directory_are_left_alone(self, store) -> None:
         store.files.makedirs("/a/metadata")
@@ -266,6 +271,9 @@ class TestFailure:
         assert list(manager.logs()) == [good]
         with pytest.raises(LogDirFailed):
             manager.get_or_create("topic2", topic(2), 0, TopicConfig(), ids[0])
+        with pytest.raises(LogDirFailed):  # not anew in the other directory either
+            manager.get_or_create("topic2", topic(2), 0, TopicConfig())
+        assert make(manager, 4).directory == "/b/topic4-0"
         fill(good, batch(2))
         manager.checkpoint({})
         manager.run_retention(NOW, lambda log: 0)
@@ -344,6 +352,17 @@ class TestChores:
             manager.finish_flush(log, job)
         assert [log.recovery_point for log in (idle, quiet, rolled, own)] == [0, 2, 6, 0]
         assert manager.begin_flushes(NOW + 2 * FLUSH_AFTER_MS) == []
+
+    def test_what_a_crash_left_unsynced_is_synced_after_a_while(self, store, batch: MakeBatch) -> None:
+        manager = store.manager()
+        fill(make(manager, 1), batch(2))
+        manager = store.restart()
+        (log,) = manager.logs()
+        assert log.recovery_point == 0
+        ((begun, job),) = manager.begin_flushes(store.clock.ms + FLUSH_AFTER_MS)
+        job.run()
+        manager.finish_flush(begun, job)
+        assert log.recovery_point == 6
 
     def test_idle_producers_are_forgotten(self, store, batch: MakeBatch) -> None:
         manager = store.manager()

@@ -182,3 +182,34 @@ def test_a_log_on_the_real_disk_survives_kill_9(tmp_path: Path) -> None:
     assert isinstance(log.append_as_leader(split_batches(raw), 1, 1_000_000), LogAppend)
     manager.write_clean_shutdown(BrokerEpoch(1))
     manager.close()
+
+
+def test_reserved_blocks_do_not_change_the_file(tmp_path: Path) -> None:
+    file = SystemFiles().open(str(tmp_path / "x"), create=True)
+    file.pwritev([b"abc"], 0)
+    file.reserve(1 << 20)
+    assert file.pread(9, 0) == b"abc"
+    assert file.size() == 3
+    blocks = os.stat(tmp_path / "x").st_blocks
+    file.truncate(3)
+    assert os.stat(tmp_path / "x").st_blocks <= blocks
+    file.close()
+
+
+def test_preallocated_segments_hold_the_same(tmp_path: Path) -> None:
+    format_directory(SystemFiles(), str(tmp_path), "c", NodeId(1), random.Random(1))
+    settings = {"cluster_id": "c", "node_id": NodeId(1)}
+    manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [str(tmp_path)], **settings)
+    manager.start()
+    config = TopicConfig(preallocate=True, segment_bytes=1_000)
+    log = manager.get_or_create("t", TopicId(b"t" * 16), 0, config)
+    raw = bytes(encode_values([b"x" * 300], 1_000_000))
+    for _ in range(10):
+        log.append_as_leader(split_batches(raw), 0, 1_000_000)
+    assert log.segment_count == 5
+    assert sum(file.stat().st_size for file in tmp_path.glob("t-0/*.log")) == log.size_bytes
+    manager.close()
+    manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [str(tmp_path)], **settings)
+    manager.start()
+    assert [log.log_end_offset for log in manager.logs()] == [10]
+    manager.close()
