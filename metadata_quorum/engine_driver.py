@@ -75,8 +75,13 @@ class InlineDriver:
         return sum(isinstance(given, ev.Received) for given in self._inputs)
 
     async def start(self) -> None:
-        self._engine = self._open_engine(asyncio.get_running_loop().time())
-        self._step()
+        self._engine = engine = self._open_engine(asyncio.get_running_loop().time())
+        try:
+            self._advance(engine)
+        except BaseException:
+            self._engine = None
+            engine.close(clean=False)
+            raise
 
     def submit(self, given: ev.EngineInput) -> None:
         if self._engine is None:
@@ -102,20 +107,23 @@ class InlineDriver:
         engine = self._engine
         if engine is None:
             return
+        try:
+            self._advance(engine)
+        except Exception as error:
+            self._engine = None
+            engine.close(clean=False)
+            self._fail(error)
+
+    def _advance(self, engine: RaftEngine) -> None:
+        """Take a step and arrange for the next one."""
         loop = asyncio.get_running_loop()
         inputs = list(self._inputs)
         self._inputs.clear()
-        try:
-            for effects in run_step(engine, inputs, loop.time()):
-                self._deliver(effects)
-            due = engine.deadline()
-        except Exception as error:
-            self._engine = None
-            self._fail(error)
-            return
+        for effects in run_step(engine, inputs, loop.time()):
+            self._deliver(effects)
         if self._engine is None or self._soon is not None:
             return
-        now = loop.time()
+        due, now = engine.deadline(), loop.time()
         if due <= now:
             self._soon = loop.call_soon(self._step)
         elif due != float("inf"):
@@ -178,20 +186,22 @@ class ThreadDriver:
     # --- in the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
+        engine: RaftEngine | None = None
         try:
             engine = self._open_engine(self._clock())
+            self._steps(engine, [])
         except BaseException as error:
+            if engine is not None:
+                engine.close(clean=False)
             self._on_loop(_fail_future, self._opened, error)
             self._on_loop(_finish_future, self._ended)
             return
+        self._on_loop(_finish_future, self._opened)
         failed = False
         try:
-            self._steps(engine, [])
-            self._on_loop(_finish_future, self._opened)
             while (inputs := self._next_inputs(engine)) is not None:
                 self._steps(engine, inputs)
         except BaseException as error:
-            self._on_loop(_fail_future, self._opened, error)
             failed = True
             self._on_loop(self._fail, error)
         try:

@@ -391,17 +391,16 @@ async def test_a_disk_that_fails_stops_the_node(tmp_path: Path) -> None:
 
     fatal: list[BaseException] = []
     files = FailingFiles()
-    quorum = Quorum(
-        cluster_id="c",
-        node_id=NodeId(1),
-        voters={NodeId(1): Address("127.0.0.1", 1)},
-        directory=tmp_path,
-        files=files,
-        network=MemoryFabric().network("n"),
-        rng=random.Random(1),
-        listener=Listener(),
-        on_fatal=fatal.append,
-    )
+
+    def made() -> Quorum:
+        return quorum_on(files, tmp_path, fatal)
+
+    files.failing = True
+    with pytest.raises(OSError, match="No space left"):
+        await made().start()
+    assert fatal == []  # whoever starts it hears of it
+    files.failing = False
+    quorum = made()
     await quorum.start()
     assert quorum.leading is not None
     files.failing = True
@@ -409,6 +408,20 @@ async def test_a_disk_that_fails_stops_the_node(tmp_path: Path) -> None:
         await quorum.propose(b"x", quorum.leading)
     assert [type(error) for error in fatal] == [OSError]
     await quorum.stop()
+
+
+def quorum_on(files: SystemFiles, directory: Path, fatal: list[BaseException]) -> Quorum:
+    return Quorum(
+        cluster_id="c",
+        node_id=NodeId(1),
+        voters={NodeId(1): Address("127.0.0.1", 1)},
+        directory=directory,
+        files=files,
+        network=MemoryFabric().network("n"),
+        rng=random.Random(1),
+        listener=Listener(),
+        on_fatal=fatal.append,
+    )
 
 
 async def test_bounds_of_proposals(single: Trio) -> None:
