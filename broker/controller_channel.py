@@ -191,8 +191,10 @@ class ControllerChannel:
         try:
             while not asking.done():
                 elected = asyncio.ensure_future(self._elected.wait())
-                await asyncio.wait((asking, elected), return_when=asyncio.FIRST_COMPLETED)
-                elected.cancel()
+                try:
+                    await asyncio.wait((asking, elected), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    elected.cancel()
                 if not asking.done() and self._leader not in (target, NO_NODE):
                     raise ConnectionLost(f"node {self._leader} was elected meanwhile")
                 self._elected.clear()

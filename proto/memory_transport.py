@@ -100,7 +100,7 @@ class MemoryFabric:
     def drop_node(self, node: str) -> None:
         """The node's process is gone: its listeners with it, its connections broken."""
         for address in [address for address, server in self._listeners.items() if server.node == node]:
-            del self._listeners[address]
+            self._listeners.pop(address).closed = True
         self.break_connections(node)
 
     # --- for the networks -----------------------------------------------------------------------
@@ -163,6 +163,7 @@ class _MemoryServer:
         self.listener = listener
         self.service = service
         self._tasks: set[asyncio.Future[Any]] = set()
+        self.closed = False
         self.address = network.fabric._bind(self, address)
 
     def spawn(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
@@ -172,6 +173,7 @@ class _MemoryServer:
         return task
 
     async def close(self, grace_s: float) -> None:
+        self.closed = True
         self.network.fabric._unbind(self)
         if self._tasks and grace_s > 0:
             await asyncio.wait(self._tasks, timeout=grace_s)
@@ -196,7 +198,10 @@ class MemoryConnection:
         record = self._register(server, lambda reason: _fail(answer, ConnectionLost(reason)))
 
         def arrive() -> None:
-            server.spawn(serve())
+            if server.closed:  # while this was under way
+                self._back(server, lambda: _fail(answer, ConnectionLost(f"{self.address}: connection refused")))
+            else:
+                server.spawn(serve())
 
         async def serve() -> None:
             handler = server.service.calls.get(type(request))
@@ -230,11 +235,20 @@ class MemoryConnection:
             raise ConnectionLost(f"{self.address}: listener {server.listener} serves no {kind.value} stream")
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         pair = _Pair(self._fabric, self._network.node, server.node)
-        record = self._register(server, pair.break_both)
+
+        def broken(reason: str) -> None:
+            pair.break_both(reason)
+            if not accepted.done():
+                accepted.set_exception(ConnectionLost(f"{self.address}: {reason}"))
+
+        record = self._register(server, broken)
         pair.on_end = lambda: self._forget(record)
         context = CallContext(server.listener, self._network.node)
 
         def arrive() -> None:
+            if server.closed:
+                self._back(server, lambda: broken("connection refused"))
+                return
             server.spawn(_serve_session(pair, factory(context), server.network.on_bug))
             self._back(server, lambda: None if accepted.done() else accepted.set_result(None))
 

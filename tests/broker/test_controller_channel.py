@@ -168,6 +168,23 @@ async def test_a_patient_call_stays_with_a_slow_controller_and_leaves_a_deposed_
     assert unknown
 
 
+async def test_a_patient_call_that_is_given_up_leaves_no_task_waiting_for_an_election(quorum: Quorum) -> None:
+    quorum.voters[NodeId(1)].silent = True
+    channel = quorum.channel()
+    channel.leader_is(NodeId(1), 1)
+    asking = asyncio.ensure_future(channel.call_traced(ASK, timeout_s=30, patient=True))
+    await asyncio.sleep(0.02)
+    assert any(_waits_for_an_event(task) for task in asyncio.all_tasks())
+    asking.cancel()
+    await asyncio.wait([asking])
+    await asyncio.sleep(0.02)
+    assert not any(_waits_for_an_event(task) for task in asyncio.all_tasks())
+
+
+def _waits_for_an_event(task: asyncio.Task[object]) -> bool:
+    return getattr(task.get_coro(), "__qualname__", "") == "Event.wait"
+
+
 @pytest.mark.parametrize(("pause_s", "least", "most"), [(0.01, 10, 200), (0.4, 3, 6)])
 async def test_pauses_between_rounds_as_long_as_it_was_told(
     quorum: Quorum, pause_s: float, least: int, most: int

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from tidelog.model.ids import NodeId
 from tidelog.proto import api
 from tidelog.proto.caller import FrameCaller
 from tidelog.proto.frames import correlation_of
@@ -18,6 +19,7 @@ from tidelog.proto.network import (
     CallTimeout,
     ConnectionLost,
     Frame,
+    FrameSession,
     Network,
     Server,
     Service,
@@ -287,3 +289,33 @@ async def test_streams_that_end_with_their_server_are_no_bug() -> None:
         await asyncio.wait_for(session.closed.wait(), 5)
         await connection.close()
     assert bugs == []
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
+async def test_what_arrives_at_a_node_that_is_gone_meanwhile_begins_nothing(killed: bool) -> None:
+    begun: list[object] = []
+
+    async def serve(request: api.MetadataRequest, _: CallContext) -> api.MetadataResponse:
+        begun.append(request)
+        return api.MetadataResponse("id", NodeId(1), (), ())
+
+    def session(context: CallContext) -> FrameSession:
+        begun.append(context)
+        raise AssertionError("a stream begins at a node that is gone")
+
+    fabric = MemoryFabric()
+    service = Service({api.MetadataRequest: serve}, {StreamKind.PRODUCE: session})
+    server = await fabric.network("node").serve("CLIENT", Address("node", 1), service)
+    fabric.delay("client", "node", 0.05)
+    connection = fabric.network("client").connect(server.address)
+    call = asyncio.ensure_future(connection.call(api.MetadataRequest(topics=("t",)), timeout_s=5))
+    stream = asyncio.ensure_future(connection.open(StreamKind.PRODUCE, timeout_s=5))
+    await asyncio.sleep(0.01)
+    if killed:
+        fabric.drop_node("node")
+    await server.close(0)
+    await asyncio.wait([call, stream], timeout=1)
+    for outcome in (call, stream):
+        assert isinstance(outcome.exception(), ConnectionLost)
+    await asyncio.sleep(0.1)
+    assert not begun
