@@ -1,8 +1,8 @@
 """A cluster of nodes in this process, in asyncio form: real nodes, real log files, faults as calls.
 
 Nodes have the ids 1 to ``nodes`` and both roles, unless ``controllers`` says how many of them form the
-quorum; the others are brokers only. With the in-memory transport (the default) links between nodes
-can be cut; with gRPC they run over the loopback address.
+quorum; the others are brokers only. Nodes speak through memory (the default) or gRPC over the loopback
+address; links between them can be cut in both.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.node import Node, NodeNetwork
+from tidelog.broker.server import grpc_limits
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import SystemClock
@@ -28,6 +29,7 @@ from tidelog.model.ids import NO_NODE, NodeId, id_text, random_id
 from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address
+from tidelog.testing.cut_network import CutNetwork, Cuts
 from tidelog.testing.killable_files import KillableFiles, KilledNodeFilter
 from tidelog.testing.ports import LOOPBACK, free_ports
 
@@ -83,6 +85,7 @@ class AsyncCluster:
         self.cluster_id = id_text(random_id(self._rng))
         self.transport = transport
         self.fabric = MemoryFabric()
+        self._cuts: Cuts | None = None
         self.node_ids = [NodeId(n) for n in range(1, nodes + 1)]
         self.controller_ids = self.node_ids[:voters]
         self.nodes: dict[NodeId, Node] = {}
@@ -134,7 +137,7 @@ class AsyncCluster:
         disk = self._disks[key] = KillableFiles()
         node = Node(
             self.node_config(key),
-            network=self._network(f"node{key}"),
+            network=self._network(f"node{key}", self.node_config(key)),
             files=disk,
             clock=SystemClock(),
             rng=random.Random(self._rng.random()),
@@ -200,10 +203,10 @@ class AsyncCluster:
 
         What is sent over a cut link is held and delivered after :meth:`heal`, as TCP would.
         """
-        self._needs_memory("partition")
-        self.fabric.cut(self._side(a), self._side(b))
+        links = self._links()
+        links.cut(self._side(a), self._side(b))
         if not one_way:
-            self.fabric.cut(self._side(b), self._side(a))
+            links.cut(self._side(b), self._side(a))
 
     def isolate(self, node_id: int, *, clients: bool = False) -> None:
         """Cut a node off from every other node, and from clients too where asked."""
@@ -213,8 +216,7 @@ class AsyncCluster:
 
     def heal(self) -> None:
         """Mend every link."""
-        self._needs_memory("heal")
-        self.fabric.heal()
+        self._links().heal()
 
     # --- What is where ----------------------------------------------------------------------------------
 
@@ -399,12 +401,15 @@ class AsyncCluster:
         ports = iter(free_ports(sum(map(len, names.values())), random.Random()))
         return {n: {name: Address(LOOPBACK, next(ports)) for name in names[n]} for n in names}
 
-    def _network(self, name: str) -> NodeNetwork:
+    def _network(self, name: str, config: NodeConfig | None = None) -> NodeNetwork:
         if self.transport == MEMORY:
             return self.fabric.network(name)
         from tidelog.proto.grpc_transport import GrpcNetwork
 
-        return GrpcNetwork()
+        if self._cuts is None:
+            self._cuts = Cuts()
+        owners = {at: f"node{n}" for n, listeners in self._addresses.items() for at in listeners.values()}
+        return CutNetwork(GrpcNetwork(None if config is None else grpc_limits(config)), name, owners, self._cuts)
 
     def _known(self, node_id: int) -> NodeId:
         if node_id not in self.node_ids:
@@ -414,9 +419,8 @@ class AsyncCluster:
     def _side(self, side: Side) -> str:
         return CLIENT if side == CLIENT else f"node{self._known(int(side))}"
 
-    def _needs_memory(self, what: str) -> None:
-        if self.transport != MEMORY:
-            raise ValueError(f"{what}: expected a cluster with transport={MEMORY!r}, found {self.transport!r}")
+    def _links(self) -> MemoryFabric | Cuts:
+        return self.fabric if self._cuts is None else self._cuts
 
     def _failed(self, node_id: NodeId, what: str, error: BaseException) -> None:
         self.failures.append((node_id, what, error))

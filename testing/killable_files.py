@@ -58,6 +58,10 @@ class KillableFile:
         with self._lock:
             self._open().truncate(size)
 
+    def reserve(self, size: int) -> None:
+        with self._lock:
+            self._open().reserve(size)
+
     def fdatasync(self) -> None:
         with self._lock:
             self._open().fdatasync()
