@@ -25,7 +25,7 @@ class MemoryBudget:
         self.bytes_used_peak = 0
         self.waits = 0
         self._line: deque[Callable[[], None]] = deque()
-        self._pauses: deque[asyncio.Future[None]] = deque()
+        self._pauses: dict[asyncio.Future[None], None] = {}
 
     @property
     def full(self) -> bool:
@@ -50,7 +50,7 @@ class MemoryBudget:
         while self._line and self.bytes_used < self.bytes_max:
             self._line.popleft()()
         if self._pauses and not self.full:
-            pauses, self._pauses = self._pauses, deque()
+            pauses, self._pauses = self._pauses, {}
             for pause in pauses:
                 if not pause.done():
                     pause.set_result(None)
@@ -75,5 +75,10 @@ class MemoryBudget:
             return None
         self.waits += 1
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pauses.append(waiter)
+        self._pauses[waiter] = None
+        waiter.add_done_callback(self._gone)
         return waiter
+
+    def _gone(self, waiter: asyncio.Future[None]) -> None:
+        """A stream that ended while it paused leaves nothing behind."""
+        self._pauses.pop(waiter, None)

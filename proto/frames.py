@@ -29,6 +29,8 @@ from tidelog.proto.network import BadFrame, Buffer, Frame
 VERSION: Final = 1
 CORRELATION_MAX: Final = 0xFFFF_FFFF
 _TEXT_BYTES_MAX: Final = 0xFFFF
+FETCH_PARTITIONS_MAX: Final = 200_000
+"""Partitions named or forgotten in one fetch; a produce request has room for 65,535."""
 """Of a transactional id, a rack or an error message; a longer message is cut, the others are refused before."""
 
 _HEAD = struct.Struct(">BI")
@@ -269,6 +271,9 @@ def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
         replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = (
             fields
         )
+        if count > FETCH_PARTITIONS_MAX or forgotten_count > FETCH_PARTITIONS_MAX:
+            most = max(count, forgotten_count)
+            raise BadFrame(f"expected at most {FETCH_PARTITIONS_MAX} partitions in a fetch, found {most}")
         position = _HEAD.size + _FETCH.size
         rack = str(frame[position : position + rack_size], "utf-8")
         position += rack_size

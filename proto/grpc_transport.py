@@ -42,6 +42,9 @@ SERVICE: Final = "/tidelog.v1.Tidelog/"
 _EOF: Final[Any] = vars(grpc.aio)["EOF"]
 _FRAME_TAG: Final = 0x0A
 _NEVER_MS: Final = 2**31 - 1
+_CONNECT_MS: Final = 1_000
+"""Time for one attempt to connect (gRPC's name for it says otherwise). Who is not there refuses at once; this
+bounds the wait for who is far or busy, and for who was cut off and comes back."""
 _ACCEPTED: Final = (("tidelog-stream", "accepted"),)
 """Tells a stream that is served from one that is refused: without it both look open until something is read."""
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
@@ -56,6 +59,8 @@ class GrpcLimits:
     """What each listener of a process takes from its peers. Beyond a bound it refuses or stops reading."""
 
     message_bytes_max: int = 128 * 1024 * 1024
+    call_bytes_max: int = 16 * 1024 * 1024
+    """Largest request of a call, which takes several times its size once it is read; frames may be larger."""
     connections_max: int = 10_000
     """Connections to one listener; a further one is closed at once."""
     connection_idle_ms: int = 600_000
@@ -155,7 +160,12 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         return self._handlers.get(handler_call_details.method)
 
     def _call(self, request_type: type[Request[Any]], handler: Callable[[Any, CallContext], Awaitable[Any]]) -> Any:
+        most = self._limits.call_bytes_max
+
         async def serve(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            if len(data) > most:
+                text = f"expected a {request_type.__name__} of at most {most} bytes, found {len(data)}"
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             try:
                 request = from_proto(request_type, data)
             except BadMessage as bad:
@@ -286,7 +296,7 @@ class GrpcConnection:
                     ("grpc.enable_http_proxy", 0),
                     ("grpc.use_local_subchannel_pool", 1),
                     ("grpc.initial_reconnect_backoff_ms", 50),
-                    ("grpc.min_reconnect_backoff_ms", 50),
+                    ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
                     ("grpc.max_reconnect_backoff_ms", 500),
                     ("grpc.enable_retries", 0),
                 ],

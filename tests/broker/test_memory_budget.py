@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tidelog.broker.memory_budget import MemoryBudget
 
 
@@ -83,3 +85,14 @@ def test_leaving_the_line() -> None:
     budget.leave(start)
     budget.give(1)
     assert served == []
+
+
+async def test_streams_that_come_and_go_while_it_is_full_leave_nothing_behind() -> None:
+    budget = MemoryBudget(1)
+    budget.use(1)
+    for _ in range(1000):
+        waiter = budget.pause()
+        assert waiter is not None
+        waiter.cancel()
+        await asyncio.sleep(0)
+    assert len(budget._pauses) == 0

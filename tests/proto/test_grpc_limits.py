@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
+from tidelog.model.ids import NodeId
 from tidelog.proto import api
 from tidelog.proto.caller import FrameCaller
 from tidelog.proto.frames import correlation_of
@@ -50,7 +51,7 @@ class Listener:
     async def metadata(self, request: api.MetadataRequest, _: CallContext) -> api.MetadataResponse:
         self.begun += 1
         await self.gate.wait()
-        return api.MetadataResponse("id", 1, (), ())
+        return api.MetadataResponse("id", NodeId(1), (), ())
 
     async def start(self, limits: GrpcLimits) -> Address:
         streams = dict.fromkeys((StreamKind.PRODUCE, StreamKind.REPLICA_FETCH), lambda _: self.session)
@@ -127,6 +128,18 @@ async def test_who_says_nothing_is_closed() -> None:
     reader, writer = await asyncio.open_connection(*address)
     await closed_by_peer(reader)
     writer.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+async def test_a_call_too_large_is_refused_before_it_is_read() -> None:
+    listener = Listener()
+    address = await listener.start(GrpcLimits(call_bytes_max=1000))
+    connection = GrpcNetwork().connect(address)
+    with pytest.raises(ConnectionLost, match="expected a MetadataRequest of at most 1000 bytes, found 1003"):
+        await connection.call(api.MetadataRequest(topics=("x" * 1000,)), timeout_s=10)
+    await connection.call(ASK, timeout_s=10)
+    await connection.close()
     assert listener.server is not None
     await listener.server.close(0)
 
