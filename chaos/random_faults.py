@@ -24,12 +24,12 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.client.errors import TidelogError
-from tidelog.model.ids import NO_NODE, NodeId
+from tidelog.model.ids import NO_NODE, NodeId, TopicPartition
 from tidelog.testing.async_cluster import CLIENT, GRPC, MEMORY, AsyncCluster
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _CONFIG: Final[Mapping[str, str]] = {
     "log.segment.bytes": "1048576",
     "replica.lag.time.max.ms": "3000",
     "controlled.shutdown.timeout.ms": "5000",
+    "leader.imbalance.check.interval.seconds": "2",
 }
 
 
@@ -76,6 +77,7 @@ class Sending:
     def __init__(self, name: str, cluster: AsyncCluster, rng: random.Random, settings: Mapping[str, Any]) -> None:
         self.name = name
         self.acknowledged: dict[int, tuple[str, int, int]] = {}
+        self.acknowledged_s: dict[int, float] = {}
         self.failed: dict[int, BaseException] = {}
         self.where: dict[int, tuple[str, int]] = {}
         self.partitions = dict(TOPICS)
@@ -113,6 +115,7 @@ class Sending:
                 raise AssertionError(f"{self.name}:{number} had its outcome already")
             if error is None:
                 self.acknowledged[number] = (metadata.topic, metadata.partition, metadata.offset)
+                self.acknowledged_s[number] = asyncio.get_running_loop().time()
             else:
                 self.failed[number] = error
 
@@ -134,8 +137,6 @@ class Watching:
 
         places = list(self.seen)
         self.consumer.assign(places)
-        from tidelog.model.ids import TopicPartition
-
         for topic, partition in places:
             self.consumer.seek(TopicPartition(topic, partition), 0)
         while True:
@@ -168,6 +169,11 @@ class Run:
         self.watchers: list[Watching] = []
         self.began = 0.0
         self.loop_errors: list[str] = []
+        self._lost_from: set[tuple[str, int]] = set()
+        self._history: dict[tuple[str, int], list[str]] = defaultdict(list)
+        self._ends: dict[NodeId, dict[Any, int]] = {}
+        self._impaired = False
+        self._sizes: dict[tuple[NodeId, str, str], int] = {}
 
     # --- the run --------------------------------------------------------------------------------------
 
@@ -182,6 +188,7 @@ class Run:
             self._start_clients()
             tasks = [asyncio.ensure_future(s.run()) for s in self.senders]
             watch = [asyncio.ensure_future(w.run()) for w in self.watchers]
+            watch.append(asyncio.ensure_future(self._keep_history()))
             try:
                 for client in self.senders:
                     await client.producer.start()
@@ -221,6 +228,31 @@ class Run:
             self.senders.append(Sending(f"p{number}", self.cluster, random.Random(rng.random()), settings))
         self.watchers = [Watching(self.cluster, TOPICS) for _ in range(2)]
 
+    async def _keep_history(self) -> None:
+        """Who led what, with which ISR, when; two nodes never know one partition epoch differently."""
+        seen: dict[tuple[str, int, int], tuple[Any, ...]] = {}
+        offsets: dict[NodeId, int] = {}
+        while True:
+            for node_id, node in list(self.cluster.nodes.items()):
+                image = node.view.image
+                if offsets.get(node_id) == image.offset:
+                    continue
+                offsets[node_id] = image.offset
+                for topic in image.topics.values():
+                    for number, found in topic.partitions.items():
+                        key = (topic.name, number, found.partition_epoch)
+                        what = (found.leader, found.leader_epoch, found.isr, found.eligible_leader_replicas)
+                        if key not in seen:
+                            seen[key] = what
+                            self._history[topic.name, number].append(
+                                f"{asyncio.get_running_loop().time() - self.began:.3f} partition epoch "
+                                f"{found.partition_epoch}: leader {found.leader} epoch {found.leader_epoch} "
+                                f"isr {found.isr} elr {found.eligible_leader_replicas} last {found.last_known_elr}"
+                            )
+                        elif seen[key] != what:
+                            self._violated(f"metadata of {key} is {what} on node {node_id}, was {seen[key]}")
+            await asyncio.sleep(0.003)
+
     # --- faults ---------------------------------------------------------------------------------------
 
     async def _faults(self) -> None:
@@ -234,6 +266,8 @@ class Run:
             (2, self._stop),
             (2, self._bounce),
             (2, self._alter_config),
+            (1, self._stall),
+            (2, self._lose_power),
             (1, self._grow),
         ]
         if self.cluster.transport == MEMORY:
@@ -269,6 +303,7 @@ class Run:
         if len(self._up()) <= 1 and self.rng.random() < 0.7:
             return
         self._note(f"kill {node} ({why})")
+        self._count_truncations(node)
         await self._end(node)
 
     async def _end(self, node: NodeId) -> None:
@@ -308,7 +343,16 @@ class Run:
 
     async def _start(self, node: NodeId) -> None:
         """Start a node; one that cannot register yet (no quorum) is waited for at the end, not here."""
+        self._note_sizes(node)
         task = self._starting[node] = asyncio.ensure_future(self.cluster.start_node(node))
+        await asyncio.sleep(0)
+        if node in self.cluster.nodes and (logs := self.cluster.nodes[node]._logs) is not None:
+            for key, end in self._ends.pop(node, {}).items():
+                found = logs.get(*key)
+                if found is None or found.log_end_offset != end:
+                    self._violated(
+                        f"node {node} died with {key} at {end}, starts with {found and found.log_end_offset}"
+                    )
         await asyncio.wait([task], timeout=self.rng.choice([0.05, 1.0, 5.0]))
         if task.done():
             task.result()
@@ -318,9 +362,52 @@ class Run:
         if up := self._up():
             node = self.rng.choice(up)
             self._note(f"bounce {node}")
+            self._count_truncations(node)
             await self._end(node)
             await asyncio.sleep(self.rng.choice([0, 0, 0.05]))
             await self._start(node)
+
+    async def _stall(self) -> None:
+        seconds = self.rng.choice([0.3, 1.0])
+        self._note(f"stall {seconds}")
+        time.sleep(seconds)  # noqa: ASYNC251 - the event loop itself stands still
+
+    async def _lose_power(self) -> None:
+        """A node dies and what it wrote since its start and did not sync is gone, in part. Committed records
+        survive that on one node at a time: nothing else may be amiss before, or until the ISRs are whole again."""
+        if len(self._up()) < 3 or self._starting or not self._isr_whole() or self._impaired:
+            return
+        node = self.rng.choice(self._up())
+        self._note(f"power loss {node}")
+        self._count_truncations(node)
+        await self._end(node)
+        lost = 0
+        for path in sorted(self.cluster.node_directory(node).parent.glob("data*/*-*/*.log")):
+            before = self._sizes.get((node, path.parent.name, path.name), 0)
+            size = path.stat().st_size
+            if size > before and self.rng.random() < 0.8:
+                kept = max(before, size - self.rng.choice([1, 100, 5_000, 1 << 30]))
+                with path.open("rb+") as file:
+                    file.truncate(kept)
+                lost += size - kept
+        self._ends.pop(node, None)
+        await asyncio.sleep(self.rng.choice([0, 0.1, 1.0]))
+        self._note(f"start {node}, which has lost {lost} bytes")
+        await self._start(node)
+        await self._expect(self.cluster.wait_for(self._isr_whole, "ISR whole after a loss of power", SETTLE_S), "power")
+
+    def _note_sizes(self, node: NodeId) -> None:
+        for path in self.cluster.node_directory(node).parent.glob("data*/*-*/*.log"):
+            self._sizes[node, path.parent.name, path.name] = path.stat().st_size
+
+    def _count_truncations(self, node: NodeId) -> None:
+        broker = self.cluster.nodes[node].broker
+        if broker is not None:
+            self._ends[node] = {key: r.partition.log.log_end_offset for key, r in broker.replicas.replicas.items()}
+        for key, replica in broker.replicas.replicas.items() if broker is not None else ():
+            counts = replica.partition.counts
+            if counts.truncations_below_high_watermark:
+                self._violated(f"node {node} cut {key} below its high watermark")
 
     async def _stop(self) -> None:
         up = self._up()
@@ -339,16 +426,19 @@ class Run:
         one_way = self.rng.random() < 0.5
         self._note(f"cut {a} {'->' if one_way else '<->'} {b}")
         self.cluster.partition(a, b, one_way=one_way)
+        self._impaired = True
 
     async def _isolate(self) -> None:
         node = self.rng.choice(self.cluster.node_ids)
         clients = self.rng.random() < 0.3
         self._note(f"isolate {node}{' from clients too' if clients else ''}")
         self.cluster.isolate(node, clients=clients)
+        self._impaired = True
 
     async def _heal(self) -> None:
         self._note("heal")
         self.cluster.heal()
+        self._impaired = False
 
     async def _delay(self) -> None:
         names = [f"node{n}" for n in self.cluster.node_ids] + [CLIENT]
@@ -393,7 +483,7 @@ class Run:
 
     # --- the end --------------------------------------------------------------------------------------
 
-    async def _settle(self, tasks: list[asyncio.Future[None]]) -> None:
+    async def _settle(self, tasks: Sequence[asyncio.Future[None]]) -> None:
         began = asyncio.get_running_loop().time()
         self._note("mend everything")
         if self.cluster.transport == MEMORY:
@@ -466,20 +556,22 @@ class Run:
                 if partition.leading is not None:
                     isr = partition.leading.isr
                     followers = {n: f.log_end_offset for n, f in partition.leading.followers.items()}
-                    what += f" leads, isr {isr.committed} asks {isr.proposal} {followers} {len(replica.committing)} wait"
+                    what += (
+                        f" leads, isr {isr.committed} asks {isr.proposal} {followers} {len(replica.committing)} wait"
+                    )
                 lines.append(what)
         for sender in self.senders:
             core = sender.producer._core
             lines.append(f"{sender.name}: {sender.undecided} undecided, identity {core.sender._identity}")
-            for topic in core.accumulator.topics.values():
-                for queue in topic.queues.values():
-                    if queue.pending or queue.in_flight:
-                        lines.append(
-                            f"{sender.name} {queue.topic}-{queue.partition}: pending {len(queue.pending)} in flight "
-                            f"{len(queue.in_flight)} to {queue.node} (leader "
-                            f"{core.cluster.cache.leader_of(queue.topic, queue.partition)}) window {len(queue.window)} "
-                            f"needs epoch {queue.needs_epoch} recovering {queue.recovering} as {queue.producer}"
-                        )
+            lines += [
+                f"{sender.name} {queue.topic}-{queue.partition}: pending {len(queue.pending)} in flight "
+                f"{len(queue.in_flight)} to {queue.node} (leader "
+                f"{core.cluster.cache.leader_of(queue.topic, queue.partition)}) window {len(queue.window)} "
+                f"needs epoch {queue.needs_epoch} recovering {queue.recovering} as {queue.producer}"
+                for topic in core.accumulator.topics.values()
+                for queue in topic.queues.values()
+                if queue.pending or queue.in_flight
+            ]
             lines += [f"{sender.name} to {n}: {len(k.sent)} sent" for n, k in core.sender._links.items()]
         return "".join(f"\n    {line}" for line in lines)
 
@@ -500,11 +592,15 @@ class Run:
             await self._judge_watcher(watcher, held)
         await self._expect(self.cluster.wait_for(self._replicas_level, "replicas level", SETTLE_S), "level")
         self._judge_replicas()
+        for at in sorted(self._lost_from):
+            self._violated(f"history of {at}:" + "".join(f"\n    {line}" for line in self._history[at]))
+        for node in self._up():
+            self._count_truncations(node)
 
     async def _read_all(self, place: Mapping[str, int]) -> dict[tuple[str, int], list[bytes]] | None:
         held: dict[tuple[str, int], list[bytes]] = {}
         async with self.cluster.consumer(auto_offset_reset="earliest") as consumer:
-            where = [(topic, partition) for topic, count in place.items() for partition in range(count)]
+            where = [TopicPartition(topic, partition) for topic, count in place.items() for partition in range(count)]
             try:
                 ends = await consumer.end_offsets(where)
                 consumer.assign(where)
@@ -546,12 +642,20 @@ class Run:
         if doubled:
             self._violated(f"{sender.name}: {len(doubled)} records are doubled: {doubled[:5]}")
         if lost:
-            first = [(number, sender.acknowledged[number]) for number in sorted(lost)[:5]]
-            self._violated(f"{sender.name}: {len(lost)} acknowledged records are lost: {first}")
+            for number in sorted(lost)[:5]:
+                topic, partition, offset = sender.acknowledged[number]
+                when = sender.acknowledged_s[number] - self.began
+                self._violated(
+                    f"{sender.name}:{number}, acknowledged at {topic}-{partition} {offset} at {when:.3f}, is lost"
+                )
+                self._lost_from.add((topic, partition))
+            self._violated(f"{sender.name}: {len(lost)} acknowledged records are lost")
         for number, (topic, partition, offset) in sender.acknowledged.items():
             values = held[topic, partition]
             if offset >= 0 and number in times and not values[offset].startswith(prefix + b"%d:" % number):
-                self._violated(f"{sender.name}:{number} is not at {topic}-{partition} {offset}: {values[offset][:20]!r}")
+                self._violated(
+                    f"{sender.name}:{number} is not at {topic}-{partition} {offset}: {values[offset][:20]!r}"
+                )
                 break
 
     async def _judge_watcher(self, watcher: Watching, held: Mapping[tuple[str, int], list[bytes]]) -> None:
@@ -586,8 +690,8 @@ class Run:
                 while offset < end:
                     read = partition.log.read(offset, 1 << 20, offset_end=end)
                     assert not hasattr(read, "code"), read
-                    pieces.append(bytes(read.records))  # type: ignore[union-attr]
-                    offset = read.next_offset  # type: ignore[union-attr]
+                    pieces.append(bytes(read.records))
+                    offset = read.next_offset
                 contents[key][b"".join(pieces)].append(node_id)
         for key, found in contents.items():
             if len(found) > 1:
