@@ -159,6 +159,7 @@ class Fetcher:
             topics = {at.topic for at in self._assignment.partitions}
             for gone in self._topics - topics:
                 self._cluster.unwant(gone)
+                self._unknown_since.pop(gone, None)
             self._topics = topics
             room = self._config.fetch_max_bytes - self._assignment.buffered_bytes
             ahead = max(1, self._config.max_partition_fetch_bytes)
