@@ -107,8 +107,9 @@ class PartitionQueue:
 
     @property
     def pending_bytes(self) -> int:
-        """Roughly what waits here, for the choice among partitions."""
-        return sum(batch.memory for batch in self.pending)
+        """Roughly what waits here, for the choice among partitions. Asked from any thread, without the lock:
+        the copy is made in one step, iterating over what another thread appends to would raise."""
+        return sum(batch.memory for batch in tuple(self.pending))
 
     def may_take(self, now_ms: int, node: int) -> bool:
         """Whether :meth:`take` would give something to send to ``node``."""
