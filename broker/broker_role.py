@@ -110,7 +110,9 @@ class BrokerRole:
         self._live_epochs: dict[NodeId, BrokerEpoch] = {}
         self.logs = logs
         self.traffic = Traffic()
-        self.budget = MemoryBudget(config.queued_max_request_bytes)
+        # Two, so that consumers that do not take their answers hold up nobody but consumers.
+        self.produce_budget = MemoryBudget(config.queued_max_request_bytes)
+        self.fetch_budget = MemoryBudget(config.queued_max_request_bytes)
         self.client_address: Address | None = None
         self._peers = Peers(config.replication_listener, view, network.connect)
         self.replicas = ReplicaManager(
@@ -311,10 +313,10 @@ class BrokerRole:
     # --- Serving ------------------------------------------------------------------------------------
 
     def _produce_session(self, _: CallContext) -> ProduceSession:
-        return ProduceSession(self.replicas, self.budget, self.traffic, STREAM_BYTES_MAX, self._ready)
+        return ProduceSession(self.replicas, self.produce_budget, self.traffic, STREAM_BYTES_MAX, self._ready)
 
     def _fetch_session(self, _: CallContext) -> FetchSession:
-        return FetchSession(self.replicas, self.budget, self.traffic, self._config.fetch_max_bytes, self._ready)
+        return FetchSession(self.replicas, self.fetch_budget, self.traffic, self._config.fetch_max_bytes, self._ready)
 
     def _calls(self) -> Calls:
         forwarding = Forwarding(self._channel, self._view)

@@ -56,7 +56,7 @@ def _controller(controller: ControllerNode) -> Iterator[Reading]:
 
 
 def _traffic(broker: BrokerRole) -> Iterator[Reading]:
-    traffic, replicas, budget = broker.traffic, broker.replicas, broker.budget
+    traffic, replicas, budgets = broker.traffic, broker.replicas, (broker.produce_budget, broker.fetch_budget)
     yield Reading(m.BATCHES_IN, replicas.producing.batches)
     yield Reading(m.MESSAGES_IN, replicas.producing.records)
     yield Reading(m.BYTES_IN, replicas.producing.bytes)
@@ -70,9 +70,9 @@ def _traffic(broker: BrokerRole) -> Iterator[Reading]:
     yield Reading(m.REPLICATION_BYTES_OUT, replicas.bytes_sent)
     yield Reading(m.REQUESTS_WAITING, replicas.producing.budget.waiting, ("Produce",))
     yield Reading(m.REQUESTS_WAITING, replicas.consuming.waiting, ("Fetch",))
-    yield Reading(m.REQUEST_BYTES_HELD, budget.bytes_used)
-    yield Reading(m.REQUEST_BYTES_PEAK, budget.bytes_used_peak)
-    yield Reading(m.REQUEST_WAITS, budget.waits)
+    yield Reading(m.REQUEST_BYTES_HELD, sum(budget.bytes_used for budget in budgets))
+    yield Reading(m.REQUEST_BYTES_PEAK, sum(budget.bytes_used_peak for budget in budgets))
+    yield Reading(m.REQUEST_WAITS, sum(budget.waits for budget in budgets))
     yield Reading(m.STREAMS, traffic.produce_streams, ("Produce",))
     yield Reading(m.STREAMS, traffic.fetch_streams, ("Fetch",))
     yield Reading(m.BROKER_STATE, _STATES[broker.standing])

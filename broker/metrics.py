@@ -169,7 +169,9 @@ RAFT_LEADER: Final = MetricName(
 REQUEST_BYTES_HELD: Final = _own(
     "request_bytes_held", GAUGE, "Bytes of requests and answers held for clients; bounded by queued.max.request.bytes."
 )
-REQUEST_BYTES_PEAK: Final = _own("request_bytes_held_peak", GAUGE, "The most of them at one time since the start.")
+REQUEST_BYTES_PEAK: Final = _own(
+    "request_bytes_held_peak", GAUGE, "The most for producers at one time since the start, plus the most for consumers."
+)
 REQUEST_WAITS: Final = _own("request_waits", COUNTER, "How often a stream was not read because that bound was reached.")
 STREAMS: Final = _own("streams", GAUGE, "Open data streams of clients.", "kind")
 BROKER_STATE: Final = MetricName(

@@ -176,7 +176,9 @@ class NodeConfig:
         64, "Most unanswered requests of one produce or fetch stream; then it is not read.", at_least=1
     )
     queued_max_request_bytes: int = long(
-        64 * 2**20, "Most bytes of requests that wait; then nothing more is read.", at_least=1
+        64 * 2**20,
+        "Most bytes held for producers, and as many for consumers; then no more of theirs is read.",
+        at_least=1,
     )
     max_connections: int = integer(
         10_000, "Most connections to each listener; a further one is closed at once.", at_least=1

@@ -272,7 +272,13 @@ async def test_consumers_that_do_not_read_cost_no_memory(limited: Process) -> No
     async with asyncio.timeout(60):
         while asked.search(await asyncio.to_thread(limited.page, "/metrics")) is None:
             await asyncio.sleep(0.05)
-    # Another client is still served once those that do not read are gone.
+    # They hold up no producer, and another consumer is served once they are gone.
+    producer = FrameCaller(connection, StreamKind.PRODUCE)
+    more = ProduceRequest(1, 30_000, [ProducePartition(topic, 0, records)])
+    async with asyncio.timeout(30):
+        answer = await producer.submit(lambda at: encode_produce_request(at, more))
+    assert decode_produce_response(answer)[1][0].error is ErrorCode.NONE
+    await producer.close()
     for stream in opened:
         stream.close()
     for own in connections:
