@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tidelog.chaos.demo import Demo, DemoResult
-from tidelog.chaos.flights import FLIGHTS, FlightsMissing
+from tidelog.chaos.flights import FLIGHTS, FlightsMissing, find_files
 from tidelog.cli.cluster_watch import WatchFailed
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.output import json_option, print_json, print_rows
@@ -34,6 +34,10 @@ def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json:
 
     Exit code 0 only if nothing was lost, duplicated, reordered or changed.
     """
+    try:
+        find_files()
+    except FlightsMissing as missing:
+        raise CommandFailed(str(missing)) from None
     place = directory or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     started = time.monotonic()
     passed = False
@@ -49,9 +53,6 @@ def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json:
             print_json(_as_json(result))
         else:
             _print(result)
-    except FlightsMissing as missing:
-        passed = directory is None  # there is nothing to look into
-        raise CommandFailed(str(missing)) from None
     except WatchFailed as failed:
         raise CommandFailed(
             f"the demo failed: {failed}. Look into {place} (see README, How to read a failed demo)"

@@ -41,7 +41,7 @@ def read_flights() -> Iterator[Flight]:
 
     Raises :class:`FlightsMissing`.
     """
-    files = _installed()
+    files = find_files()
     airlines = {row["carrier"]: row["name"] for row in _rows(files["airlines.csv"].read_bytes())}
     weather = {
         (row["origin"], row["time_hour"]): {name: _number(row[name]) for name in _WEATHER}
@@ -84,7 +84,8 @@ def row_digest(key: bytes, value: bytes) -> bytes:
     return hashlib.blake2b(value, digest_size=16, salt=key[:16]).digest()
 
 
-def _installed() -> dict[str, Path]:
+def find_files() -> dict[str, Path]:
+    """Return the package's files by name. Raises :class:`FlightsMissing`."""
     try:
         listed = metadata.files(PACKAGE)
     except metadata.PackageNotFoundError:
