@@ -65,7 +65,7 @@ from tidelog.transactions.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
 
-TAKEN_GRACE_SESSIONS: Final = 5
+TAKEN_GRACE_SESSIONS: Final = 15
 """How many session timeouts a taken node id is borne with: its last holder may just have died."""
 HEARTBEAT_RETRY_MS: Final = 20
 STREAM_BYTES_MAX: Final = 16 * 2**20
@@ -128,7 +128,9 @@ class BrokerRole:
             run_blocking=run_blocking,
         )
         self._assignments = DirectoryAssignments(config.node_id, channel, self.broker_epoch, self._directory_of)
-        self._reconciler = Reconciler(config, clock, self.replicas, self._settings_changed, self._assignments.applied)
+        self._reconciler = Reconciler(
+            config, clock, self.replicas, self._settings_changed, self._assignments.applied, self._is_gone
+        )
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
         self._metadata = Metadata(cluster_id, config, view, channel)
         view.subscribe(self._on_metadata)
@@ -301,6 +303,11 @@ class BrokerRole:
 
     def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
         return self.logs.directory_of(key)
+
+    def _is_gone(self, directory_id: DirectoryId) -> bool:
+        """Whether a directory's disk was replaced: it is none of ours, and none of ours fails to say which it is."""
+        live = self.logs.directory_ids
+        return directory_id not in live and len(live) == len(self._config.directories)
 
     def _live_dirs(self) -> list[DirectoryId]:
         return list(self.logs.directory_ids)

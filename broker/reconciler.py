@@ -16,7 +16,14 @@ from tidelog.metadata_quorum.image import BROKER, TOPIC, MetadataImage, TopicIma
 from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
-from tidelog.model.ids import NodeId, TopicId, TopicIdPartition
+from tidelog.model.ids import (
+    LOST_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    DirectoryId,
+    NodeId,
+    TopicId,
+    TopicIdPartition,
+)
 from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.api import ConfigResource
 from tidelog.proto.metadata import PartitionRecord
@@ -80,10 +87,12 @@ def changes_for(
     configs: TopicConfigs,
     *,
     every_config: bool,
+    is_gone: Callable[[DirectoryId], bool],
 ) -> Changes:
     """Decide what ``image`` means for a broker that has acted on ``before``.
 
     ``every_config``: the broker's own settings changed, and with them the defaults of every topic.
+    ``is_gone``: whether a directory is none of this broker's any more.
     """
     changes = Changes()
     for topic in delta.topics_deleted:
@@ -107,11 +116,33 @@ def changes_for(
                 changes.removed.append(key)
             continue
         name = image.topics[key.topic_id].name
-        changes.applied.append(_state(node_id, name, found, configs.of(image, name), is_new=not was_here))
+        config = configs.of(image, name)
+        directory = _place(node_id, found, is_gone)
+        changes.applied.append(_state(name, found, config, directory, is_new=not was_here))
     return changes
 
 
-def _state(node_id: NodeId, topic: str, found: PartitionRecord, config: TopicConfig, *, is_new: bool) -> PartitionState:
+def _place(node_id: NodeId, found: PartitionRecord, is_gone: Callable[[DirectoryId], bool]) -> DirectoryId:
+    """Where this broker's replica is to stand.
+
+    One whose disk was replaced may begin anew on another, but only as a follower that owes nothing: a
+    member of the ISR or ELR (or of what is left of them) with an empty log would pass for the topic's.
+    """
+    directory = directory_of(found, node_id)
+    if directory in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY) or not is_gone(directory):
+        return directory
+    owes = node_id in (*found.isr, *found.eligible_leader_replicas, *found.last_known_elr)
+    return directory if owes else UNASSIGNED_DIRECTORY
+
+
+def _state(
+    topic: str,
+    found: PartitionRecord,
+    config: TopicConfig,
+    directory: DirectoryId,
+    *,
+    is_new: bool,
+) -> PartitionState:
     return PartitionState(
         topic=topic,
         topic_id=found.topic_id,
@@ -123,7 +154,7 @@ def _state(node_id: NodeId, topic: str, found: PartitionRecord, config: TopicCon
         partition_epoch=found.partition_epoch,
         config=config,
         leader_recovery=found.leader_recovery,
-        directory_id=directory_of(found, node_id),
+        directory_id=directory,
         is_new=is_new,
     )
 
@@ -143,7 +174,8 @@ class Reconciler:
     """Listens to the metadata view on behalf of one broker.
 
     ``on_settings`` hears of each change of the broker's own dynamic settings; ``on_applied`` of every
-    partition state that was handed down, after the replica manager took it.
+    partition state that was handed down, after the replica manager took it. ``is_gone`` tells whether
+    a directory id is none of this broker's any more, while all of its directories work.
     """
 
     def __init__(
@@ -153,6 +185,7 @@ class Reconciler:
         replicas: Replicas,
         on_settings: Callable[[Settings], None],
         on_applied: Callable[[Sequence[PartitionState]], None],
+        is_gone: Callable[[DirectoryId], bool],
     ) -> None:
         self._static = static
         self._clock = clock
@@ -160,6 +193,7 @@ class Reconciler:
         self._replicas = replicas
         self._on_settings = on_settings
         self._on_applied = on_applied
+        self._is_gone = is_gone
         self._image = MetadataImage()
         self._configs = TopicConfigs(Settings(static, {}, {}))
 
@@ -171,7 +205,15 @@ class Reconciler:
     def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
         """Act on a newer image, in steps; after the last one the replicas are as the image wants them."""
         every_config = self._take_settings(image, delta)
-        changes = changes_for(self._node_id, self._image, image, delta, self._configs, every_config=every_config)
+        changes = changes_for(
+            self._node_id,
+            self._image,
+            image,
+            delta,
+            self._configs,
+            every_config=every_config,
+            is_gone=self._is_gone,
+        )
         self._configs.forget(delta.topics_deleted)
         self._image = image
         begun_ms = self._clock.monotonic_ms()

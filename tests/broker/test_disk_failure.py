@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from typing import Any
 
 import pytest
@@ -84,3 +85,39 @@ async def test_a_directory_that_is_broken_at_the_start_is_left_out(ledger: Any) 
         assert [found.failure is None for found in broker.logs.describe()] == [False, True]
         assert not sent.failed
         await sent.judge()
+
+
+@pytest.mark.parametrize("log_dirs", [1, 2])
+async def test_disks_replaced_by_empty_ones_are_filled_again(log_dirs: int, ledger: Any) -> None:
+    async with AsyncCluster(3, log_dirs=log_dirs) as cluster:
+        await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
+        async with ledger(cluster, "t", PARTITIONS) as sent:
+            await sent.more(200)
+            await cluster.kill(3)
+            cluster.wipe_logs(3)
+            await cluster.restart(3)
+            for partition in range(PARTITIONS):
+                await cluster.wait_for_isr("t", partition, 3)
+            await sent.more(100)
+            await sent.finish()
+        assert not sent.failed
+        await sent.judge()
+
+
+async def test_one_of_two_disks_replaced_does_not_lead_with_an_empty_log() -> None:
+    async with AsyncCluster(1, log_dirs=2) as cluster:
+        await cluster.create_topic("t", 4, 1)
+        async with cluster.producer() as producer:
+            for partition in range(4):
+                await producer.send_and_wait("t", b"precious", partition=partition)
+        broker = cluster.nodes[NodeId(1)].broker
+        assert broker is not None
+        lost = {log.partition for log in broker.logs.describe()[0].logs}
+        assert 0 < len(lost) < 4
+        await cluster.kill(1)
+        shutil.rmtree(cluster.node_directory(1, 0))
+        await cluster.restart(1)
+        await cluster.wait_for(
+            lambda: all(cluster.leader_of("t", p) == 1 for p in set(range(4)) - lost), "what is left is led"
+        )
+        assert all(cluster.leader_of("t", p) is None for p in lost), "an empty log must not pass for the topic's"

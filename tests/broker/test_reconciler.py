@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from tidelog.model.clock import SystemClock
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     ControllerEpoch,
+    DirectoryId,
     LeaderEpoch,
     NodeId,
     Offset,
@@ -80,7 +82,15 @@ class Broker:
         self.settings: list[Settings] = []
         self.image = MetadataImage()
         config = NodeConfig(node_id=ME)
-        self.reconciler = Reconciler(config, SystemClock(), self.replicas, self.settings.append, lambda _: None)
+        self.gone: set[DirectoryId] = set()
+        self.reconciler = Reconciler(
+            config,
+            SystemClock(),
+            self.replicas,
+            self.settings.append,
+            lambda _: None,
+            lambda directory: directory in self.gone,
+        )
 
     def commit(self, *records: MetadataRecord) -> list[tuple[str, object]]:
         self.replicas.told.clear()
@@ -176,6 +186,27 @@ def test_unchanged_topics_keep_one_configuration_object(broker: Broker) -> None:
     first = broker.replicas.states[TopicIdPartition(A, 0)].config
     broker.commit(PartitionChangeRecord(A, 0, isr=NodeList((ME,))))
     assert broker.replicas.states[TopicIdPartition(A, 0)].config is first
+
+
+@pytest.mark.parametrize(
+    ("isr", "elr", "last_known", "begins_anew"),
+    [((2, 3), (), (), True), ((1, 2), (), (), False), ((2,), (1,), (), False), ((), (), (1,), False)],
+)
+def test_only_a_replica_that_owes_nothing_begins_anew_on_another_disk(
+    broker: Broker, isr: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], begins_anew: bool
+) -> None:
+    old = DirectoryId(b"o" * 16)
+    broker.gone.add(old)
+    record = replace(
+        partition(A, 0, [1, 2, 3], leader=2),
+        isr=tuple(NodeId(n) for n in isr),
+        eligible_leader_replicas=tuple(NodeId(n) for n in elr),
+        last_known_elr=tuple(NodeId(n) for n in last_known),
+        directories=(old, UNASSIGNED_DIRECTORY, UNASSIGNED_DIRECTORY),
+    )
+    broker.commit(record, TopicRecord("a", A))
+    place = broker.replicas.states[TopicIdPartition(A, 0)].directory_id
+    assert place == (UNASSIGNED_DIRECTORY if begins_anew else old)
 
 
 def test_strays_are_what_the_metadata_does_not_know_as_ours(broker: Broker) -> None:
