@@ -31,7 +31,7 @@ from tidelog.proto.frames import (
     encode_produce_request,
 )
 from tidelog.proto.grpc_transport import GrpcNetwork
-from tidelog.proto.network import Address, Connection, FrameStream, StreamKind
+from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, FrameStream, StreamKind
 from tidelog.proto.record_encoder import encode_values
 from tidelog.testing.ports import free_ports
 
@@ -141,6 +141,23 @@ def test_a_signal_while_it_starts_ends_it(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert node.end(signal.SIGTERM) == 0
     assert "Traceback" not in node.output.read_text(), node.output.read_text()
+
+
+async def test_a_node_whose_metadata_cannot_be_written_ends_with_an_error(node: Process) -> None:
+    node.start()
+    node.wait_ready()
+    assert node.process is not None
+    # From here on every write past the first byte of a file fails with EFBIG.
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (1, 1))
+    connection = GrpcNetwork().connect(node.client)
+    try:
+        await connection.call(CreateTopicsRequest((NewTopic("t", 1, 1),), timeout_ms=5_000), timeout_s=10)
+    except (ConnectionLost, CallTimeout):
+        pass
+    finally:
+        await connection.close()
+    # What it says of it goes to a file as well, and is lost.
+    assert await asyncio.to_thread(node.process.wait, START_TIMEOUT_S) == 1
 
 
 def refused(node: Process) -> str:
