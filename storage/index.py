@@ -15,12 +15,13 @@ a hint: whoever follows an entry checks it against the log and has the index reb
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from tidelog.storage.handles import HandlePool, PooledFile
 
 PENDING_MAX: Final = 512
 """Entries that may wait in memory; with Kafka's interval of 4 KiB that is 2 MiB of log or more."""
+_UNKNOWN: Final = -1
 _PAGE: Final = 512
 """Entries read at once by a lookup."""
 RELATIVE_MAX: Final = 0x7FFF_FFFF
@@ -30,12 +31,14 @@ RELATIVE_MAX: Final = 0x7FFF_FFFF
 class SparseIndex:
     """Entries of two integers, both rising, in a file plus a tail in memory.
 
-    ``count`` is read from the file's size at first use; a torn last entry does not count.
+    How many there are is read from the file's size at first use; a torn last entry does not count. What is
+    cut off stays in the file until it is next written, and is taken up again if the same is added anew:
+    to look over an index that is right writes nothing.
     """
 
     ENTRY: ClassVar[struct.Struct]
 
-    __slots__ = ("_count", "_in_file", "_last", "_pending", "_stale", "file")
+    __slots__ = ("_count", "_file_count", "_in_file", "_last", "_pending", "file")
 
     def __init__(self, pool: HandlePool, path: str) -> None:
         self.file = PooledFile(pool, path)
@@ -43,8 +46,8 @@ class SparseIndex:
         self._count = 0
         self._pending = bytearray()
         self._last: tuple[int, int] | None = None
-        self._stale = False
-        """The file may hold more than what is kept: it is cut when it is next written."""
+        self._file_count = _UNKNOWN
+        """Entries in the file, those included that are no longer ours."""
 
     def __len__(self) -> int:
         if self._in_file < 0:
@@ -53,16 +56,15 @@ class SparseIndex:
 
     @property
     def waiting(self) -> bool:
-        """Whether the file lacks entries."""
-        return bool(self._pending)
+        """Whether the file differs from what is ours."""
+        return bool(self._pending) or self._file_count > self._in_file >= 0
 
     def start_empty(self) -> None:
-        """Begin a new file's index; whatever a file of that name holds goes at the first write."""
+        """Begin with no entries. The file need not be there."""
         self._pending.clear()
         self._in_file = 0
         self._count = 0
         self._last = None
-        self._stale = True
 
     def entry(self, number: int) -> tuple[int, int]:
         """Return an entry by its number, from 0."""
@@ -86,9 +88,15 @@ class SparseIndex:
         """Append an entry that is larger than the last one."""
         if self._in_file < 0:
             self._load()
+        self._last = (first, second)
+        if self._in_file == self._count < self._file_count:
+            self._in_file += 1
+            if self.entry(self._count) == self._last:
+                self._count += 1
+                return
+            self._in_file -= 1
         self._pending += self.ENTRY.pack(first, second)
         self._count += 1
-        self._last = (first, second)
         if self._count - self._in_file >= PENDING_MAX:
             self.write_out()
 
@@ -114,23 +122,23 @@ class SparseIndex:
 
     def write_out(self, *, create: bool = False) -> None:
         """Hand the waiting entries to the system. ``create``: the file has to be there even if it is empty."""
-        if self._in_file < 0 or not (self._pending or create):
+        if self._in_file < 0 or not (self.waiting or create):
             return
         file = self.file.get(create=True)
-        if self._stale:
-            file.truncate(self._in_file * self.ENTRY.size)
-            self._stale = False
+        size = self._in_file * self.ENTRY.size
+        if self._file_count > self._in_file or (self._file_count == _UNKNOWN and file.size() > size):
+            file.truncate(size)
         if self._pending:
-            file.pwritev((bytes(self._pending),), self._in_file * self.ENTRY.size)
+            file.pwritev((bytes(self._pending),), size)
             self._in_file = self._count
             self._pending.clear()
+        self._file_count = self._in_file
 
     def cut(self, count: int) -> None:
         """Keep the first ``count`` entries."""
         if count >= len(self):
             return
         if count < self._in_file:
-            self._stale = True
             self._in_file = count
             self._pending.clear()
         else:
@@ -138,23 +146,12 @@ class SparseIndex:
         self._count = count
         self._last = None
 
-    def drop_cache(self) -> None:
-        """Close the file; nothing may be waiting."""
-        self.file.close()
-
     def _load(self) -> None:
         try:
             self._in_file = self.file.get().size() // self.ENTRY.size
         except FileNotFoundError:
             self._in_file = 0
-        self._count = self._in_file
-
-
-class OffsetPosition(NamedTuple):
-    """A batch by its last offset and where it begins in the segment's log."""
-
-    offset: int
-    position: int
+        self._count = self._file_count = self._in_file
 
 
 class OffsetIndex(SparseIndex):

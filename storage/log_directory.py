@@ -20,7 +20,7 @@ from tidelog.storage.checkpoints import (
     encode_clean_shutdown,
     encode_offsets,
 )
-from tidelog.storage.files import FileLayer, FileLock, read_file, replace_file
+from tidelog.storage.files import FileLayer, FileLock, read_file, replace_file, write_file
 from tidelog.storage.log import Log
 from tidelog.storage.log_errors import LogDirFailed
 
@@ -121,7 +121,8 @@ class LogDirectory:
             if high_watermarks is not None:
                 known = self.high_watermarks | dict(high_watermarks)
                 self.high_watermarks = {name: offset for name, offset in known.items() if offset and name in self.logs}
-                self._store(HIGH_WATERMARKS, self.high_watermarks)
+                # One that is lost with the power is learned anew; that is not worth a wait every few seconds.
+                self._store(HIGH_WATERMARKS, self.high_watermarks, durable=False)
         except OSError as error:
             raise self.fail(error) from error
 
@@ -173,12 +174,18 @@ class LogDirectory:
         if lock is not None:
             lock.release()
 
-    def _store(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def _store(self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True) -> None:
         content = encode_offsets(offsets)
-        if self._stored.get(name) != content:
-            self._stored.pop(name, None)
+        if self._stored.get(name) == content:
+            return
+        self._stored.pop(name, None)
+        if durable:
             replace_file(self._files, self.path, name, content)
-            self._stored[name] = content
+        else:
+            path = f"{self.path}/{name}"
+            write_file(self._files, path + ".tmp", content)
+            self._files.rename(path + ".tmp", path)
+        self._stored[name] = content
 
     def _load(self, name: str) -> dict[TopicPartition, int]:
         path = f"{self.path}/{name}"

@@ -91,14 +91,14 @@ class _Loader:
     def list_files(self, log_start_offset: int) -> None:
         names = set(self.files.listdir(self.directory))
         self.sparse = SPARSE_MARK in names
-        for name in [name for name in names if name.endswith(_UNFINISHED)]:
+        for name in sorted(name for name in names if name.endswith(_UNFINISHED)):
             names.discard(name)
             self.remove(name)
         bases = sorted(_offsets(names, LOG_SUFFIX))
         while len(bases) > 1 and bases[1] <= log_start_offset:
             self.remove(file_name(bases.pop(0), LOG_SUFFIX))
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            for base in set(_offsets(names, suffix)).difference(bases):
+            for base in sorted(set(_offsets(names, suffix)).difference(bases)):
                 self.remove(file_name(base, suffix))
         self.snapshots = sorted(_offsets(names, SNAPSHOT_SUFFIX))
         for base in bases:
@@ -123,7 +123,7 @@ class _Loader:
         if not last.size:
             last.start_empty()
             return last.base_offset
-        return last.resume(len(last.offsets), self.config.index_interval_bytes)
+        return last.resume(last.undoubted(), self.config.index_interval_bytes)
 
     def recover(self, recovery_point: int) -> int:
         """Find where the log holds no more, cut it there, and return that offset."""

@@ -131,10 +131,14 @@ class Segment:
             and (len(self.times) + 1) * TimeIndex.ENTRY.size <= index_bytes
         )
 
-    def seal(self) -> None:
-        """It takes no more batches: complete both indexes and hand them to the system."""
+    def complete_times(self) -> None:
+        """Have the time index name the highest timestamp there is."""
         if self._ready and self.max_timestamp >= 0:
             self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def seal(self) -> None:
+        """It takes no more batches: complete both indexes and hand them to the system."""
+        self.complete_times()
         self.offsets.write_out(create=True)
         self.times.write_out(create=True)
 

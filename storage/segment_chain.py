@@ -100,7 +100,8 @@ class SegmentChain:
         self.snapshots.append(offset)
 
     def write_indexes(self) -> None:
-        """Hand the active segment's index entries to the system; they are synced with the rest."""
+        """Complete the active segment's indexes and hand them to the system; they are synced with the rest."""
+        self.active.complete_times()
         for index in (self.active.offsets, self.active.times):
             if index.waiting:
                 index.write_out()
