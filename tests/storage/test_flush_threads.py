@@ -1,0 +1,125 @@
+"""Flushes in another thread while the log goes on."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tidelog.model.clock import SystemClock
+from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
+from tidelog.model.topic_config import TopicConfig
+from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.records import split_batches
+from tidelog.storage.files import SystemFiles
+from tidelog.storage.format import format_directory
+from tidelog.storage.log import Log
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.memory_files import MemoryFile, MemoryFiles
+
+NOW = 1_000_000
+WAIT_S = 10
+
+
+def open_manager(path: Path) -> LogManager:
+    settings = {"cluster_id": "c", "node_id": NodeId(1), "open_files_max": 4}
+    manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [str(path)], **settings)
+    manager.start()
+    return manager
+
+
+def test_flushes_beside_appends_rolls_cuts_and_deletions(tmp_path: Path) -> None:
+    """With four descriptors for nine logs, so that files are closed and opened all the time."""
+    rng = random.Random(1)
+    format_directory(SystemFiles(), str(tmp_path), "c", NodeId(1), rng)
+    manager = open_manager(tmp_path)
+    failed: list[bytes] = []
+    manager.on_directory_failure = failed.append
+    config = TopicConfig(segment_bytes=2_000, index_interval_bytes=100, file_delete_delay_ms=0)
+    logs = [manager.get_or_create(f"t{n}", TopicId(bytes([n]) * 16), 0, config) for n in range(9)]
+    jobs = {}
+    with ThreadPoolExecutor(2) as executor:
+        for number in range(2_000):
+            log = rng.choice(logs)
+            raw = bytes(encode_values([rng.randbytes(rng.randrange(80))] * rng.randint(1, 4), NOW))
+            log.append_as_leader([split_batches(raw)[0]], 0, NOW)
+            if log not in jobs and (job := log.begin_flush()) is not None:
+                jobs[log] = (job, executor.submit(job.run))
+            if rng.random() < 0.05:
+                log.truncate_to(max(log.log_start_offset, log.log_end_offset - rng.randrange(30)))
+            for other in [each for each, (_, future) in jobs.items() if future.done() or rng.random() < 0.05]:
+                job, future = jobs.pop(other)
+                future.result(WAIT_S)
+                other.finish_flush(job)
+            if number % 400 == 399:
+                gone = logs.pop()
+                manager.delete(gone)
+        for log, (job, future) in jobs.items():
+            future.result(WAIT_S)
+            log.finish_flush(job)
+    assert failed == []
+    ends = {log.topic_id: log.log_end_offset for log in logs}
+    assert all(log.recovery_point > 0 for log in logs)
+    assert len(manager._pool) <= 4
+    manager.write_clean_shutdown(BrokerEpoch(1))
+    manager.close()
+    manager = open_manager(tmp_path)
+    assert {log.topic_id: log.log_end_offset for log in manager.logs()} == ends
+    assert [whole(log) for log in manager.logs()] == list(ends.values())
+    manager.close()
+
+
+def whole(log: Log) -> int:
+    """The end of the log, found by reading it."""
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20, offset_end=log.log_end_offset)
+        assert all(batch.crc_ok() for batch in split_batches(read.records))
+        offset = read.next_offset
+    return offset
+
+
+class SlowFiles(MemoryFiles):
+    """A disk whose fdatasync waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> MemoryFile:
+        file = super().open(path, create=create, exclusive=exclusive)
+        sync = file.fdatasync
+
+        def slow() -> None:
+            self.entered.set()
+            assert self.let_go.wait(WAIT_S)
+            sync()
+
+        if path.endswith(".log"):
+            file.fdatasync = slow
+        return file
+
+
+def test_a_close_waits_for_a_flush_that_another_thread_is_at() -> None:
+    files = SlowFiles()
+    format_directory(files, "/a", "c", NodeId(1), random.Random(1))
+    manager = LogManager(files, SystemClock(), random.Random(1), ["/a"], cluster_id="c", node_id=NodeId(1))
+    manager.start()
+    log = manager.get_or_create("t", TopicId(b"t" * 16), 0, TopicConfig())
+    log.append_as_leader(split_batches(bytes(encode_values([b"x"], NOW))), 0, NOW)
+    job = log.begin_flush()
+    assert job is not None
+    with ThreadPoolExecutor(2) as executor:
+        running = executor.submit(job.run)
+        assert files.entered.wait(WAIT_S)
+        job.release()  # whoever began it gives up: the file stays open for the thread that syncs it
+        closing = executor.submit(log.close)
+        assert not closing.done()
+        files.let_go.set()
+        running.result(WAIT_S)
+        closing.result(WAIT_S)
+    assert job.error is None
+    assert log.recovery_point == log.log_end_offset == 1
+    manager.close()
