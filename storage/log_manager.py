@@ -140,7 +140,7 @@ class LogManager:
         """
         for directory in self._live():
             try:
-                logs = directory.logs.values()
+                logs = [log for log in directory.logs.values() if not log.closed]
                 synced = False
                 if sum(log.prepare_close() for log in logs) >= _SYNC_ALL_FROM:
                     synced = self._sync_filesystem(directory)

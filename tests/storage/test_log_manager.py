@@ -208,7 +208,8 @@ class TestStop:
         manager = store.manager()
         for number in (1, 2):
             fill(make(manager, number), batch(2))
-        manager.write_clean_shutdown(BrokerEpoch(42))
+        manager.write_clean_shutdown(BrokerEpoch(41))
+        manager.write_clean_shutdown(BrokerEpoch(42))  # a second time does no harm
         manager.close()
         manager = store.manager()
         assert manager.clean_shutdown_epoch() == 42
