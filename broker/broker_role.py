@@ -71,8 +71,6 @@ HEARTBEAT_RETRY_MS: Final = 20
 STREAM_BYTES_MAX: Final = 16 * 2**20
 """Most unanswered produce bytes of one stream."""
 CLOSE_GRACE_S: Final = 0.1
-FLUSH_LOOK_MS_MAX: Final = 1_000
-"""Kafka looks for logs to fsync never, by default, and so does not honour a ``flush.ms`` either."""
 CONTROLLER_GONE_S: Final = 2.0
 """How long a stopping broker looks for a controller; longer than a failover takes."""
 
@@ -120,7 +118,7 @@ class BrokerRole:
             logs,
             clock,
             random.Random(rng.random()),
-            replication_settings(config),
+            ReplicationSettings.of(config),
             connect=self._peers.connection,
             alter_partition=alter_partition(config.node_id, channel, self.broker_epoch),
             broker_epoch_of=self._broker_epoch_of,
@@ -345,20 +343,3 @@ class BrokerRole:
 
     async def _delete_records(self, request: DeleteRecordsRequest, _: CallContext) -> DeleteRecordsResponse:
         return await self.replicas.delete_records(request)
-
-
-def replication_settings(config: NodeConfig) -> ReplicationSettings:
-    """The bounds of replication as a node's configuration sets them."""
-    return ReplicationSettings(
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-        replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
-        replica_fetch_min_bytes=config.replica_fetch_min_bytes,
-        replica_fetch_max_bytes=config.replica_fetch_max_bytes,
-        replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
-        replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
-        replica_socket_timeout_ms=config.replica_socket_timeout_ms,
-        replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-        fetch_max_bytes=config.fetch_max_bytes,
-        fetch_held_bytes_max=config.queued_max_request_bytes,
-        log_flush_scheduler_interval_ms=min(config.log_flush_scheduler_interval_ms, FLUSH_LOOK_MS_MAX),
-    )

@@ -158,6 +158,12 @@ class NodeConfig:
     replica_fetch_max_bytes: int = integer(2**20, "Bytes asked for per partition in one fetch.", at_least=0)
     replica_fetch_response_max_bytes: int = integer(4 * 2**20, "Bytes asked for in one fetch.", at_least=0)
     replica_fetch_wait_max_ms: int = integer(500, "Longest wait of a follower's fetch at the leader.", at_least=0)
+    replica_fetch_idle_wait_max_ms: int = integer(
+        2_000,
+        "To what that wait grows while nothing comes; never beyond a quarter of replica.lag.time.max.ms. "
+        "Not a setting of Kafka's.",
+        at_least=0,
+    )
     replica_fetch_min_bytes: int = integer(1, "Fewest bytes that end the wait.", at_least=0)
     replica_fetch_backoff_ms: int = integer(1_000, "Wait after a partition's fetch failed.", at_least=0)
     replica_socket_timeout_ms: int = integer(30_000, "Time in which a leader must answer.", at_least=1)

@@ -96,6 +96,7 @@ class BrokerFetcher:
         self._kicked = asyncio.Event()
         self._retry = asyncio.Event()
         self._failures = 0
+        self._fruitless = 0
         self.bytes_received = 0
         self.failed_partitions = 0
 
@@ -164,9 +165,9 @@ class BrokerFetcher:
             self._stream = stream
             self._begin()
             await self._send(stream)
-            timeout_s = (settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms) / 1000
             while self._partitions:
-                async with asyncio.timeout(timeout_s):
+                wait_ms = settings.fetch_wait_ms(self._fruitless)
+                async with asyncio.timeout((wait_ms + settings.replica_socket_timeout_ms) / 1000):
                     frame = await stream.receive()
                 self._take(frame)
                 del frame
@@ -246,10 +247,12 @@ class BrokerFetcher:
                 )
             )
         forgotten, self._forgotten = self._forgotten[:0xFFFF], self._forgotten[0xFFFF:]
+        if items:
+            self._fruitless = 0
         return FetchRequest(
             self._owner.node_id,
             epoch,
-            settings.replica_fetch_wait_max_ms,
+            settings.fetch_wait_ms(self._fruitless),
             settings.replica_fetch_min_bytes,
             settings.replica_fetch_response_max_bytes,
             False,
@@ -278,6 +281,7 @@ class BrokerFetcher:
             raise ConnectionLost(f"the fetch was refused as a whole: {response.error.name}")
         self._failures = 0
         self.bytes_received += len(frame)
+        self._fruitless = 0 if response.partitions else self._fruitless + 1
         wall_ms = self._owner.clock.now_ms()
         for item in response.partitions:
             entry = self._partitions.get(TopicIdPartition(item.topic_id, item.partition))

@@ -10,6 +10,9 @@ from tidelog.model.broker_config import NodeConfig
 FETCH_MAX_BYTES: Final = 8 * 2**20
 """Kafka allows 55 MiB; what is beyond a few MiB costs memory and buys no speed on a stream of frames."""
 
+FLUSH_LOOK_MS_MAX: Final = 1_000
+"""Kafka looks for logs to fsync never, by default, and so does not honour a ``flush.ms`` either."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:
@@ -19,6 +22,8 @@ class ReplicationSettings:
     """A follower that has not reached the leader's end for this long leaves the ISR."""
     replica_fetch_wait_max_ms: int = 500
     """Longest wait of a follower's fetch at the leader; also how late a high watermark may travel alone."""
+    replica_fetch_idle_wait_max_ms: int = 2_000
+    """To what a follower's wait grows while nothing comes; never beyond a quarter of the lag time."""
     replica_fetch_min_bytes: int = 1
     replica_fetch_max_bytes: int = 2**20
     """Per partition in one answer; a larger first batch is sent whole."""
@@ -52,17 +57,26 @@ class ReplicationSettings:
     alter_partition_items_max: int = 2_000
     """ISR changes in one request to the controller; the rest follow in the next."""
 
+    def fetch_wait_ms(self, fruitless: int) -> int:
+        """How long a follower's fetch may wait after so many that brought nothing, one after the other."""
+        idle_ms = min(self.replica_fetch_idle_wait_max_ms, self.replica_lag_time_max_ms // 4)
+        longest_ms = max(self.replica_fetch_wait_max_ms, idle_ms)
+        return min(self.replica_fetch_wait_max_ms << min(fruitless, 16), longest_ms)
+
     @classmethod
     def of(cls, config: NodeConfig) -> ReplicationSettings:
         """What a node's configuration says; the rest as it is here."""
         return cls(
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
             replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
+            replica_fetch_idle_wait_max_ms=config.replica_fetch_idle_wait_max_ms,
             replica_fetch_min_bytes=config.replica_fetch_min_bytes,
             replica_fetch_max_bytes=config.replica_fetch_max_bytes,
             replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
             replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
             replica_socket_timeout_ms=config.replica_socket_timeout_ms,
             replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-            fetch_max_bytes=min(config.fetch_max_bytes, FETCH_MAX_BYTES),
+            fetch_max_bytes=config.fetch_max_bytes,
+            fetch_held_bytes_max=config.queued_max_request_bytes,
+            log_flush_scheduler_interval_ms=min(config.log_flush_scheduler_interval_ms, FLUSH_LOOK_MS_MAX),
         )
