@@ -112,9 +112,9 @@ class NodeConfig:
     metadata_log_dir: str | None = text(None, "The directory of the metadata log; by default the first log directory.")
 
     # --- Controller ---
-    broker_heartbeat_interval_ms: int = integer(150, "Time between two heartbeats of a broker.", at_least=1)
+    broker_heartbeat_interval_ms: int = integer(250, "Time between two heartbeats of a broker.", at_least=1)
     broker_session_timeout_ms: int = integer(
-        600, "Time without a heartbeat after which a broker is fenced.", at_least=1
+        700, "Time without a heartbeat after which a broker is fenced.", at_least=1
     )
     initial_broker_registration_timeout_ms: int = integer(
         60_000, "Time in which a starting broker must have registered.", at_least=1

@@ -128,7 +128,7 @@ class Bench:
 
     def silence(self, *nodes: int) -> None:
         """Let the sessions of these brokers end, and nobody else's."""
-        self.now_ms += 500
+        self.now_ms += 600
         for node, found in self.controller.draft.brokers.items():
             if node not in nodes and not found.fenced:
                 self.beat(node)

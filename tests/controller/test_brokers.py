@@ -72,7 +72,7 @@ def test_node_id_is_free_from_the_moment_on_that_the_session_has_ended(bench: An
     """Also before anybody has fenced the broker; its leaderships move with the registration."""
     bench.up(1, 2)
     bench.create("t", (1, 2))
-    bench.now_ms += 599
+    bench.now_ms += 699
     assert bench.register(1).error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     bench.now_ms += 1
     assert not bench.controller.committed.brokers[1].fenced
@@ -198,7 +198,7 @@ def test_broker_that_speaks_is_not_fenced(bench: Any) -> None:
 
 def test_session_ends_exactly_at_its_time(bench: Any) -> None:
     bench.up(1)
-    bench.now_ms += 599
+    bench.now_ms += 699
     assert bench.controller.fence_one_silent(bench.now_ms) == []
     assert bench.controller.liveness.next_expiry_ms() == bench.now_ms + 1
     bench.now_ms += 1
@@ -218,7 +218,7 @@ def test_stall_of_the_controller_costs_nobody_the_session(bench: Any) -> None:
     bench.now_ms += 5_000
     bench.controller.liveness.forgive(4_900, bench.now_ms)
     assert bench.controller.fence_one_silent(bench.now_ms) == []
-    bench.now_ms += 500
+    bench.now_ms += 600
     assert bench.controller.fence_one_silent(bench.now_ms)
 
 
@@ -514,8 +514,8 @@ def test_new_controller_gives_everybody_a_fresh_session(bench: Any) -> None:
     controller.resign()
     bench.now_ms += 60_000
     bench.take(controller.lead(controller.committed.epoch + 1, bench.now_ms))
-    assert controller.fence_one_silent(bench.now_ms + 599) == []
-    assert controller.fence_one_silent(bench.now_ms + 600)
+    assert controller.fence_one_silent(bench.now_ms + 699) == []
+    assert controller.fence_one_silent(bench.now_ms + 700)
 
 
 def test_new_controller_finishes_what_the_last_one_left_half_done(bench: Any) -> None:

@@ -356,7 +356,7 @@ async def test_nothing_exceeds_the_quorums_own_bound(make_quorum: Any, monkeypat
     asked = await node.handle(BrokerHeartbeatRequest(NodeId(1), epoch, node.image.offset, True, False), HERE)
     assert asked.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert not node.image.brokers[NodeId(1)].fenced
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(0.8)
     assert not node.image.brokers[NodeId(1)].fenced, "fencing waits until there is room"
     monkeypatch.undo()
     await until(lambda: node.image.brokers[NodeId(1)].fenced)
@@ -487,6 +487,8 @@ async def test_brokers_go_on_without_a_leader(make_quorum: Any) -> None:
     active = await quorum.active()
     await join(active, 1)
     await create(active, "t")
+    for node in quorum.nodes.values():  # a standby hears of the commit a moment later
+        await until(lambda node=node: node.image.topic("t") is not None)  # type: ignore[misc]
     for node_id in list(quorum.ids)[:]:
         if len(quorum.nodes) > 1 and quorum.nodes[node_id].active:
             await quorum.end(node_id, clean=False)

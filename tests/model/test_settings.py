@@ -264,8 +264,8 @@ def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) 
             "expected them without 1, which is no controller",
         ),
         (
-            {"broker_heartbeat_interval_ms": "600"},
-            "broker.heartbeat.interval.ms: expected less than broker.session.timeout.ms (600), found 600",
+            {"broker_heartbeat_interval_ms": "700"},
+            "broker.heartbeat.interval.ms: expected less than broker.session.timeout.ms (700), found 700",
         ),
         (
             {"replica_lag_time_max_ms": "100"},
