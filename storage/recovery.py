@@ -152,6 +152,8 @@ class _Loader:
                     problem,
                 )
                 self._drop_from(number + 1)
+                # In a log with gaps, a later segment that came back would fit behind the cut.
+                self.sync_names()
                 file = segment.log.get()
                 file.truncate(position)
                 file.fdatasync()
@@ -239,10 +241,14 @@ class _Loader:
                     self.files.unlink(index)
             self.remove(file_name(segment.base_offset, LOG_SUFFIX))
 
-    def restart_at(self, offset: int) -> None:
-        self._drop_from(0)
+    def sync_names(self) -> None:
         if self.names_changed:
             self.files.fsync_dir(self.directory)
+            self.names_changed = False
+
+    def restart_at(self, offset: int) -> None:
+        self._drop_from(0)
+        self.sync_names()
         segment = Segment(self.pool, self.directory, offset, 0, self.now_ms)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         self.segments.append(segment)
@@ -301,8 +307,8 @@ def load_log(
         now_ms=now_ms,
         remove=loader.remove,
     )
-    if loader.names_changed and not is_new:
-        pool.files.fsync_dir(directory)
+    if not is_new:
+        loader.sync_names()
     return LoadedLog(
         loader.segments,
         Offset(start),

@@ -140,7 +140,10 @@ class SegmentChain:
         except CorruptBatch:
             position, end = 0, segment.base_offset
         before(end)
-        self.remove_from(number + 1)
+        if number + 1 < len(self.segments):
+            self.remove_from(number + 1)
+            # In a log with gaps, a later segment that came back would fit behind the cut.
+            self.sync_names()
         self.active = segment
         if position < segment.size:
             self.size -= segment.size - position

@@ -47,10 +47,13 @@ class Store:
 
     def manager(self, **options: object) -> LogManager:
         """Start a new process's manager."""
+        return self.manager_on(MemoryFiles(self.disk), **options)
+
+    def manager_on(self, files: MemoryFiles, **options: object) -> LogManager:
+        """The same, of a process that sees the disk in a way of its own."""
         settings: dict[str, object] = {"cluster_id": CLUSTER, "node_id": NodeId(1), "directories": ("/a", "/b")}
-        settings |= options
-        self.files = MemoryFiles(self.disk)
-        manager = LogManager(self.files, self.clock, random.Random(5), **settings)  # type: ignore[arg-type]
+        self.files = files
+        manager = LogManager(files, self.clock, random.Random(5), **(settings | options))  # type: ignore[arg-type]
         self.managers.append(manager)
         manager.start()
         return manager

@@ -61,6 +61,7 @@ def test_flushes_beside_appends_rolls_cuts_and_deletions(tmp_path: Path) -> None
     assert failed == []
     ends = {log.topic_id: log.log_end_offset for log in logs}
     assert all(log.recovery_point > 0 for log in logs)
+    assert [whole(log) for log in logs] == list(ends.values())
     assert len(manager._pool) <= 4
     manager.write_clean_shutdown(BrokerEpoch(1))
     manager.close()
