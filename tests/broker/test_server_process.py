@@ -227,8 +227,8 @@ async def topic_on(connection: Connection, name: str, **configs: str) -> TopicId
 
 
 async def test_producers_faster_than_the_disk_are_slowed_down(limited: Process) -> None:
-    """Eight streams push 1.5 GiB at a topic that syncs every batch; unheld it would not fit the limit."""
-    streams, frames, frame_bytes = 8, 190, MIB
+    """Four streams push 1.5 GiB at a topic that syncs every batch; unheld it would not fit the limit."""
+    streams, frames, frame_bytes = 4, 380, MIB
     network = GrpcNetwork()
     connection = network.connect(limited.client)
     topic = await topic_on(connection, "t", flush_messages="1", max_message_bytes=str(2 * MIB))
