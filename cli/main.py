@@ -26,7 +26,18 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned_environment(dict(os.environ)))
     from tidelog.cli.root import run
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    _flush_output()
+    sys.exit(code)
+
+
+def _flush_output() -> None:
+    """Let go of what is still to be printed. A full disk behind it must not change the exit code to Python's 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":
