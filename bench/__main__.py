@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-history", action="store_true", help="do not append to the history")
     parser.add_argument("--list", action="store_true", help="list benchmarks and figures")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nodes are stopped on the way out
     figures = load_figures()
     if options.list:
         for figure in figures.values():
@@ -77,4 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -38,9 +39,10 @@ def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json:
         find_files()
     except FlightsMissing as missing:
         raise CommandFailed(str(missing)) from None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the nodes are stopped on the way out
     place = directory or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     started = time.monotonic()
-    passed = False
+    passed = interrupted = False
     try:
         with _progress(rows, quiet=as_json) as (say, progress):
 
@@ -53,12 +55,15 @@ def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json:
             print_json(_as_json(result))
         else:
             _print(result)
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     except WatchFailed as failed:
         raise CommandFailed(
             f"the demo failed: {failed}. Look into {place} (see README, How to read a failed demo)"
         ) from None
     finally:
-        if passed and not keep and directory is None:
+        if (passed or interrupted) and not keep and directory is None:
             shutil.rmtree(place, ignore_errors=True)
         elif not as_json:
             click.echo(f"Data and logs of the nodes: {place / 'cluster'}", err=True)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tidelog.cli.local_cluster import LocalCluster
 
 
 @pytest.mark.timeout(170)
@@ -31,3 +35,26 @@ def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert len(layout["nodes"]) == 3
     assert not list((place / "cluster").glob("node-*/process.json")), "a node still runs"
     shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_takes_its_nodes_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    """An earlier version left three nodes running when it was ended with SIGTERM."""
+    place = tmp_path / "demo"
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "demo", "--dir", str(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        try:
+            deadline = time.monotonic() + 40
+            assert demo.stdout is not None
+            while b"rows sent" not in demo.stdout.readline():
+                assert time.monotonic() < deadline
+                assert demo.poll() is None
+            running = [node.mark for node in LocalCluster.open(place / "cluster").nodes.values()]
+            assert None not in running
+            demo.send_signal(number)
+            assert demo.wait(40) == 130
+            assert [node.mark for node in LocalCluster.open(place / "cluster").nodes.values()] == [None] * 3
+        finally:
+            demo.kill()
+            for node_id in (1, 2, 3):
+                LocalCluster.open(place / "cluster").kill(node_id)
