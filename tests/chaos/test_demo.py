@@ -42,7 +42,11 @@ def test_an_interrupted_demo_takes_its_nodes_with_it(tmp_path: Path, number: sig
     """An earlier version left three nodes running when it was ended with SIGTERM."""
     place = tmp_path / "demo"
     command = [sys.executable, "-P", "-m", "tidelog.cli.main", "demo", "--dir", str(place)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+
+    def listen() -> None:  # whoever runs the tests in the background has SIGINT ignored, and so would the demo
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen) as demo:
         try:
             deadline = time.monotonic() + 40
             assert demo.stdout is not None
