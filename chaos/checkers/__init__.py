@@ -1,0 +1,1 @@
+"""Judges of histories and states: pure functions that return what is wrong, an empty list for nothing."""

@@ -1,0 +1,74 @@
+"""What a scenario of the simulation is: a schedule made from a seed, and a run that judges itself.
+
+A scenario makes its whole schedule of faults before it runs, from the seed alone. That is what lets a
+failing run be replayed from one line and shrunk: a subset of the schedule is a smaller run of the same
+seed. Faults name their targets by role where the role is what matters ("the leader of partition 0");
+who that is shows when the fault happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+Trace = Callable[[str], None]
+"""Hears one line for each thing that happens in a run, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of a schedule."""
+
+    at_s: float
+    """When it happens: virtual seconds since the run began."""
+    kind: str
+    arguments: tuple[str | int | float | bool, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.at_s:.3f}", self.kind, *map(str, self.arguments)])
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run showed. It held if ``violations`` is empty."""
+
+    scenario: str
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    """What must never happen and did, a line or a few each; the first is the earliest."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """Kind of fault → how many took effect (a kill of a node that was down did not)."""
+    events: Counter[str] = field(default_factory=Counter)
+    """What the system went through: ``election``, ``truncation``, ``isr-shrink`` …"""
+    operations: int = 0
+    """Proposals or client operations that were tried."""
+    virtual_s: float = 0.0
+    digest: str = ""
+    """Hash of the trace; equal for two runs of one seed and schedule."""
+
+    @property
+    def held(self) -> bool:
+        return not self.violations
+
+
+class Scenario(Protocol):
+    """A kind of run. Stateless: everything about a run follows from its seed and schedule."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def faults_expected(self) -> frozenset[str]:
+        """Kinds of fault that a whole campaign must have shown at least once."""
+
+    @property
+    def events_expected(self) -> frozenset[str]:
+        """Events that a whole campaign must have shown at least once."""
+
+    def schedule(self, seed: int) -> tuple[Fault, ...]:
+        """Make the schedule of a seed."""
+
+    def run(self, seed: int, schedule: Sequence[Fault] | None = None, *, trace: Trace | None = None) -> Outcome:
+        """Run a seed under its own schedule or the given one. Raises only what is a bug of the simulator."""
