@@ -1,0 +1,14 @@
+"""The proof that the simulation sees: patches that it must catch, each of one rule.
+
+Imports nothing but the lists: a mutant is installed before the code it changes is imported.
+"""
+
+from __future__ import annotations
+
+from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
+from tidelog.chaos.sim.mutants.quorum_mutants import MUTANTS as _QUORUM
+from tidelog.chaos.sim.mutants.replication_mutants import MUTANTS as _REPLICATION
+
+ALL: tuple[Mutant, ...] = (*_QUORUM, *_REPLICATION)
+
+__all__ = ["ALL", "Edit", "Mutant"]
