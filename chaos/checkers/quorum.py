@@ -1,0 +1,321 @@
+"""Judges of a Raft quorum: what must hold whatever happens to voters, links and disks.
+
+:class:`QuorumJudge` is told what each voter did, as it did it, and returns what that breaks. The rules and
+their names are those of Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm",
+figure 3, and what a proposer may believe about an answer:
+
+=====================  ====================================================================================
+election safety        at most one leader in a term; a voter votes for one candidate in a term
+log matching           two logs with an entry of the same index and term are the same up to that entry
+leader completeness    a leader of a term holds every entry that was committed in an earlier term
+state machine safety   one command at each index, for ever and for every voter; heard in order, without gap
+snapshot is prefix     a state that a voter loads is the one that all entries up to its index make
+acknowledged survives  what was answered as committed stands at the index that was told, for ever
+refused stays out      what was answered as not done is never committed
+at most once           a command stands at one index; nothing stands that nobody proposed
+=====================  ====================================================================================
+
+Each call costs what is new since the last one for the same voter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tidelog.model.ids import NodeId
+
+_HEAD: Final = struct.Struct("<QQ")
+_NO_DIGEST: Final = bytes(32)
+_NO_CHAIN: Final = 0
+"""What was before the first entry of this log, nobody saw: it is followed, and judged where others know."""
+
+
+class QuorumLog(Protocol):
+    """A voter's log, in memory: entries ``(command, index, term)`` without gap.
+
+    The first entry may be the anchor that stands for a snapshot: its index and term count, its command
+    does not.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int, /) -> tuple[bytes, int, int]: ...
+
+
+def digest_after(digest: bytes, index: int, term: int, payload: bytes) -> bytes:
+    """Return the state that an entry makes of a state: a chain over all that was committed."""
+    return hashlib.sha256(digest + _HEAD.pack(index, term) + payload).digest()
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was seen of one voter's log: its entries and, for each, a hash over all up to it."""
+
+    entries: list[tuple[bytes, int, int]] = field(default_factory=list)
+    chains: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    term: int
+    payload: bytes
+    committed_in: int
+    """Upper bound of the term in which it was committed: that of the voter that said so first."""
+
+
+class QuorumJudge:
+    """The history of one quorum. Commands are told apart by their bytes: propose each only once.
+
+    ``first_index`` is the index before the first entry that voters hear of, ``state`` the digest there.
+    """
+
+    def __init__(self, first_index: int = 1, state: bytes = _NO_DIGEST) -> None:
+        self._origin = (first_index, state)
+        self._applied: dict[NodeId, tuple[int, bytes]] = {}
+        self._digests: dict[int, bytes] = {first_index: state}
+        self._commits: dict[int, _Commit] = {}
+        self._last_committed = first_index
+        self._index_of: dict[bytes, int] = {}
+        self._leaders: dict[int, NodeId] = {}
+        self._votes: dict[tuple[NodeId, int], NodeId] = {}
+        self._logs: dict[NodeId, _Known] = {}
+        self._chain_of: dict[tuple[int, int], int] = {}
+        self._proposed: set[bytes] = set()
+        self._acknowledged: dict[bytes, int] = {}
+        self._refused: set[bytes] = set()
+        self._unknown: set[bytes] = set()
+
+    # --- what is known -----------------------------------------------------------------------------
+
+    def applied(self, node: NodeId) -> tuple[int, bytes]:
+        """Return the index and digest of everything that a voter's process has heard."""
+        return self._applied.get(node, self._origin)
+
+    def command_at(self, index: int) -> tuple[int, bytes] | None:
+        """Return term and payload of the committed entry at an index; ``None`` if nobody heard of one."""
+        found = self._commits.get(index)
+        return None if found is None else (found.term, found.payload)
+
+    @property
+    def last_committed(self) -> int:
+        """The highest index that any voter heard of."""
+        return self._last_committed
+
+    @property
+    def terms_led(self) -> int:
+        """How many terms had a leader."""
+        return len(self._leaders)
+
+    @property
+    def acknowledged_count(self) -> int:
+        return len(self._acknowledged)
+
+    def outcome_of(self, payload: bytes) -> str:
+        """Return ``acknowledged``, ``refused``, ``unknown`` or, while it is under way, ``open``."""
+        if payload in self._acknowledged:
+            return "acknowledged"
+        if payload in self._refused:
+            return "refused"
+        return "unknown" if payload in self._unknown else "open"
+
+    # --- what voters do ----------------------------------------------------------------------------
+
+    def started(self, node: NodeId) -> None:
+        """A voter's process begins: it hears everything anew."""
+        self._applied[node] = self._origin
+        self._logs.pop(node, None)
+
+    def voted(self, voter: NodeId, term: int, candidate: NodeId) -> list[str]:
+        """A voter gave its vote, also to itself."""
+        known = self._votes.setdefault((voter, term), candidate)
+        if known != candidate:
+            return [f"election safety: node {voter} voted for {known} and {candidate} in term {term}"]
+        return []
+
+    def leads(self, node: NodeId, term: int, log: QuorumLog | None = None) -> list[str]:
+        """A voter is leader of a term. Call it as soon as it is and as often as you like; ``log`` counts
+        at the first call of a term."""
+        known = self._leaders.get(term)
+        if known is None:
+            self._leaders[term] = node
+            return [] if log is None else self._completeness(node, term, log)
+        if known != node:
+            return [f"election safety: nodes {known} and {node} both lead in term {term}"]
+        return []
+
+    def holds(self, node: NodeId, log: QuorumLog, *, whole: bool = False) -> list[str]:
+        """A voter's log as it is now. Entries that are the same objects as at the last call end the look
+        back; ``whole`` looks at all of them."""
+        known = self._logs.setdefault(node, _Known())
+        if not len(log):
+            known.entries.clear()
+            known.chains.clear()
+            return []
+        entries, chains = known.entries, known.chains
+        first = log[0][1]
+        if entries and entries[0][1] != first:
+            dropped = first - entries[0][1]
+            if 0 < dropped < len(entries) and entries[dropped][2] == log[0][2]:
+                del entries[:dropped], chains[:dropped]
+            else:
+                entries.clear()
+                chains.clear()
+        same = 0 if whole else min(len(entries), len(log))
+        while same and entries[same - 1] is not log[same - 1] and entries[same - 1] != log[same - 1]:
+            same -= 1
+        if same == len(entries) == len(log):
+            return []
+        del entries[same:], chains[same:]
+        return self._learn(node, log, known, same)
+
+    def committed(self, node: NodeId, index: int, term: int, payload: bytes, node_term: int) -> list[str]:
+        """A voter whose own term is ``node_term`` heard of the next committed entry. An empty payload is
+        a leader's own entry and nobody's command."""
+        found = []
+        before, digest = self.applied(node)
+        if index != before + 1:
+            found.append(f"state machine safety: node {node} heard of {index} after {before}")
+        known = self._commits.get(index)
+        if known is None:
+            found += self._first_commit(node, index, _Commit(term, payload, max(term, node_term)))
+        elif (known.term, known.payload) != (term, payload):
+            found.append(
+                f"state machine safety: two commands at {index}: {known.payload!r} of term {known.term} and, "
+                f"on node {node}, {payload!r} of term {term}"
+            )
+        digest = digest_after(digest, index, term, payload)
+        if self._digests.setdefault(index, digest) != digest and not found:
+            found.append(f"state machine safety: node {node} has another state at {index} than others had")
+        self._applied[node] = (index, digest)
+        return found
+
+    def loaded(self, node: NodeId, index: int, digest: bytes) -> list[str]:
+        """A snapshot replaced a voter's state by one that says it is everything up to ``index``."""
+        found = []
+        expected = self._digests.get(index)
+        if expected is None:
+            found.append(f"snapshot is prefix: node {node} loaded a state at {index}, where nobody ever was")
+        elif expected != digest:
+            found.append(f"snapshot is prefix: node {node} loaded a state at {index} that nobody had there")
+        before = self.applied(node)[0]
+        if index < before:
+            found.append(f"snapshot is prefix: node {node} went back from {before} to {index}")
+        self._applied[node] = (index, digest)
+        return found
+
+    # --- what proposers are told -------------------------------------------------------------------
+
+    def proposed(self, payload: bytes) -> None:
+        """A command is handed in. One that was refused may be handed in again."""
+        self._proposed.add(payload)
+        self._refused.discard(payload)
+
+    def acknowledged(self, payload: bytes, index: int) -> list[str]:
+        """A proposer was told that its command is committed at an index."""
+        self._acknowledged[payload] = index
+        known = self._commits.get(index)
+        if known is None or known.payload != payload:
+            return [f"acknowledged survives: {payload!r} was acknowledged at {index} and is not there"]
+        return []
+
+    def refused(self, payload: bytes) -> list[str]:
+        """A proposer was told that its command is not done and never will be."""
+        self._refused.add(payload)
+        return self._refusal_broken(payload)
+
+    def outcome_unknown(self, payload: bytes) -> None:
+        """A proposer was told that its command may or may not be done: nothing follows from it."""
+        self._unknown.add(payload)
+
+    # --- at the end --------------------------------------------------------------------------------
+
+    def finished(self, nodes: Iterable[NodeId] = ()) -> list[str]:
+        """Judge the whole history; ``nodes`` are voters that must have come to the same state."""
+        found = []
+        for payload, index in self._acknowledged.items():
+            known = self._commits.get(index)
+            if known is None or known.payload != payload:
+                found.append(f"acknowledged survives: {payload!r}, acknowledged at {index}, is lost")
+        for payload in sorted(self._refused):
+            found += self._refusal_broken(payload)
+        states = {node: self.applied(node) for node in nodes}
+        if len(set(states.values())) > 1:
+            places = ", ".join(f"node {node} at {index}" for node, (index, _) in sorted(states.items()))
+            found.append(f"state machine safety: voters did not come to the same state: {places}")
+        return found
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    def _first_commit(self, node: NodeId, index: int, commit: _Commit) -> list[str]:
+        found = []
+        self._commits[index] = commit
+        before = self._commits.get(index - 1)
+        if before is not None and before.term > commit.term:
+            found.append(
+                f"log matching: terms fall from {before.term} to {commit.term} in the committed log at {index}"
+            )
+        self._last_committed = max(self._last_committed, index)
+        payload = commit.payload
+        if not payload:
+            return found
+        if payload not in self._proposed:
+            found.append(f"at most once: {payload!r} is committed at {index} and nobody proposed it")
+        other = self._index_of.setdefault(payload, index)
+        if other != index:
+            found.append(f"at most once: {payload!r} is committed at {other} and {index}")
+        if payload in self._refused:
+            found.append(f"refused stays out: {payload!r} was refused and node {node} has it committed at {index}")
+        return found
+
+    def _refusal_broken(self, payload: bytes) -> list[str]:
+        index = self._index_of.get(payload)
+        if payload in self._refused and index is not None:
+            return [f"refused stays out: {payload!r} was refused and is committed at {index}"]
+        return []
+
+    def _learn(self, node: NodeId, log: QuorumLog, known: _Known, start: int) -> list[str]:
+        entries, chains, chain_of = known.entries, known.chains, self._chain_of
+        for position in range(start, len(log)):
+            entry = log[position]
+            command, index, term = entry
+            expected = chain_of.get((index, term), _NO_CHAIN)
+            if position == 0:
+                chain = expected
+                if index <= self._origin[0]:
+                    chain = chain_of.setdefault((index, term), hash((index, term)))
+            else:
+                before = entries[-1]
+                if index != before[1] + 1 or term < before[2]:
+                    return [f"log matching: node {node} has {before[1:]} before {(index, term)} (index, term)"]
+                chain = expected if chains[-1] == _NO_CHAIN else hash((chains[-1], term, command))
+                if chain != _NO_CHAIN and chain_of.setdefault((index, term), chain) != chain:
+                    return [
+                        f"log matching: node {node} has an entry of index {index} and term {term} that differs "
+                        f"from another voter's, it or something before it"
+                    ]
+            entries.append(entry)
+            chains.append(chain)
+        return []
+
+    def _completeness(self, node: NodeId, term: int, log: QuorumLog) -> list[str]:
+        first = log[0][1] if len(log) else self._origin[0] + 1
+        for index in range(max(first, self._origin[0] + 1), self._last_committed + 1):
+            commit = self._commits.get(index)
+            if commit is None or commit.committed_in >= term:
+                continue
+            position = index - first
+            if position >= len(log):
+                return [
+                    f"leader completeness: node {node} leads in term {term} without entry {index}, committed "
+                    f"in term {commit.committed_in} or before"
+                ]
+            if log[position][2] != commit.term:
+                return [
+                    f"leader completeness: node {node} leads in term {term} with an entry of term "
+                    f"{log[position][2]} at {index}, where one of term {commit.term} is committed"
+                ]
+        return []
