@@ -10,10 +10,11 @@ socket would.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
@@ -25,9 +26,9 @@ from tidelog.proto.network import (
     CallTimeout,
     ConnectionLost,
     Frame,
-    FrameSession,
     Server,
     Service,
+    SessionFactory,
     StreamKind,
 )
 from tidelog.proto.pump import serve_stream
@@ -42,36 +43,58 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Stream:
-    """Two ends of one open stream, or one call under way: what a break must end."""
+class Wire:
+    """What carries one open stream, or one call under way. Each direction keeps its order."""
 
-    client: str
+    client: MemoryNetwork
     server: str
     on_break: Callable[[str], None]
+    """Ends the client's side."""
+    on_break_server: Callable[[str], None] = lambda reason: None
+    """Ends the server's side; nothing for a call, whose handler does not learn of it."""
+    lost: list[bool] = field(default_factory=lambda: [False, False])
+    """Whether what is under way to the client, to the server, never arrives."""
+    due: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
 @dataclass(slots=True)
 class _Link:
     """One direction between two nodes."""
 
-    held: deque[Callable[[], None]] = field(default_factory=deque)
+    held: deque[tuple[Wire, bool, Callable[[], None]]] = field(default_factory=deque)
     cut: bool = False
     delay_s: float = 0.0
     due: float = 0.0
 
 
 class MemoryFabric:
-    """The wires between nodes of one process. Not for several event loops."""
+    """The wires between nodes of one process. Not for several event loops.
+
+    A subclass may decide what befalls each wire: :meth:`schedule`, :meth:`send_request` and
+    :meth:`break_wire` are its seam.
+    """
 
     def __init__(self) -> None:
         self._listeners: dict[Address, _MemoryServer] = {}
+        self._owners: dict[Address, str] = {}
         self._links: dict[tuple[str, str], _Link] = {}
-        self._streams: set[_Stream] = set()
+        self._wires: dict[Wire, None] = {}
+        self._networks: dict[str, list[MemoryNetwork]] = {}
         self._next_port = _FIRST_PORT
 
-    def network(self, node: str, on_bug: Callable[[BaseException], None] | None = None) -> MemoryNetwork:
-        """Return the carrier of one node; ``node`` names it in :meth:`cut` and the other faults."""
-        return MemoryNetwork(self, node, on_bug or _log_bug)
+    def network(
+        self,
+        node: str,
+        on_bug: Callable[[BaseException], None] | None = None,
+        context: contextvars.Context | None = None,
+    ) -> MemoryNetwork:
+        """Return the carrier of one node; ``node`` names it in :meth:`cut` and the other faults.
+
+        What it serves runs in ``context``, without it in that of whoever calls.
+        """
+        made = MemoryNetwork(self, node, on_bug or _log_bug, context)
+        self._networks.setdefault(node, []).append(made)
+        return made
 
     def cut(self, sender: str, receiver: str) -> None:
         """Hold everything that ``sender`` sends to ``receiver`` from now on."""
@@ -83,45 +106,74 @@ class MemoryFabric:
             if link.cut and sender in (None, a) and receiver in (None, b):
                 link.cut = False
                 while link.held and not link.cut:
-                    self._schedule(link, link.held.popleft())
+                    self.schedule(link, *link.held.popleft())
 
     def delay(self, sender: str, receiver: str, seconds: float) -> None:
         """Deliver what ``sender`` sends to ``receiver`` that much later, still in order."""
         self._link(sender, receiver).delay_s = seconds
 
     def break_connections(self, a: str, b: str | None = None) -> None:
-        """End every stream and call under way between two nodes, or of one node; what was held is lost."""
-        for stream in [s for s in self._streams if a in (s.client, s.server) and b in (None, s.client, s.server)]:
-            stream.on_break(f"connection between {stream.client} and {stream.server} broke")
+        """End every stream and call under way between two nodes, or of one node; what was under way is lost."""
+        for wire in self.wires_of(a, b):
+            self.break_wire(wire, f"connection between {wire.client.node} and {wire.server} broke")
         for (x, y), link in self._links.items():
             if a in (x, y) and b in (None, x, y):
                 link.held.clear()
 
     def drop_node(self, node: str) -> None:
-        """The node's process is gone: its listeners with it, its connections broken."""
+        """The node's process is gone: its listeners with it, its connections broken; it sends nothing more."""
         for address in [address for address, server in self._listeners.items() if server.node == node]:
             self._listeners.pop(address).closed = True
+        for network in self._networks.pop(node, ()):
+            network.dead = True
         self.break_connections(node)
+
+    def wires_of(self, a: str, b: str | None = None) -> list[Wire]:
+        """Every open stream and call under way between two nodes, or of one node, in the order they began."""
+        return [w for w in self._wires if a in (w.client.node, w.server) and b in (None, w.client.node, w.server)]
+
+    # --- what befalls a wire ----------------------------------------------------------------------
+
+    def schedule(self, link: _Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
+        """Have something arrive that was sent over a link which is not cut."""
+        loop = asyncio.get_running_loop()
+        if link.delay_s <= 0 and link.due <= loop.time():
+            loop.call_soon(self.arrive, wire, to_server, action)
+            return
+        link.due = max(link.due, loop.time() + link.delay_s)
+        loop.call_at(link.due, self.arrive, wire, to_server, action)
+
+    def send_request(self, wire: Wire, arrive: Callable[[], None]) -> None:
+        """Send a call's request."""
+        self.deliver(wire, True, arrive)
+
+    def break_wire(self, wire: Wire, reason: str) -> None:
+        """End a wire for both sides."""
+        wire.lost[:] = [True, True]
+        wire.on_break(reason)
+        wire.on_break_server(reason)
+
+    def arrive(self, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
+        if not wire.lost[to_server]:
+            action()
+
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        link = self._links.get((sender, receiver))
+        return link is not None and link.cut
+
+    def deliver(self, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
+        """Send something over a wire: it arrives, in order, or is held while the link is cut."""
+        client, server = wire.client.node, wire.server
+        link = self._link(client, server) if to_server else self._link(server, client)
+        if link.cut:
+            link.held.append((wire, to_server, action))
+        else:
+            self.schedule(link, wire, to_server, action)
 
     # --- for the networks -----------------------------------------------------------------------
 
     def _link(self, sender: str, receiver: str) -> _Link:
         return self._links.setdefault((sender, receiver), _Link())
-
-    def _deliver(self, sender: str, receiver: str, action: Callable[[], None]) -> None:
-        link = self._link(sender, receiver)
-        if link.cut:
-            link.held.append(action)
-        else:
-            self._schedule(link, action)
-
-    def _schedule(self, link: _Link, action: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        if link.delay_s <= 0 and link.due <= loop.time():
-            loop.call_soon(action)
-            return
-        link.due = max(link.due, loop.time() + link.delay_s)
-        loop.call_at(link.due, action)
 
     def _bind(self, server: _MemoryServer, wanted: Address) -> Address:
         address = wanted
@@ -130,24 +182,45 @@ class MemoryFabric:
             self._next_port += 1
         if address in self._listeners:
             raise OSError(errno.EADDRINUSE, f"{address} is taken by {self._listeners[address].node}")
+        if server.network.dead:
+            raise OSError(errno.ENETDOWN, f"{server.node} is gone")
         self._listeners[address] = server
+        self._owners[address] = server.node
         return address
 
     def _unbind(self, server: _MemoryServer) -> None:
         if self._listeners.get(server.address) is server:
             del self._listeners[server.address]
 
-    def _listener_at(self, address: Address) -> _MemoryServer | None:
-        return self._listeners.get(address)
+    def _open(self, network: MemoryNetwork, address: Address) -> Wire:
+        """A wire to whoever listens, or listened, at an address."""
+        server, owner = self._listeners.get(address), self._owners.get(address)
+        if owner is None or network.dead or (server is None and not self._is_silent(network.node, owner)):
+            raise ConnectionLost(f"{address}: connection refused")
+        wire = Wire(network, owner, lambda reason: None)
+        self._wires[wire] = None
+        return wire
+
+    def _is_silent(self, client: str, server: str) -> bool:
+        """Whether a refusal could not get through."""
+        return self.is_cut(client, server) or self.is_cut(server, client)
 
 
 class MemoryNetwork:
     """One node's carrier. Implements :class:`tidelog.proto.network.Network`."""
 
-    def __init__(self, fabric: MemoryFabric, node: str, on_bug: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        fabric: MemoryFabric,
+        node: str,
+        on_bug: Callable[[BaseException], None],
+        context: contextvars.Context | None,
+    ) -> None:
         self.fabric = fabric
         self.node = node
         self.on_bug = on_bug
+        self.context = context
+        self.dead = False
 
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
         return _MemoryServer(self, listener, address, service)
@@ -162,25 +235,27 @@ class _MemoryServer:
         self.node = network.node
         self.listener = listener
         self.service = service
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks: dict[asyncio.Future[Any], None] = {}
         self.closed = False
         self.address = network.fabric._bind(self, address)
 
-    def spawn(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, context=self.network.context)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        del self._tasks[task]
 
     async def close(self, grace_s: float) -> None:
         self.closed = True
         self.network.fabric._unbind(self)
         if self._tasks and grace_s > 0:
-            await asyncio.wait(self._tasks, timeout=grace_s)
+            await asyncio.wait(list(self._tasks), timeout=grace_s)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(list(self._tasks))
 
 
 class MemoryConnection:
@@ -189,108 +264,119 @@ class MemoryConnection:
     def __init__(self, network: MemoryNetwork, address: Address) -> None:
         self._network = network
         self._fabric = network.fabric
-        self._open: set[_Stream] = set()
+        self._open: dict[Wire, None] = {}
         self.address = address
 
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
-        server = self._server()
+        fabric = self._fabric
+        wire = self._wire()
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        record = self._register(server, lambda reason: _fail(answer, ConnectionLost(reason)))
+        wire.on_break = lambda reason: _fail(answer, reason)
+
+        def back(response: Response | None, trouble: str = "") -> None:
+            if response is None:
+                fabric.deliver(wire, False, lambda: _fail(answer, trouble))
+            else:
+                fabric.deliver(wire, False, lambda: None if answer.done() else answer.set_result(response))
 
         def arrive() -> None:
-            if server.closed:  # while this was under way
-                self._back(server, lambda: _fail(answer, ConnectionLost(f"{self.address}: connection refused")))
+            server = fabric._listeners.get(self.address)
+            if server is None or server.closed:  # while this was under way
+                back(None, f"{self.address}: connection refused")
             else:
-                server.spawn(serve())
+                server.spawn(_serve_call(server, request, self._network.node, back))
 
-        async def serve() -> None:
-            handler = server.service.calls.get(type(request))
-            if handler is None:
-                self._back(server, lambda: _fail(answer, ConnectionLost(_no_call(self.address, request))))
-                return
-            try:
-                response = await handler(request, CallContext(server.listener, self._network.node))
-            except asyncio.CancelledError:
-                self._back(server, lambda: _fail(answer, ConnectionLost(f"{self.address}: closing")))
-                raise
-            except Exception as bug:
-                server.network.on_bug(bug)
-                self._back(server, lambda: _fail(answer, ConnectionLost(f"{self.address}: internal error")))
-                return
-            self._back(server, lambda: None if answer.done() else answer.set_result(response))
-
-        self._fabric._deliver(self._network.node, server.node, arrive)
+        fabric.send_request(wire, arrive)
         try:
             async with asyncio.timeout(timeout_s):
                 return cast(R, await answer)
         except TimeoutError:
             raise CallTimeout(f"{self.address}: no answer to {type(request).__name__} in {timeout_s} s") from None
         finally:
-            self._forget(record)
+            self._forget(wire)
 
     async def open(self, kind: StreamKind, *, timeout_s: float) -> _MemoryFrameStream:
-        server = self._server()
-        factory = server.service.streams.get(kind)
-        if factory is None:
-            raise ConnectionLost(f"{self.address}: listener {server.listener} serves no {kind.value} stream")
-        accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pair = _Pair(self._fabric, self._network.node, server.node)
+        fabric = self._fabric
+        wire = self._wire()
+        accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        pair = _Pair(fabric, wire)
+        pair.on_end = lambda: self._forget(wire)
 
         def broken(reason: str) -> None:
-            pair.break_both(reason)
-            if not accepted.done():
-                accepted.set_exception(ConnectionLost(f"{self.address}: {reason}"))
+            pair.client.end(reason)
+            _fail(accepted, f"{self.address}: {reason}")
+            pair.on_end()
 
-        record = self._register(server, broken)
-        pair.on_end = lambda: self._forget(record)
-        context = CallContext(server.listener, self._network.node)
+        def refused(reason: str) -> None:
+            fabric.deliver(wire, False, lambda: broken(reason))
+
+        wire.on_break = broken
+        wire.on_break_server = pair.server.end
 
         def arrive() -> None:
-            if server.closed:
-                self._back(server, lambda: broken("connection refused"))
+            server = fabric._listeners.get(self.address)
+            if server is None or server.closed:
+                refused("connection refused")
                 return
-            server.spawn(_serve_session(pair, factory(context), server.network.on_bug))
-            self._back(server, lambda: None if accepted.done() else accepted.set_result(None))
+            factory = server.service.streams.get(kind)
+            if factory is None:
+                refused(f"listener {server.listener} serves no {kind.value} stream")
+                return
+            context = CallContext(server.listener, self._network.node)
+            server.spawn(_serve_session(pair, factory, context, server.network.on_bug))
+            fabric.deliver(wire, False, lambda: None if accepted.done() else accepted.set_result(None))
 
-        self._fabric._deliver(self._network.node, server.node, arrive)
+        fabric.deliver(wire, True, arrive)
         try:
             async with asyncio.timeout(timeout_s):
                 await accepted
         except TimeoutError:
-            pair.break_both("not accepted in time")
+            fabric.break_wire(wire, "not accepted in time")
             raise ConnectionLost(f"{self.address}: {kind.value} stream not accepted in {timeout_s} s") from None
         return _MemoryFrameStream(pair, self.address)
 
     async def close(self) -> None:
-        for record in list(self._open):
-            record.on_break("closed by us")
+        for wire in list(self._open):
+            self._fabric.break_wire(wire, "closed by us")
 
-    def _server(self) -> _MemoryServer:
-        server = self._fabric._listener_at(self.address)
-        if server is None:
-            raise ConnectionLost(f"{self.address}: connection refused")
-        return server
+    def _wire(self) -> Wire:
+        wire = self._fabric._open(self._network, self.address)
+        self._open[wire] = None
+        return wire
 
-    def _register(self, server: _MemoryServer, on_break: Callable[[str], None]) -> _Stream:
-        record = _Stream(self._network.node, server.node, on_break)
-        self._fabric._streams.add(record)
-        self._open.add(record)
-        return record
-
-    def _forget(self, record: _Stream) -> None:
-        self._fabric._streams.discard(record)
-        self._open.discard(record)
-
-    def _back(self, server: _MemoryServer, action: Callable[[], None]) -> None:
-        self._fabric._deliver(server.node, self._network.node, action)
+    def _forget(self, wire: Wire) -> None:
+        self._fabric._wires.pop(wire, None)
+        self._open.pop(wire, None)
 
 
-class _Queue:
-    """Frames that reached one end and were not read yet, and whether more can come."""
+async def _serve_call(
+    server: _MemoryServer, request: Request[Any], peer: str, back: Callable[[Response | None, str], None]
+) -> None:
+    handler = server.service.calls.get(type(request))
+    if handler is None:
+        back(None, f"{server.address}: this listener does not serve {type(request).__name__}")
+        return
+    try:
+        response = await handler(request, CallContext(server.listener, peer))
+    except asyncio.CancelledError:
+        back(None, f"{server.address}: closing")
+        raise
+    except Exception as bug:
+        server.network.on_bug(bug)
+        back(None, f"{server.address}: internal error")
+        return
+    back(response, "")
+
+
+class _End:
+    """One end of a stream: what reached it and was not read yet, and whether more can come."""
 
     def __init__(self) -> None:
         self._frames: deque[memoryview] = deque()
         self._changed = asyncio.Event()
+        self.under_way = 0
+        """Frames sent to this end that it has not read."""
+        self.room = asyncio.Event()
         self.ended = ""
 
     def put(self, frame: memoryview) -> None:
@@ -301,6 +387,7 @@ class _Queue:
     def end(self, reason: str) -> None:
         self.ended = self.ended or reason
         self._changed.set()
+        self.room.set()
 
     async def get(self) -> memoryview | None:
         while not self._frames:
@@ -308,60 +395,43 @@ class _Queue:
                 return None
             self._changed.clear()
             await self._changed.wait()
+        self.under_way -= 1
+        self.room.set()
         return self._frames.popleft()
 
 
 class _Pair:
-    """One stream: a queue at each end, and how many frames are under way in each direction."""
+    """One stream."""
 
-    def __init__(self, fabric: MemoryFabric, client: str, server: str) -> None:
+    def __init__(self, fabric: MemoryFabric, wire: Wire) -> None:
         self._fabric = fabric
-        self.at_client = _Queue()
-        self.at_server = _Queue()
-        self.client = client
-        self.server = server
+        self._wire = wire
+        self.client = _End()
+        self.server = _End()
         self.on_end: Callable[[], None] = lambda: None
-        self.broken = ""
-        self._under_way = {True: 0, False: 0}
-        self._room = asyncio.Event()
 
     async def send(self, frame: Frame, *, to_server: bool) -> None:
-        while self._under_way[to_server] >= FRAMES_QUEUED_MAX and not self.broken:
-            self._room.clear()
-            await self._room.wait()
-        if self.broken:
-            raise ConnectionLost(self.broken)
+        """Send towards an end, waiting while that has too much unread. Raises ``ConnectionLost``."""
+        source, target = (self.client, self.server) if to_server else (self.server, self.client)
+        while target.under_way >= FRAMES_QUEUED_MAX and not (source.ended or target.ended):
+            target.room.clear()
+            await target.room.wait()
+        if source.ended:
+            raise ConnectionLost(source.ended)
         data = memoryview(b"".join(frame))
-        queue = self.at_server if to_server else self.at_client
-        sender, receiver = (self.client, self.server) if to_server else (self.server, self.client)
-        self._under_way[to_server] += 1
-        self._fabric._deliver(sender, receiver, lambda: queue.put(data))
-
-    async def take(self, *, at_server: bool) -> memoryview | None:
-        frame = await (self.at_server if at_server else self.at_client).get()
-        if frame is not None:
-            self._under_way[at_server] -= 1
-            self._room.set()
-        return frame
+        target.under_way += 1
+        self._fabric.deliver(self._wire, to_server, lambda: target.put(data))
 
     def end(self, reason: str, *, by_server: bool) -> None:
         """One side ended the stream in good order: the other learns of it after what was sent before."""
-        sender, receiver = (self.server, self.client) if by_server else (self.client, self.server)
-        (self.at_server if by_server else self.at_client).end(reason)
-        other = self.at_client if by_server else self.at_server
+        source, target = (self.server, self.client) if by_server else (self.client, self.server)
+        source.end(reason)
 
         def arrive() -> None:
-            other.end(reason)
+            target.end(reason)
             self.on_end()
 
-        self._fabric._deliver(sender, receiver, arrive)
-
-    def break_both(self, reason: str) -> None:
-        self.broken = self.broken or reason
-        self.at_client.end(reason)
-        self.at_server.end(reason)
-        self._room.set()
-        self.on_end()
+        self._fabric.deliver(self._wire, not by_server, arrive)
 
 
 class _MemoryFrameStream:
@@ -370,18 +440,19 @@ class _MemoryFrameStream:
         self._address = address
 
     async def send(self, frame: Frame) -> None:
-        if self._pair.at_client.ended:
-            raise ConnectionLost(f"{self._address}: {self._pair.at_client.ended}")
-        await self._pair.send(frame, to_server=True)
+        try:
+            await self._pair.send(frame, to_server=True)
+        except ConnectionLost as lost:
+            raise ConnectionLost(f"{self._address}: {lost}") from None
 
     async def receive(self) -> memoryview:
-        frame = await self._pair.take(at_server=False)
+        frame = await self._pair.client.get()
         if frame is None:
-            raise ConnectionLost(f"{self._address}: {self._pair.at_client.ended}")
+            raise ConnectionLost(f"{self._address}: {self._pair.client.ended}")
         return frame
 
     def close(self) -> None:
-        if not self._pair.at_client.ended:
+        if not self._pair.client.ended:
             self._pair.end("closed by the caller", by_server=False)
 
 
@@ -390,16 +461,18 @@ class _ServerPipe:
         self._pair = pair
 
     async def read(self) -> memoryview | None:
-        return await self._pair.take(at_server=True)
+        return await self._pair.server.get()
 
     async def write(self, frame: Frame) -> None:
         await self._pair.send(frame, to_server=False)
 
 
-async def _serve_session(pair: _Pair, session: FrameSession, on_bug: Callable[[BaseException], None]) -> None:
+async def _serve_session(
+    pair: _Pair, factory: SessionFactory, context: CallContext, on_bug: Callable[[BaseException], None]
+) -> None:
     reason = "closed by the server"
     try:
-        await serve_stream(_ServerPipe(pair), session, unanswered_max=UNANSWERED_MAX, on_bug=on_bug)
+        await serve_stream(_ServerPipe(pair), factory(context), unanswered_max=UNANSWERED_MAX, on_bug=on_bug)
     except BadFrame as bad:
         reason = str(bad)
     except Exception as bug:
@@ -409,13 +482,9 @@ async def _serve_session(pair: _Pair, session: FrameSession, on_bug: Callable[[B
         pair.end(reason, by_server=True)
 
 
-def _fail(future: asyncio.Future[Response], error: ConnectionLost) -> None:
+def _fail(future: asyncio.Future[Any], reason: str) -> None:
     if not future.done():
-        future.set_exception(error)
-
-
-def _no_call(address: Address, request: Request[Any]) -> str:
-    return f"{address}: this listener does not serve {type(request).__name__}"
+        future.set_exception(ConnectionLost(reason))
 
 
 def _log_bug(bug: BaseException) -> None:

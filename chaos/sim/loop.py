@@ -1,0 +1,165 @@
+"""An asyncio event loop in virtual time, for many simulated processes at once.
+
+Nothing here waits: when nothing is ready, time jumps to the next timer. The same calls give the same
+run. Each callback and task belongs to a :class:`Process` by its context (``contextvars``), as a task
+inherits the context that made it. A process has a clock of its own, which may run fast or slow, and
+can be paused: what is due for it is held until it goes on, as after SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+STEPS_WITHOUT_TIME_MAX: Final = 200_000
+"""So many callbacks at one instant are a loop that never ends."""
+
+
+class Stuck(Exception):
+    """The simulated world cannot go on: nothing will ever happen, or time stands still for ever."""
+
+
+class Process:
+    """One simulated process, for the loop: its clock and whether it is paused.
+
+    ``rate``: seconds of its monotonic clock for each second of the world; fixed for its life.
+    """
+
+    __slots__ = ("_began", "_held", "_offset", "context", "name", "paused", "rate")
+
+    def __init__(self, loop: SimulatedLoop, name: str, rate: float = 1.0, offset_s: float = 0.0) -> None:
+        self.name = name
+        self.rate = rate
+        self.paused = False
+        self._began = loop.now
+        self._offset = loop.now + offset_s
+        self._held: deque[asyncio.Handle] = deque()
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def local(self, now: float) -> float:
+        """This process's monotonic time at a time of the world."""
+        return self._offset + (now - self._began) * self.rate
+
+    def world(self, local: float) -> float:
+        """The time of the world at which this process's clock shows ``local``."""
+        return self._began + (local - self._offset) / self.rate
+
+
+PROCESS: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar("process", default=None)
+"""The process that runs now; ``None`` for the world itself."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The loop. ``now`` is the world's time in seconds; :meth:`time` is that of the process that asks."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        super().__init__()
+        self.now = now
+        self.steps = 0
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self._numbers = itertools.count()
+        self._steps_now = 0
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        process = PROCESS.get()
+        return self.now if process is None else process._offset + (self.now - process._began) * process.rate
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        process = PROCESS.get()
+        return self.at(when if process is None else process.world(when), callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        process = PROCESS.get()
+        return self.at(self.now + (delay if process is None else delay / process.rate), callback, *args, context=context)
+
+    def at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call at a time of the world, for the process of ``context`` (the caller's by default)."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)  # type: ignore[arg-type]
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)  # type: ignore[arg-type]
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def pause(self, process: Process) -> None:
+        """Hold everything that is due for a process."""
+        process.paused = True
+
+    def resume(self, process: Process) -> None:
+        """Let a paused process go on with what was held, in order."""
+        process.paused = False
+        self._ready.extend(process._held)
+        process._held.clear()
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
+        if not ready:
+            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+                heapq.heappop(timers)
+            if not timers:
+                raise Stuck("nothing is due, and never will be")
+            when = timers[0][0]
+            if when > self.now:
+                self.now = when
+                self._steps_now = 0
+            while timers and timers[0][0] <= when:
+                ready.append(heapq.heappop(timers)[2])
+        count = len(ready)
+        self.steps += count
+        self._steps_now += count
+        if self._steps_now > STEPS_WITHOUT_TIME_MAX:
+            raise Stuck(f"{self._steps_now} steps at one instant; the last ones: {list(ready)[-3:]}")
+        for _ in range(count):
+            handle = ready.popleft()
+            if handle._cancelled:  # type: ignore[attr-defined]
+                continue
+            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            if process is not None and process.paused:
+                process._held.append(handle)
+            else:
+                handle._run()  # type: ignore[attr-defined]
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers leave when they are due."""
+
+    def _process_events(self, event_list: object) -> None:
+        raise AssertionError("the simulation has no sockets")
+
+    def _write_to_self(self) -> None:
+        """Nothing sleeps, so nothing need be woken."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        raise AssertionError(f"a thread in the simulation: {func}")
