@@ -3,8 +3,10 @@
 It keeps what a process sees apart from what would be left after a loss of power, by the rules that
 :mod:`tidelog.storage.files` states and no kinder ones:
 
-- what was written since a file's last fdatasync is kept or lost write by write, each perhaps torn at a
-  sector, and a hole reads as zeros;
+- what was written since a file's last fdatasync is kept or lost write by write, each perhaps in part: a
+  prefix that ends at a sector, or any of its sectors; a hole reads as zeros;
+- what an fdatasync failed to write is as if that had been lost power: a later one that succeeds does not
+  bring it back, though this process goes on reading it (Linux marks such pages clean);
 - what happened to the names in a directory since its last fsync is kept up to some point and lost from
   there on; other directories go their own way;
 - a file whose name is lost is gone.
@@ -24,7 +26,7 @@ from tidelog.proto.network import Buffer
 from tidelog.storage.files import DiskUsage
 
 SECTOR: Final = 512
-"""A torn write is cut at a multiple of this many bytes."""
+"""A torn write is cut where the file's offset is a multiple of this many bytes."""
 
 
 class Killed(BaseException):
@@ -32,11 +34,12 @@ class Killed(BaseException):
 
 
 class Faults:
-    """What goes wrong, and when. Steps are counted from 1 over the life of the disk object.
+    """What goes wrong, and when. Steps are counted from 1 over the life of this object.
 
     ``kill_at``: :class:`Killed` at that step, and at every later one: half the time (by ``rng``) a write
     has been done in part, anything else has been done or not. ``fail_at``: an ``OSError`` with ``number``
     at that step, once; a write may be done in part. ``broken``: every step under one of these paths fails.
+    ``failing``: every step of one of these kinds fails, ``pwritev`` with ``ENOSPC`` on a disk that is full.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -46,6 +49,7 @@ class Faults:
         self.fail_at: int | None = None
         self.number = errno.EIO
         self.broken: dict[str, int] = {}
+        self.failing: dict[str, int] = {}
         self.trace: list[str] | None = None
         """Set it to a list to have every step noted in it."""
 
@@ -59,9 +63,15 @@ class Faults:
         for prefix, number in self.broken.items():
             if path == prefix or path.startswith(prefix + "/"):
                 return OSError(number, os.strerror(number), path)
+        if action in self.failing:
+            return OSError(self.failing[action], os.strerror(self.failing[action]), path)
         if self.steps == self.fail_at:
             return OSError(self.number, os.strerror(self.number), path)
         return None
+
+    def end(self) -> None:
+        """The process has ended: every later step is :class:`Killed` and has no effect."""
+        self.kill_at = min(self.steps, self.steps if self.kill_at is None else self.kill_at)
 
     @property
     def killed(self) -> bool:
@@ -81,8 +91,9 @@ class _Inode:
 
     def __init__(self) -> None:
         self.content = bytearray()
-        self.durable = b""
+        self.durable = bytearray()
         self.changes: list[_Change] = []
+        """What was done to ``content`` since it was ``durable``, in order."""
         self.modified_ms = 0
 
     def change(self, change: _Change) -> None:
@@ -90,23 +101,44 @@ class _Inode:
         self.changes.append(change)
 
     def sync(self) -> None:
-        self.durable = bytes(self.content)
-        self.changes.clear()
+        changes, self.changes = self.changes, []
+        for change in changes:
+            _apply(self.durable, change)
 
     def sync_all(self) -> None:
         self.sync()
 
-    def lose_power(self, rng: random.Random) -> None:
-        left = bytearray(self.durable)
+    def fail_sync(self, rng: random.Random) -> None:
+        """Nobody will write these changes any more; chance decides which of them are on the disk."""
         keep = rng.random()  # so that "all" and "none" are as likely as something between
         for change in self.changes:
             if rng.random() < keep:
-                _apply(left, change)
-            elif change.data is not None and rng.random() < 0.5:
-                cut = rng.randrange(len(change.data) + 1) // SECTOR * SECTOR
-                _apply(left, _Change(change.offset, change.data[:cut]))
-        self.content = left
-        self.sync()
+                _apply(self.durable, change)
+            elif change.data is not None:
+                self._tear(change.offset, change.data, rng)
+        self.changes.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        self.fail_sync(rng)
+        self.content = bytearray(self.durable)
+
+    def replace(self, content: bytes) -> None:
+        self.content = bytearray(content)
+        self.durable = bytearray(content)
+        self.changes.clear()
+
+    def _tear(self, offset: int, data: bytes, rng: random.Random) -> None:
+        """Keep none of a write, or a prefix that ends at a sector, or any of its sectors."""
+        how = rng.randrange(3)
+        if how == 0:
+            return
+        first = offset // SECTOR
+        sectors = range(first, (offset + len(data) - 1) // SECTOR + 1)
+        kept = range(first, first + rng.randrange(len(sectors) + 1)) if how == 1 else sectors
+        for sector in kept:
+            if how == 1 or rng.random() < 0.5:
+                start = max(sector * SECTOR, offset)
+                _apply(self.durable, _Change(start, data[start - offset : (sector + 1) * SECTOR - offset]))
 
 
 class _Directory:
@@ -155,7 +187,10 @@ class Disk:
 
 
 class MemoryFiles:
-    """A :class:`~tidelog.storage.files.FileLayer` over a :class:`Disk`, for the life of one process."""
+    """A :class:`~tidelog.storage.files.FileLayer` over a :class:`Disk`, for the life of one process.
+
+    Or of several, one after the other: :meth:`restart` is between them.
+    """
 
     def __init__(self, disk: Disk | None = None, faults: Faults | None = None) -> None:
         self.disk = disk or Disk()
@@ -273,9 +308,37 @@ class MemoryFiles:
 
     # --- For tests -----------------------------------------------------------------------------
 
+    def restart(self, *, power_loss: bool = False) -> None:
+        """The process ends, by a kill or with the machine; the next one begins, without its faults.
+
+        Files that are open still belong to the one that is gone.
+        """
+        gone = self.faults
+        gone.end()
+        self.faults = Faults(gone.rng)
+        self.disk.end_process()
+        if power_loss:
+            self.disk.lose_power(gone.rng)
+
     def content(self, path: str) -> bytearray:
-        """The bytes of a file, to look at or to spoil; no step."""
+        """The bytes of a file, to look at or to spoil for the processes until power is lost; no step."""
         return self._file(path).content
+
+    def flip(self, path: str, position: int, mask: int = 1) -> None:
+        """Change bits of a byte, in what is read and in what is durable; no step."""
+        inode = self._file(path)
+        for content in (inode.content, inode.durable):
+            if position < len(content):
+                content[position] ^= mask
+
+    def put(self, path: str, content: bytes) -> None:
+        """Make a file of that content, or replace what it holds and what is durable of it; no step."""
+        parent, name = self._parent(path)
+        node = parent.names.get(name)
+        if not isinstance(node, _Inode):
+            node = parent.names[name] = _Inode()
+            parent.sync()
+        node.replace(content)
 
     def paths(self, under: str) -> list[str]:
         """All files below a directory, sorted; no step."""
@@ -332,30 +395,28 @@ class MemoryFile:
 
     def __init__(self, files: MemoryFiles, path: str, inode: _Inode) -> None:
         self._files = files
+        self._faults = files.faults
         self._path = path
         self._inode = inode
         self._open = True
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        self._check_open()
+        trouble = self._step("pwritev")
         data = b"".join(buffers)
-        trouble = self._files.faults.step("pwritev", self._path)
         if trouble is not None:
-            if not self._files.faults.killed:
-                self._write(data[: self._files.faults.rng.randrange(len(data) + 1)], offset)
+            if not self._faults.killed:
+                self._write(data[: self._faults.rng.randrange(len(data) + 1)], offset)
             raise trouble
         self._write(data, offset)
         return len(data)
 
     def pread(self, size: int, offset: int) -> bytes:
-        self._check_open()
-        self._files._step("pread", self._path)
-        return bytes(self._inode.content[offset : offset + size])
+        self._take("pread")
+        return bytes(memoryview(self._inode.content)[offset : offset + size])
 
     def truncate(self, size: int) -> None:
-        self._check_open()
-        trouble = self._files.faults.step("truncate", self._path)
-        if trouble is not None and not (isinstance(trouble, Killed) and self._files._half_done()):
+        trouble = self._step("truncate")
+        if trouble is not None and not (isinstance(trouble, Killed) and self._half_done()):
             raise trouble
         if size != len(self._inode.content):
             self._inode.change(_Change(size, None))
@@ -364,17 +425,19 @@ class MemoryFile:
             raise trouble
 
     def reserve(self, size: int) -> None:
-        self._check_open()
-        self._files._step("reserve", self._path)
+        self._take("reserve")
 
     def fdatasync(self) -> None:
-        self._check_open()
-        self._files._step("fdatasync", self._path)
-        self._inode.sync()
+        trouble = self._step("fdatasync")
+        if trouble is None:
+            self._inode.sync()
+            return
+        if isinstance(trouble, OSError):
+            self._inode.fail_sync(self._faults.rng)
+        raise trouble
 
     def size(self) -> int:
-        self._check_open()
-        self._files._step("fstat", self._path)
+        self._take("fstat")
         return len(self._inode.content)
 
     def fileno(self) -> int:
@@ -383,14 +446,23 @@ class MemoryFile:
     def close(self) -> None:
         self._open = False
 
+    def _step(self, action: str) -> BaseException | None:
+        if not self._open:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        return self._faults.step(action, self._path)
+
+    def _take(self, action: str) -> None:
+        trouble = self._step(action)
+        if trouble is not None:
+            raise trouble
+
+    def _half_done(self) -> bool:
+        return not self._faults.killed and self._faults.rng.random() < 0.5
+
     def _write(self, data: bytes, offset: int) -> None:
         if data:
             self._inode.change(_Change(offset, data))
             self._inode.modified_ms = self._files.now_ms
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
 
 
 class MemoryLock:
@@ -407,6 +479,9 @@ def _apply(content: bytearray, change: _Change) -> None:
         del content[change.offset :]
         content.extend(bytes(change.offset - len(content)))
     elif change.data:
+        if len(content) == change.offset:
+            content += change.data
+            return
         content.extend(bytes(max(change.offset - len(content), 0)))
         content[change.offset : change.offset + len(change.data)] = change.data
 

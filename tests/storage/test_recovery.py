@@ -45,8 +45,7 @@ def log_file(log: Log, base: int = 0) -> str:
 
 def spoil(store, log: Log, position: int, base: int = 0) -> None:
     """Flip a bit, as a disk would."""
-    store.files.content(log_file(log, base))[position] ^= 1
-    store.files.open(log_file(log, base)).fdatasync()
+    store.files.flip(log_file(log, base), position)
 
 
 def write_behind(store, log: Log, batch: Batch) -> None:
