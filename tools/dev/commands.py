@@ -56,6 +56,10 @@ def _bench(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.bench", *arguments))
 
 
+def _sim(arguments: Sequence[str]) -> int:
+    return _start(*_python("-m", "tidelog.chaos.sim", *arguments))
+
+
 def _format(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     fixed = _start(venv_bin("ruff"), "check", "--fix", *(arguments or ["."]))
@@ -114,6 +118,7 @@ COMMANDS = {
     "test": Command("test [-k NAME]", "the tests, or those of that name (pytest's options)", _test, environment.DEV),
     "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
+    "sim": Command("sim [--seeds N]", "the cluster in simulated time under seeded faults", _sim, environment.RUN),
     "run": Command("run COMMAND …", "a command in the private environment: ./dev run tidelog", _run, environment.RUN),
     "shell": Command("shell", "a shell in the private environment", _shell, environment.RUN),
     "format": Command("format", "sort imports, format the code", _format, environment.DEV),
