@@ -58,7 +58,8 @@ class NodeNetwork(Network, Protocol):
 class Node:
     """One node. Make it, start it, stop it, all on the event loop; it is started once.
 
-    ``threaded``: whether disk waits and the Raft engine may use threads (not in a simulation).
+    ``threaded``: whether disk waits and the Raft engine may use threads (not in a simulation, where
+    ``run_blocking`` says how a disk wait passes instead).
     ``cluster_id``: see :func:`tidelog.broker.identity.settle_identity`.
     """
 
@@ -73,6 +74,7 @@ class Node:
         cluster_id: str | None = None,
         on_fatal: OnFatal | None = None,
         threaded: bool = True,
+        run_blocking: RunBlocking = run_inline,
     ) -> None:
         self.config = config
         self.view = MetadataView()
@@ -87,6 +89,7 @@ class Node:
         self._rng = rng
         self._wanted_cluster = cluster_id
         self._threaded = threaded
+        self._run_unthreaded = run_blocking
         self._on_fatal = on_fatal
         self.failure = ""
         self._supervisor = Supervisor(self._failed)
@@ -293,7 +296,7 @@ class Node:
 
     def _run_blocking(self) -> RunBlocking:
         if not self._threaded:
-            return run_inline
+            return self._run_unthreaded
         executor = self._executor = ThreadPoolExecutor(DISK_THREADS, "disk")
         loop = asyncio.get_running_loop()
 

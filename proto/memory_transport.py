@@ -48,6 +48,8 @@ class Wire:
 
     client: MemoryNetwork
     server: str
+    what: str
+    """The request's type or the stream's kind."""
     on_break: Callable[[str], None]
     """Ends the client's side."""
     on_break_server: Callable[[str], None] = lambda reason: None
@@ -55,11 +57,12 @@ class Wire:
     lost: list[bool] = field(default_factory=lambda: [False, False])
     """Whether what is under way to the client, to the server, never arrives."""
     due: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    closed: bool = False
 
 
 @dataclass(slots=True)
-class _Link:
-    """One direction between two nodes."""
+class Link:
+    """One direction between two nodes: whether it is cut and what it holds, how slow it is."""
 
     held: deque[tuple[Wire, bool, Callable[[], None]]] = field(default_factory=deque)
     cut: bool = False
@@ -77,7 +80,7 @@ class MemoryFabric:
     def __init__(self) -> None:
         self._listeners: dict[Address, _MemoryServer] = {}
         self._owners: dict[Address, str] = {}
-        self._links: dict[tuple[str, str], _Link] = {}
+        self._links: dict[tuple[str, str], Link] = {}
         self._wires: dict[Wire, None] = {}
         self._networks: dict[str, list[MemoryNetwork]] = {}
         self._next_port = _FIRST_PORT
@@ -113,20 +116,18 @@ class MemoryFabric:
         self._link(sender, receiver).delay_s = seconds
 
     def break_connections(self, a: str, b: str | None = None) -> None:
-        """End every stream and call under way between two nodes, or of one node; what was under way is lost."""
+        """End every stream and call under way between two nodes, or of one node."""
         for wire in self.wires_of(a, b):
             self.break_wire(wire, f"connection between {wire.client.node} and {wire.server} broke")
-        for (x, y), link in self._links.items():
-            if a in (x, y) and b in (None, x, y):
-                link.held.clear()
 
-    def drop_node(self, node: str) -> None:
+    def drop_node(self, node: str, end: Callable[[Wire, str], None] | None = None) -> None:
         """The node's process is gone: its listeners with it, its connections broken; it sends nothing more."""
         for address in [address for address, server in self._listeners.items() if server.node == node]:
             self._listeners.pop(address).closed = True
         for network in self._networks.pop(node, ()):
             network.dead = True
-        self.break_connections(node)
+        for wire in self.wires_of(node):
+            (end or self.break_wire)(wire, f"{node} is gone")
 
     def wires_of(self, a: str, b: str | None = None) -> list[Wire]:
         """Every open stream and call under way between two nodes, or of one node, in the order they began."""
@@ -134,8 +135,8 @@ class MemoryFabric:
 
     # --- what befalls a wire ----------------------------------------------------------------------
 
-    def schedule(self, link: _Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
-        """Have something arrive that was sent over a link which is not cut."""
+    def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
+        """Have something :meth:`arrive` that was sent over a link which is not cut."""
         loop = asyncio.get_running_loop()
         if link.delay_s <= 0 and link.due <= loop.time():
             loop.call_soon(self.arrive, wire, to_server, action)
@@ -148,10 +149,14 @@ class MemoryFabric:
         self.deliver(wire, True, arrive)
 
     def break_wire(self, wire: Wire, reason: str) -> None:
-        """End a wire for both sides."""
+        """End a wire for both sides; what is under way is lost."""
         wire.lost[:] = [True, True]
         wire.on_break(reason)
         wire.on_break_server(reason)
+
+    def close_wire(self, wire: Wire, reason: str) -> None:
+        """End a wire, as the client wants."""
+        self.break_wire(wire, reason)
 
     def arrive(self, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
         if not wire.lost[to_server]:
@@ -172,8 +177,8 @@ class MemoryFabric:
 
     # --- for the networks -----------------------------------------------------------------------
 
-    def _link(self, sender: str, receiver: str) -> _Link:
-        return self._links.setdefault((sender, receiver), _Link())
+    def _link(self, sender: str, receiver: str) -> Link:
+        return self._links.setdefault((sender, receiver), Link())
 
     def _bind(self, server: _MemoryServer, wanted: Address) -> Address:
         address = wanted
@@ -192,12 +197,12 @@ class MemoryFabric:
         if self._listeners.get(server.address) is server:
             del self._listeners[server.address]
 
-    def _open(self, network: MemoryNetwork, address: Address) -> Wire:
+    def _open(self, network: MemoryNetwork, address: Address, what: str) -> Wire:
         """A wire to whoever listens, or listened, at an address."""
         server, owner = self._listeners.get(address), self._owners.get(address)
         if owner is None or network.dead or (server is None and not self._is_silent(network.node, owner)):
             raise ConnectionLost(f"{address}: connection refused")
-        wire = Wire(network, owner, lambda reason: None)
+        wire = Wire(network, owner, what, lambda reason: None)
         self._wires[wire] = None
         return wire
 
@@ -269,7 +274,7 @@ class MemoryConnection:
 
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
         fabric = self._fabric
-        wire = self._wire()
+        wire = self._wire(type(request).__name__)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         wire.on_break = lambda reason: _fail(answer, reason)
 
@@ -297,7 +302,7 @@ class MemoryConnection:
 
     async def open(self, kind: StreamKind, *, timeout_s: float) -> _MemoryFrameStream:
         fabric = self._fabric
-        wire = self._wire()
+        wire = self._wire(kind.value)
         accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         pair = _Pair(fabric, wire)
         pair.on_end = lambda: self._forget(wire)
@@ -331,16 +336,16 @@ class MemoryConnection:
             async with asyncio.timeout(timeout_s):
                 await accepted
         except TimeoutError:
-            fabric.break_wire(wire, "not accepted in time")
+            fabric.close_wire(wire, "not accepted in time")
             raise ConnectionLost(f"{self.address}: {kind.value} stream not accepted in {timeout_s} s") from None
         return _MemoryFrameStream(pair, self.address)
 
     async def close(self) -> None:
         for wire in list(self._open):
-            self._fabric.break_wire(wire, "closed by us")
+            self._fabric.close_wire(wire, "closed by us")
 
-    def _wire(self) -> Wire:
-        wire = self._fabric._open(self._network, self.address)
+    def _wire(self, what: str) -> Wire:
+        wire = self._fabric._open(self._network, self.address, what)
         self._open[wire] = None
         return wire
 

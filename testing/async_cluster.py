@@ -13,15 +13,13 @@ import logging
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.node import Node, NodeNetwork
 from tidelog.broker.server import grpc_limits
-from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode, error_for
@@ -32,13 +30,13 @@ from tidelog.proto.network import Address
 from tidelog.testing.cut_network import CutNetwork, Cuts
 from tidelog.testing.killable_files import KillableFiles, KilledNodeFilter
 from tidelog.testing.ports import LOOPBACK, free_ports
+from tidelog.testing.watched_cluster import READY_TIMEOUT_S, WatchedCluster
 
 if TYPE_CHECKING:
     from tidelog.aio import Admin, Consumer, Producer
 
 CLIENT: Final = "client"
 """Name of the clients' end in :meth:`AsyncCluster.partition`."""
-READY_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.002
 MEMORY: Final = "memory"
 GRPC: Final = "grpc"
@@ -55,7 +53,7 @@ for _name in ("tidelog.metadata_quorum.quorum", "tidelog.storage.log_directory",
     logging.getLogger(_name).addFilter(_KILLED)
 
 
-class AsyncCluster:
+class AsyncCluster(WatchedCluster):
     """See the module. ``config`` are settings of every node by Kafka's names; ``seed`` makes ids and
     jitter repeatable; ``directory`` is kept after :meth:`stop`, without it a temporary one is removed."""
 
@@ -86,12 +84,8 @@ class AsyncCluster:
         self.transport = transport
         self.fabric = MemoryFabric()
         self._cuts: Cuts | None = None
-        self.node_ids = [NodeId(n) for n in range(1, nodes + 1)]
+        super().__init__(range(1, nodes + 1), POLL_S)
         self.controller_ids = self.node_ids[:voters]
-        self.nodes: dict[NodeId, Node] = {}
-        """The nodes that run."""
-        self.failures: list[tuple[NodeId, str, BaseException]] = []
-        """Nodes that went down by themselves, and why."""
         self._addresses = self._choose_addresses()
         self._disks: dict[NodeId, KillableFiles] = {}
 
@@ -131,7 +125,7 @@ class AsyncCluster:
 
     async def start_node(self, node_id: int) -> Node:
         """Start one node that does not run; returns once it serves. Raises what keeps it from starting."""
-        key = self._known(node_id)
+        key = self.known(node_id)
         if key in self.nodes:
             raise ValueError(f"node {node_id} runs already")
         disk = self._disks[key] = KillableFiles()
@@ -161,13 +155,13 @@ class AsyncCluster:
 
     async def stop_node(self, node_id: int) -> None:
         """Stop one node in good order (controlled shutdown)."""
-        node = self.nodes.pop(self._known(node_id))
+        node = self.nodes.pop(self.known(node_id))
         await node.stop()
         self._disks.pop(NodeId(node_id)).kill()
 
     async def kill(self, node_id: int) -> None:
         """End one node as kill -9 does: nothing is flushed, nobody is told."""
-        key = self._known(node_id)
+        key = self.known(node_id)
         node = self.nodes.pop(key)
         node.drop()
         self._disks.pop(key).kill()
@@ -184,7 +178,7 @@ class AsyncCluster:
     def wipe_logs(self, node_id: int) -> None:
         """Remove the partitions of a node that does not run, as if its log disks had been replaced by empty ones.
         What the controller role keeps stays."""
-        if self._known(node_id) in self.nodes:
+        if self.known(node_id) in self.nodes:
             raise ValueError(f"node {node_id} runs: stop or kill it first")
         for number in range(self._log_dirs):
             shutil.rmtree(self.node_directory(node_id, number), ignore_errors=True)
@@ -194,7 +188,7 @@ class AsyncCluster:
     def break_log_dir(self, node_id: int, number: int = 0, error: int = errno.EIO) -> None:
         """Let every access to one log directory of a running node fail (``EIO``, ``ENOSPC``, …) until it is
         started again."""
-        self._disks[self._known(node_id)].break_path(str(self.node_directory(node_id, number)), error)
+        self._disks[self.known(node_id)].break_path(str(self.node_directory(node_id, number)), error)
 
     # --- Faults of the network ------------------------------------------------------------------------
 
@@ -210,7 +204,7 @@ class AsyncCluster:
 
     def isolate(self, node_id: int, *, clients: bool = False) -> None:
         """Cut a node off from every other node, and from clients too where asked."""
-        others: list[Side] = [n for n in self.node_ids if n != self._known(node_id)]
+        others: list[Side] = [n for n in self.node_ids if n != self.known(node_id)]
         for other in [*others, CLIENT] if clients else others:
             self.partition(node_id, other)
 
@@ -228,29 +222,6 @@ class AsyncCluster:
     def client_network(self) -> NodeNetwork:
         """The carrier for clients of this cluster; their end is called ``"client"``."""
         return self._network(CLIENT)
-
-    @property
-    def image(self) -> MetadataImage:
-        """The newest metadata that a running node has."""
-        return max((node.view.image for node in self.nodes.values()), key=lambda image: image.offset)
-
-    def leader_of(self, topic: str, partition: int) -> NodeId | None:
-        """The partition's leader, ``None`` where there is none (or no such partition)."""
-        found = self.image.topic(topic)
-        if found is None or partition not in found.partitions:
-            return None
-        leader = found.partitions[partition].leader
-        return None if leader == NO_NODE else leader
-
-    def isr_of(self, topic: str, partition: int) -> tuple[NodeId, ...]:
-        """The in-sync replicas of a partition; empty where there is no such partition."""
-        found = self.image.topic(topic)
-        return () if found is None or partition not in found.partitions else found.partitions[partition].isr
-
-    def controller(self) -> NodeId | None:
-        """The active controller, as a running node that leads says."""
-        leading = [node_id for node_id, node in self.nodes.items() if node.is_active_controller]
-        return leading[0] if len(leading) == 1 else None
 
     def node_directory(self, node_id: int, number: int = 0) -> Path:
         """A log directory of a node."""
@@ -308,69 +279,6 @@ class AsyncCluster:
 
         await self.wait_for(lambda: all(map(known, self.nodes.values())), f"leaders of {name}")
 
-    # --- Waiting ----------------------------------------------------------------------------------------
-
-    async def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until ``condition`` holds. Raises ``TimeoutError`` naming ``what`` after the bound."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    self._raise_failure()
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError:
-            raise TimeoutError(f"expected within {timeout_s:g} s: {what}") from None
-
-    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every running node serves and knows every other running broker as live."""
-
-        def ready() -> bool:
-            return all(
-                node.standing in (None, Standing.RUNNING)
-                and all(node.view.image.is_active(other) for other in self.nodes)
-                for node in self.nodes.values()
-            )
-
-        await self.wait_for(ready, f"nodes {sorted(self.nodes)} ready", timeout_s)
-
-    async def wait_for_controller(self, timeout_s: float = READY_TIMEOUT_S) -> NodeId:
-        await self.wait_for(lambda: self.controller() is not None, "an active controller", timeout_s)
-        found = self.controller()
-        assert found is not None
-        return found
-
-    async def wait_for_leader(
-        self, topic: str, partition: int, *, other_than: int | None = None, timeout_s: float = READY_TIMEOUT_S
-    ) -> NodeId:
-        """Wait until a partition has a leader that runs, another one than ``other_than``; return it."""
-
-        def led() -> bool:
-            leader = self.leader_of(topic, partition)
-            return leader in self.nodes and leader != other_than
-
-        await self.wait_for(led, f"a leader of {topic}-{partition} other than {other_than}", timeout_s)
-        found = self.leader_of(topic, partition)
-        assert found is not None
-        return found
-
-    async def wait_for_isr(
-        self, topic: str, partition: int, nodes: Iterable[int] | int, timeout_s: float = READY_TIMEOUT_S
-    ) -> None:
-        """Wait until the in-sync replicas are these nodes, or that many."""
-        if isinstance(nodes, int):
-            wanted = nodes
-            await self.wait_for(
-                lambda: len(self.isr_of(topic, partition)) == wanted,
-                f"{wanted} in-sync replicas of {topic}-{partition}",
-                timeout_s,
-            )
-        else:
-            those = {NodeId(n) for n in nodes}
-            await self.wait_for(
-                lambda: set(self.isr_of(topic, partition)) == those,
-                f"in-sync replicas {sorted(those)} of {topic}-{partition}",
-                timeout_s,
-            )
-
     # --- Inside -----------------------------------------------------------------------------------------
 
     def node_config(self, node_id: int) -> NodeConfig:
@@ -411,23 +319,14 @@ class AsyncCluster:
         owners = {at: f"node{n}" for n, listeners in self._addresses.items() for at in listeners.values()}
         return CutNetwork(GrpcNetwork(None if config is None else grpc_limits(config)), name, owners, self._cuts)
 
-    def _known(self, node_id: int) -> NodeId:
-        if node_id not in self.node_ids:
-            raise ValueError(f"expected a node of {self.node_ids}, found {node_id}")
-        return NodeId(node_id)
-
     def _side(self, side: Side) -> str:
-        return CLIENT if side == CLIENT else f"node{self._known(int(side))}"
+        return CLIENT if side == CLIENT else f"node{self.known(int(side))}"
 
     def _links(self) -> MemoryFabric | Cuts:
         return self.fabric if self._cuts is None else self._cuts
 
     def _failed(self, node_id: NodeId, what: str, error: BaseException) -> None:
         self.failures.append((node_id, what, error))
-
-    def _raise_failure(self) -> None:
-        for node_id, what, error in self.failures:
-            raise AssertionError(f"node {node_id} went down by itself: {what}") from error
 
     async def _abandon(self) -> None:
         for node_id in list(self.nodes):

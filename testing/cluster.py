@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tidelog.client.background import BackgroundLoop
 from tidelog.model.ids import NodeId
 from tidelog.proto.network import Network
-from tidelog.testing.async_cluster import MEMORY, READY_TIMEOUT_S, AsyncCluster, Side
+from tidelog.testing.async_cluster import MEMORY, AsyncCluster, Side
+from tidelog.testing.watched_cluster import READY_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tidelog import Admin, Consumer, Producer

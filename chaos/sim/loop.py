@@ -73,7 +73,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process = PROCESS.get()
         return self.now if process is None else process._offset + (self.now - process._began) * process.rate
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -83,7 +83,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process = PROCESS.get()
         return self.at(when if process is None else process.world(when), callback, *args, context=context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
@@ -91,24 +91,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         process = PROCESS.get()
-        return self.at(self.now + (delay if process is None else delay / process.rate), callback, *args, context=context)
+        return self.at(
+            self.now + (delay if process is None else delay / process.rate), callback, *args, context=context
+        )
 
     def at(
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """Call at a time of the world, for the process of ``context`` (the caller's by default)."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)  # type: ignore[arg-type]
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)  # type: ignore[arg-type]
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -127,7 +129,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
         if not ready:
-            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+            while timers and timers[0][2]._cancelled:
                 heapq.heappop(timers)
             if not timers:
                 raise Stuck("nothing is due, and never will be")
@@ -144,13 +146,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise Stuck(f"{self._steps_now} steps at one instant; the last ones: {list(ready)[-3:]}")
         for _ in range(count):
             handle = ready.popleft()
-            if handle._cancelled:  # type: ignore[attr-defined]
+            if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            process = handle._context.get(PROCESS)
             if process is not None and process.paused:
                 process._held.append(handle)
             else:
-                handle._run()  # type: ignore[attr-defined]
+                handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers leave when they are due."""
@@ -161,5 +163,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing sleeps, so nothing need be woken."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         raise AssertionError(f"a thread in the simulation: {func}")

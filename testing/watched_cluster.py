@@ -1,0 +1,127 @@
+"""What can be asked of the nodes of a cluster in one process, and waited for; however they were started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.node import Node
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.ids import NO_NODE, NodeId
+
+READY_TIMEOUT_S: Final = 30.0
+
+
+class WatchedCluster:
+    """The nodes that run, and what they say. ``poll_s``: how often a condition is looked at."""
+
+    def __init__(self, node_ids: Iterable[int], poll_s: float) -> None:
+        self.node_ids = [NodeId(node_id) for node_id in node_ids]
+        self.nodes: dict[NodeId, Node] = {}
+        """The nodes that run."""
+        self.failures: list[tuple[NodeId, str, BaseException]] = []
+        """Nodes that went down by themselves, and why."""
+        self._poll_s = poll_s
+
+    # --- what is where ------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata that a running node has."""
+        return max((node.view.image for node in self.nodes.values()), key=lambda image: image.offset)
+
+    def leader_of(self, topic: str, partition: int) -> NodeId | None:
+        """The partition's leader, ``None`` where there is none (or no such partition)."""
+        found = self.image.topic(topic)
+        if found is None or partition not in found.partitions:
+            return None
+        leader = found.partitions[partition].leader
+        return None if leader == NO_NODE else leader
+
+    def isr_of(self, topic: str, partition: int) -> tuple[NodeId, ...]:
+        """The in-sync replicas of a partition; empty where there is no such partition."""
+        found = self.image.topic(topic)
+        return () if found is None or partition not in found.partitions else found.partitions[partition].isr
+
+    def controller(self) -> NodeId | None:
+        """The active controller, as a running node that leads says."""
+        leading = [node_id for node_id, node in self.nodes.items() if node.is_active_controller]
+        return leading[0] if len(leading) == 1 else None
+
+    # --- waiting ------------------------------------------------------------------------------------
+
+    async def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until ``condition`` holds. Raises ``TimeoutError`` naming ``what`` after the bound."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self.raise_failure()
+                    await asyncio.sleep(self._poll_s)
+        except TimeoutError:
+            raise TimeoutError(f"expected within {timeout_s:g} s: {what}") from None
+
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every running node serves and knows every other running broker as live."""
+
+        def ready() -> bool:
+            return all(
+                node.standing in (None, Standing.RUNNING)
+                and all(node.view.image.is_active(other) for other in self.nodes)
+                for node in self.nodes.values()
+            )
+
+        await self.wait_for(ready, f"nodes {sorted(self.nodes)} ready", timeout_s)
+
+    async def wait_for_controller(self, timeout_s: float = READY_TIMEOUT_S) -> NodeId:
+        await self.wait_for(lambda: self.controller() is not None, "an active controller", timeout_s)
+        found = self.controller()
+        assert found is not None
+        return found
+
+    async def wait_for_leader(
+        self, topic: str, partition: int, *, other_than: int | None = None, timeout_s: float = READY_TIMEOUT_S
+    ) -> NodeId:
+        """Wait until a partition has a leader that runs, another one than ``other_than``; return it."""
+
+        def led() -> bool:
+            leader = self.leader_of(topic, partition)
+            return leader in self.nodes and leader != other_than
+
+        await self.wait_for(led, f"a leader of {topic}-{partition} other than {other_than}", timeout_s)
+        found = self.leader_of(topic, partition)
+        assert found is not None
+        return found
+
+    async def wait_for_isr(
+        self, topic: str, partition: int, nodes: Iterable[int] | int, timeout_s: float = READY_TIMEOUT_S
+    ) -> None:
+        """Wait until the in-sync replicas are these nodes, or that many."""
+        if isinstance(nodes, int):
+            wanted = nodes
+            await self.wait_for(
+                lambda: len(self.isr_of(topic, partition)) == wanted,
+                f"{wanted} in-sync replicas of {topic}-{partition}",
+                timeout_s,
+            )
+        else:
+            those = {NodeId(n) for n in nodes}
+            await self.wait_for(
+                lambda: set(self.isr_of(topic, partition)) == those,
+                f"in-sync replicas {sorted(those)} of {topic}-{partition}",
+                timeout_s,
+            )
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def raise_failure(self) -> None:
+        """Raise what took a node down by itself, if any."""
+        for node_id, what, error in self.failures:
+            raise AssertionError(f"node {node_id} went down by itself: {what}") from error
+
+    def known(self, node_id: int) -> NodeId:
+        """The id of a node that this cluster has. Raises ``ValueError``."""
+        if node_id not in self.node_ids:
+            raise ValueError(f"expected a node of {self.node_ids}, found {node_id}")
+        return NodeId(node_id)
