@@ -1,0 +1,126 @@
+"""The anomalies of a Kafka-like log: their names, what each means, and when it is allowed.
+
+Names and definitions of the first block are those of Jepsen's kafka workload (``jepsen.tests.kafka``,
+jepsen-io/jepsen, functions ``analysis`` and ``allowed-error-types``), in words of our own; where ours are
+stricter or split a class in two, the text says so. The second block is our own: a run of a simulated or
+killed cluster knows more than Jepsen's, it can read what the logs hold when all is over.
+
+*Internal* is within one poll or one transaction, *external* is between two of the same client.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+EXAMPLES_MAX: Final = 5
+
+
+class AnomalyKind(enum.Enum):
+    """What can be wrong with a history. The value is the name in reports."""
+
+    INCONSISTENT_OFFSETS = "inconsistent-offsets"
+    """One offset of a partition has two values: two reads, or a read and an acknowledgement, disagree."""
+    DUPLICATE = "duplicate"
+    """One value was read at two offsets."""
+    LOST_WRITE = "lost-write"
+    """An acknowledged value was never read by anybody, though values behind it in the log were."""
+    UNSEEN = "unseen"
+    """An acknowledged value was never read by anybody, nor anything behind it."""
+    ABORTED_READ = "G1a"
+    """A value was read whose send failed, or whose transaction was aborted."""
+    PRECOMMITTED_READ = "precommitted-read"
+    """A transaction read what it sent itself. Ours too: somebody read what a transaction sent before its
+    commit was asked for."""
+    WRITE_CYCLE = "G0"
+    """Transactions whose writes follow one another in a circle: each has a value just before one of the
+    next."""
+    CIRCULAR_INFORMATION_FLOW = "G1c"
+    """Transactions that read from one another in a circle."""
+    CIRCULAR_IN_REAL_TIME = "G1c-realtime"
+    """A value was read by a poll that ended before the value's send began."""
+    POLL_SKIP = "poll-skip"
+    """Two successive polls of a consumer leave out values that stand between them. Ours too: the first
+    poll after a seek leaves out values that stand between it and the position."""
+    NONMONOTONIC_POLL = "nonmonotonic-poll"
+    """A poll of a consumer begins at or before the end of its last one, or before the position it sought."""
+    INT_POLL_SKIP = "int-poll-skip"
+    """As poll-skip, within one poll or transaction."""
+    INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"
+    """As nonmonotonic-poll, within one poll or transaction."""
+    NONMONOTONIC_SEND = "nonmonotonic-send"
+    """A value stands at or before one that the same producer sent to the same partition earlier. Ours is
+    for every pair of neighbours, whatever the outcome; Jepsen's for the ends of successive operations."""
+    INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"
+    """As nonmonotonic-send, within one transaction."""
+    SEND_SKIP = "send-skip"
+    """Between two successive values of a producer stand others. Jepsen does not look for it."""
+    INT_SEND_SKIP = "int-send-skip"
+    """As send-skip, within one transaction."""
+
+    MISPLACED = "misplaced"
+    """An acknowledged value stands at another offset than the acknowledgement named."""
+    VANISHED = "vanished"
+    """A value that a consumer read is not in the log at the end: what was below the high watermark did
+    not stay."""
+    PHANTOM = "phantom"
+    """A value was read that nobody sent, or that was sent to another partition."""
+    HOLE = "hole"
+    """The final log has no record at an offset below its end."""
+
+
+ALLOWED: Final[Mapping[AnomalyKind, str]] = {
+    AnomalyKind.INCONSISTENT_OFFSETS: "at offsets of a legal loss, which are given anew",
+    AnomalyKind.DUPLICATE: "for producers without idempotence: a retry may write twice",
+    AnomalyKind.LOST_WRITE: "below log start, after a legal loss, in compacted partitions, for acks below all",
+    AnomalyKind.UNSEEN: "as lost-write, and where the partition was not read at the end",
+    AnomalyKind.ABORTED_READ: "of an aborted transaction at read_uncommitted; never of a send that failed",
+    AnomalyKind.PRECOMMITTED_READ: "at read_uncommitted",
+    AnomalyKind.WRITE_CYCLE: "always: Kafka's transactions do not isolate writes from one another",
+    AnomalyKind.CIRCULAR_INFORMATION_FLOW: "at read_uncommitted, or where only the order of writes closes the circle",
+    AnomalyKind.CIRCULAR_IN_REAL_TIME: "never",
+    AnomalyKind.POLL_SKIP: "across assign, seek and reset; for consumers whose rebalances are not recorded; over "
+    "what was deleted, compacted or legally lost",
+    AnomalyKind.NONMONOTONIC_POLL: "across assign, seek and reset; for consumers whose rebalances are not recorded",
+    AnomalyKind.INT_POLL_SKIP: "as poll-skip",
+    AnomalyKind.INT_NONMONOTONIC_POLL: "within a transaction as nonmonotonic-poll; never within one poll",
+    AnomalyKind.NONMONOTONIC_SEND: "for producers without idempotence: a retry may overtake; after a legal loss",
+    AnomalyKind.INT_NONMONOTONIC_SEND: "as nonmonotonic-send",
+    AnomalyKind.SEND_SKIP: "always: producers write side by side",
+    AnomalyKind.INT_SEND_SKIP: "always: transactions write side by side",
+    AnomalyKind.MISPLACED: "after a legal loss, for acks below all",
+    AnomalyKind.VANISHED: "below log start, after a legal loss, in compacted partitions",
+    AnomalyKind.PHANTOM: "never",
+    AnomalyKind.HOLE: "where transactions leave markers, in compacted partitions, after a legal loss",
+}
+
+ALWAYS_ALLOWED: Final = frozenset(kind for kind, when in ALLOWED.items() if when.startswith("always"))
+
+
+class Anomaly(NamedTuple):
+    """Something that was found. ``allowed`` says why it is legal here; empty if it is not."""
+
+    kind: AnomalyKind
+    text: str
+    allowed: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.text}" + (f" (allowed: {self.allowed})" if self.allowed else "")
+
+
+def not_allowed(anomalies: Iterable[Anomaly]) -> list[str]:
+    """Say what was found and is not allowed; at most :data:`EXAMPLES_MAX` of a kind, and how many more."""
+    counts: Counter[AnomalyKind] = Counter()
+    lines = []
+    for anomaly in anomalies:
+        if anomaly.allowed:
+            continue
+        counts[anomaly.kind] += 1
+        if counts[anomaly.kind] <= EXAMPLES_MAX:
+            lines.append(str(anomaly))
+    lines += [
+        f"{kind.value}: and {count - EXAMPLES_MAX} more" for kind, count in counts.items() if count > EXAMPLES_MAX
+    ]
+    return lines

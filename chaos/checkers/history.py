@@ -1,0 +1,144 @@
+"""The history of a run: what producers, consumers and transactions did and what they were told.
+
+Every operation has one of three outcomes, and the third is not a weak form of the second: what is unknown
+may be in the log or not, now or later, and only what is told about it elsewhere decides.
+
+A history is recorded as the run goes on and judged by :mod:`tidelog.chaos.checkers.log_anomalies`. Values
+are unique over the whole history: a value names its send. What is still under way when a history ends is
+recorded as unknown.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from tidelog.model.ids import TopicPartition
+
+NO_OFFSET: Final = -1
+
+
+class Outcome(enum.Enum):
+    """What became of an operation, as far as it was told."""
+
+    OK = "ok"
+    """Acknowledged."""
+    FAILED = "failed"
+    """Definitely not done, now and for ever. Only for failures that promise that: a send that was refused
+    before anything left the client, an answer that says so to the only request that was ever sent. A
+    delivery timeout, a lost connection and an error after a retry are :attr:`UNKNOWN`."""
+    UNKNOWN = "unknown"
+    """May be done, may yet be done, may never be."""
+
+
+class TransactionKey(NamedTuple):
+    """A transaction: the producer that ran it and its number among that producer's transactions."""
+
+    producer: str
+    number: int
+
+
+class Sent(NamedTuple):
+    """A record that was handed to a producer.
+
+    ``producer`` is one life of one producer; a restarted one has another name.
+    """
+
+    producer: str
+    number: int
+    """Rises in the order in which the producer was given records; gaps are fine."""
+    partition: TopicPartition
+    value: bytes
+    outcome: Outcome
+    offset: int = NO_OFFSET
+    """What the acknowledgement named."""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    transaction: TransactionKey | None = None
+    durable: bool = True
+    """Whether its acknowledgement promises that it stays: acks=all and min.insync.replicas of 2 or more."""
+
+
+class Polled(NamedTuple):
+    """What one poll brought from one partition, in the order in which it came."""
+
+    consumer: str
+    partition: TopicPartition
+    records: Sequence[tuple[int, bytes]]
+    """Offset and value each."""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    read_committed: bool = False
+    """Isolation level of the consumer."""
+    transaction: TransactionKey | None = None
+    """Where a transaction commits this poll's position (consume, transform, produce)."""
+
+
+class Positioned(NamedTuple):
+    """A consumer's position in a partition is set by something else than a poll.
+
+    By assign, seek, a reset after an offset out of range, or because the group gave it the partition. What
+    comes next begins at ``offset``; where that is not known (:data:`NO_OFFSET`: reset to the latest), any
+    jump is legal.
+    """
+
+    consumer: str
+    partition: TopicPartition
+    offset: int = NO_OFFSET
+
+
+class Transaction(NamedTuple):
+    """A transaction that began; ``OK`` is committed, ``FAILED`` is aborted."""
+
+    key: TransactionKey
+    transactional_id: str
+    outcome: Outcome
+    began_s: float = 0.0
+    ending_s: float = 0.0
+    """When its commit or abort was asked for: nothing of it may be visible before."""
+    ended_s: float = 0.0
+
+
+ConsumerStep: TypeAlias = Polled | Positioned
+
+
+@dataclass(slots=True)
+class History:
+    """What happened. Steps of one consumer are in its own order; everything else is in any order."""
+
+    sends: list[Sent] = field(default_factory=list)
+    reads: list[ConsumerStep] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+
+
+FinalLog: TypeAlias = Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
+"""What the partitions held when all was over and mended: offset and value, from log start to end, as a
+read_committed consumer reads it. A partition that is not in it was not read at the end."""
+
+
+class Loss(NamedTuple):
+    """Data that a partition lost legally: every replica that held it lost it, unflushed or with its disk.
+
+    From ``from_offset`` on, what was there until ``at_s`` may be gone and offsets may be given anew.
+    """
+
+    partition: TopicPartition
+    from_offset: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a run was set up for or went through that makes some anomalies legal."""
+
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """What is below was deleted, by retention or on request."""
+    losses: tuple[Loss, ...] = ()
+    compacted: frozenset[TopicPartition] = frozenset()
+    """A cleaner ran: records may be missing where a later one has their key."""
+    without_idempotence: frozenset[str] = frozenset()
+    """Producers whose retries may double records and change their order."""
+    rebalanced: frozenset[str] = frozenset()
+    """Consumers of a group whose assignments are not in the history as :class:`Positioned`."""
