@@ -219,9 +219,7 @@ def _replay(options: argparse.Namespace, chosen: Sequence[Scenario]) -> int:
             if finished is None:
                 continue
             outcome = finished.outcome
-            print(
-                f"      {outcome.operations:,} operations, {outcome.virtual_s:.1f} s of virtual time, {outcome.digest}"
-            )
+            print(_short(outcome))
             if outcome.held:
                 print("ok    it held")
                 return 0
@@ -292,16 +290,9 @@ def _determinism(options: argparse.Namespace, chosen: Sequence[Scenario]) -> int
         f"PYTHONHASHSEED {' and '.join(HASH_SEEDS)}",
         flush=True,
     )
-    same = apart = 0
-    for difference in differences(
-        names, seeds, workers=options.workers, file=options.file, run_s_max=options.run_seconds
-    ):
-        if difference is None:
-            same += 1
-            continue
-        apart += 1
-        print(f"FAIL  {difference.job.scenario}, seed {difference.job.seed}: {difference.what}", flush=True)
-        if apart == options.failures:
-            break
-    print(f"{'FAIL ' if apart else 'ok   '} {same} runs were the same twice, {apart} were not")
+    apart = differences(names, seeds, workers=options.workers, file=options.file, run_s_max=options.run_seconds)
+    for job, what in apart[: options.failures]:
+        print(f"FAIL  {job.scenario}, seed {job.seed}: {what}")
+    same = len(seeds) * len(names) - len(apart)
+    print(f"{'FAIL ' if apart else 'ok   '} {same} runs were the same twice, {len(apart)} were not")
     return 1 if apart else 0

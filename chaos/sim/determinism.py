@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,9 @@ from tidelog.chaos.sim.pool import RUN_S_MAX, Finished, Job, Pool
 
 HASH_SEEDS = ("1", "4242")
 """``PYTHONHASHSEED`` of the first and of the second time: the order of sets of strings differs."""
+
+_LINES_SHOWN_MAX = 5
+"""Differing seeds that are run once more to see where their traces part."""
 
 
 class Difference(NamedTuple):
@@ -28,29 +31,26 @@ def differences(
     workers: int,
     file: Path | None = None,
     run_s_max: float = RUN_S_MAX,
-) -> Iterator[Difference | None]:
-    """Run every seed twice and yield one entry per seed: ``None`` if both runs were the same.
+) -> list[Difference]:
+    """Run every seed of every scenario twice and return those whose two runs differ.
 
     The second time the seeds go backwards, so that what a run leaves behind in its process shows as well.
     """
     jobs = [Job(name, seed) for seed in seeds for name in scenarios]
-    first: dict[Job, Finished] = {}
     count = min(workers, len(jobs))
     with (
         Pool(scenarios, count, file=file, hash_seed=HASH_SEEDS[0], run_s_max=run_s_max) as pool,
         Pool(scenarios, count, file=file, hash_seed=HASH_SEEDS[1], run_s_max=run_s_max) as other,
     ):
-        for finished in pool.run(jobs):
-            if finished is not None:
-                first[finished.job] = finished
-        for again in other.run(reversed(jobs)):
-            if again is None:
-                continue
-            what = _difference(first[again.job], again)
-            if what:
-                yield Difference(again.job, f"{what}; {_first_line_apart(pool, other, again.job)}")
-            else:
-                yield None
+        first = {finished.job: finished for finished in pool.run(jobs) if finished is not None}
+        again = {finished.job: finished for finished in other.run(reversed(jobs)) if finished is not None}
+        apart = [Difference(job, what) for job in jobs if (what := _difference(first[job], again[job]))]
+        return [
+            entry._replace(what=f"{entry.what}; {_first_line_apart(pool, other, entry.job)}")
+            if place < _LINES_SHOWN_MAX
+            else entry
+            for place, entry in enumerate(apart)
+        ]
 
 
 def _difference(one: Finished, other: Finished) -> str:

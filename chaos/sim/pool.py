@@ -10,6 +10,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -32,6 +33,7 @@ RUNS_PER_WORKER_MAX = 2_000
 """Then a fresh process takes its place, so that nothing that a run leaves behind adds up."""
 TICK_S = 0.25
 _START_S_MAX = 60.0
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
 class Job(NamedTuple):
@@ -117,7 +119,7 @@ class _Worker:
             time.sleep(0.01)
         time.sleep(0.01)
         text = os.pread(self.stderr.fileno(), 8_192, size).decode(errors="replace")
-        frames = [line.strip() for line in text.splitlines() if line.strip().startswith("File ")]
+        frames = [f"{Path(file).name}:{line} {name}" for file, line, name in _FRAME.findall(text)]
         return " < ".join(frames[:4])
 
     def end(self) -> int:
@@ -191,20 +193,23 @@ class Pool:
         The next job is taken from ``jobs`` when a worker is free, so that a generator can end the campaign.
         Raises :class:`WorkerRefused` if a worker cannot start.
         """
+        assert not any(worker.job for worker in self._workers), "one run() at a time"
         source = iter(jobs)
-        waiting = next(source, None)
-        while waiting is not None or any(worker.job for worker in self._workers):
+        exhausted = False
+        while not exhausted or any(worker.job for worker in self._workers):
             for worker in list(self._workers):
-                if waiting is None:
-                    break
-                if worker.ready and worker.job is None:
-                    if worker.runs >= RUNS_PER_WORKER_MAX:
-                        self._end(worker)
-                        continue
-                    worker.give(waiting, self._run_s_max)
-                    waiting = next(source, None)
-            while waiting is not None and len(self._workers) < self._count:
+                if worker.runs >= RUNS_PER_WORKER_MAX and worker.job is None:
+                    self._end(worker)
+                elif not exhausted and worker.ready and worker.job is None:
+                    job = next(source, None)
+                    if job is None:
+                        exhausted = True
+                    else:
+                        worker.give(job, self._run_s_max)
+            while not exhausted and len(self._workers) < self._count:
                 self._start()
+            if exhausted and not any(worker.job for worker in self._workers):
+                return
             finished = self._collect()
             yield from finished
             if not finished:

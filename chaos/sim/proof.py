@@ -10,7 +10,15 @@ from tidelog.chaos.sim.mutants.mutant import Mutant
 from tidelog.chaos.sim.pool import RUN_S_MAX, Finished, Job, Pool, WorkerRefused
 
 _SIGNS_OF_A_BROKEN_PATCH = frozenset(
-    {"NameError", "UnboundLocalError", "AttributeError", "TypeError", "ImportError", "ModuleNotFoundError"}
+    {
+        "AttributeError",
+        "ImportError",
+        "ModuleNotFoundError",
+        "MutantError",
+        "NameError",
+        "TypeError",
+        "UnboundLocalError",
+    }
 )
 """What comes out of a run with these is no rule broken but a patch that is no sound Python."""
 
@@ -69,14 +77,15 @@ def prove(
                     first = finished
     except WorkerRefused as trouble:
         return Proof(mutant, False, 0, None, f"does not run: {trouble}")
-    if never_loaded:
-        return Proof(mutant, False, len(seeds), None, f"no run imported {', '.join(sorted(never_loaded))}")
+    unloaded = f"no run imported {', '.join(sorted(never_loaded))}" if never_loaded else ""
     if first is None:
-        return Proof(mutant, False, len(seeds), None, "not caught")
+        return Proof(mutant, False, len(seeds), None, unloaded or "not caught")
     seed = first.job.seed
     by = first.outcome.violations[0].partition("\n")[0]
     if first.raised in _SIGNS_OF_A_BROKEN_PATCH:
         return Proof(mutant, False, place[seed], seed, f"the patch is no sound Python: {by}")
+    if unloaded:
+        return Proof(mutant, False, place[seed], seed, unloaded)
     if clean is not None:
         for finished in clean.run([Job(mutant.scenario, seed)]):
             if finished is not None and not finished.outcome.held:
