@@ -61,14 +61,15 @@ def kept(text: str) -> tuple[int, ...]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the options."""
+    made = argparse.ArgumentParser(
         prog="./dev sim",
         description="Runs the cluster in simulated time under seeded faults and judges what came of it.",
         epilog="Exit code: 0 all held; 1 something did not; 2 asked wrongly; 130 interrupted.",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--list", action="store_true", help="the scenarios there are, a line each")
     add("--scenario", metavar="NAME[,NAME]", default="", help="which (default: all, or all of --file)")
     add("--file", metavar="FILE.py", type=Path, help="a Python file that defines scenarios of your own")
@@ -93,12 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--mutants", metavar="ID,…", nargs="?", const="", help=f"is each patch caught within --seeds ({MUTANT_SEEDS})?")
     add("--check-determinism", metavar="N", type=int, help="run N seeds twice: are they the same?")
-    return parser
+    return made
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments ask for; return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         return _run(options)
     except (UsageError, ScenarioError) as trouble:

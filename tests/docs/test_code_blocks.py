@@ -124,6 +124,8 @@ def test_command_is_there_with_its_options(line: str, monkeypatch: pytest.Monkey
         if len(words) == 1:
             return
         assert words[1] in known, f"./dev has no command {words[1]}"
+        if words[1] == "sim":
+            check_sim(words[2:])
         if words[1] != "run":
             return
         words = words[2:]
@@ -148,11 +150,24 @@ def check_tidelog(words: list[str]) -> None:
             assert name in options | {"--help", "--version"}, f"{context.command_path} has no option {name}"
 
 
+def check_sim(words: list[str]) -> None:
+    from tidelog.chaos.sim.command import parser
+    from tidelog.chaos.sim.scenarios import SCENARIOS
+
+    options = parser().parse_args(words)
+    for name in filter(None, options.scenario.split(",")):
+        assert name in SCENARIOS or options.file, f"./dev sim has no scenario {name}"
+
+
 def test_the_checker_refuses_a_command_that_is_not_there() -> None:
     with pytest.raises(AssertionError, match="has no command cluser"):
         check_tidelog(["cluser", "start"])
     with pytest.raises(AssertionError, match="has no option --nodez"):
         check_tidelog(["cluster", "start", "--nodez", "3"])
+    with pytest.raises(AssertionError, match="has no scenario nobody"):
+        check_sim(["--scenario", "nobody"])
+    with pytest.raises(SystemExit):
+        check_sim(["--seedz", "3"])
 
 
 def test_links_between_pages_lead_somewhere() -> None:
