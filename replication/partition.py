@@ -77,6 +77,8 @@ class PartitionCounts:
 
     truncations: int = 0
     truncations_below_high_watermark: int = 0
+    duplicates: int = 0
+    """Appends that were in the log already: a producer had sent them again."""
 
 
 class Partition:
@@ -228,8 +230,11 @@ class Partition:
             )
         leading.before_append()
         appended = self.log.append_as_leader(batches, leading.epoch, wall_ms)
-        if isinstance(appended, LogAppend) and not appended.duplicate:
-            self.advance(now_ms)
+        if isinstance(appended, LogAppend):
+            if appended.duplicate:
+                self.counts.duplicates += 1
+            else:
+                self.advance(now_ms)
         return appended
 
     def advance(self, now_ms: int) -> bool:

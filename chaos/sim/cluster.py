@@ -109,7 +109,7 @@ class SimulatedCluster(WatchedCluster):
         """Nodes that refused to start, and why."""
         self.died: list[Callable[[NodeId], None]] = []
         """Told of each process that ends, before it is gone."""
-        self._clients = 0
+        self.client_names: list[str] = []
         self.slow_disks: dict[NodeId, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -160,10 +160,13 @@ class SimulatedCluster(WatchedCluster):
         host.disk.lose_power(random.Random(self._rng.random()))
 
     async def stop_node(self, node_id: int) -> None:
-        """Stop a node in good order (controlled shutdown)."""
+        """Stop a node in good order (controlled shutdown); returns early where it is killed meanwhile."""
         host = self.hosts[self.known(node_id)]
         node = self.nodes[host.node_id]
-        await self.loop.create_task(node.stop(), context=host.process.context)
+        try:
+            await self.run_in(host.process, node.stop())
+        except Killed:
+            return
         if self.nodes.get(host.node_id) is node:
             del self.nodes[host.node_id]
             self._end_process(host)
@@ -245,6 +248,7 @@ class SimulatedCluster(WatchedCluster):
 
     def client_process(self, name: str) -> Process:
         """A process of its own for a client; run its coroutines by :meth:`run_in`."""
+        self.client_names.append(name)
         return Process(self.loop, name, 1.0 + self._rng.uniform(-self._drift, self._drift))
 
     def run_in(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -289,8 +293,7 @@ class SimulatedCluster(WatchedCluster):
     # --- inside -------------------------------------------------------------------------------------
 
     def _seams(self, process: Process | None) -> dict[str, Any]:
-        self._clients += 1
-        process = process or self.client_process(f"client{self._clients}")
+        process = process or self.client_process(f"client{len(self.client_names)}")
         return {
             "_network": self.fabric.network(process.name, context=process.context),
             "_clock": SimulatedClock(self.loop, process),

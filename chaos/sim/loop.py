@@ -20,6 +20,10 @@ STEPS_WITHOUT_TIME_MAX: Final = 200_000
 """So many callbacks at one instant are a loop that never ends."""
 
 
+ROUNDING_S: Final = 1e-9
+"""So much later than due a timer fires, so that no clock shows less than what it waited for."""
+
+
 class Stuck(Exception):
     """The simulated world cannot go on: nothing will ever happen, or time stands still for ever."""
 
@@ -47,8 +51,8 @@ class Process:
         return self._offset + (now - self._began) * self.rate
 
     def world(self, local: float) -> float:
-        """The time of the world at which this process's clock shows ``local``."""
-        return self._began + (local - self._offset) / self.rate
+        """The time of the world at which this process's clock shows ``local``, or hardly more."""
+        return self._began + (local - self._offset) / self.rate + ROUNDING_S
 
 
 PROCESS: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar("process", default=None)
@@ -148,7 +152,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS)
+            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
             if process is not None and process.paused:
                 process._held.append(handle)
             else:

@@ -29,7 +29,11 @@ def _lazily(module: str, name: str) -> Callable[[], Scenario]:
     return make
 
 
-SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType({})
+SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
+    {
+        "replication": _lazily("tidelog.chaos.sim.cluster_scenario", "replication"),
+    }
+)
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""
 
 
