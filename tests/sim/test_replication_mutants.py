@@ -1,4 +1,4 @@
-"""The list of replication mutants fits the code and the page of its rules. That they are caught is for the scenarios."""
+"""The list of replication mutants fits the code and the page of its rules. Catching them is the scenarios' part."""
 
 from __future__ import annotations
 
