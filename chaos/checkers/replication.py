@@ -1,0 +1,268 @@
+"""Judges of what replicas hold, over states that are sampled while a run goes on and at its end.
+
+===================  ========================================================================================
+one leader an epoch  a partition has at most one leader in each leader epoch, whoever says so
+leader completeness  the leader of the newest epoch holds every record that was committed before
+byte-identical       below its high watermark a replica has the same batches as every other, for ever
+no holes             batches follow one another without gap, and their leader epochs never fall
+epoch matching       two batches of the same leader epoch and offset are the same, committed or not (KIP-101's
+                     truncation by epoch rests on it)
+marks behind         the high watermark is no further than the log of any member of the in-sync replicas
+visible marks        what a consumer was told as high watermark or end never goes back for it
+===================  ========================================================================================
+
+A partition is named by whatever the caller names it by, as long as a topic that is made anew has another
+name than the one that was deleted (:class:`~tidelog.model.ids.TopicIdPartition`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog.model.ids import NodeId, TopicIdPartition, TopicPartition
+
+PartitionName = TopicIdPartition | TopicPartition
+
+_NO_EPOCH: Final = -1
+
+
+class StoredBatch(NamedTuple):
+    """A record batch as a replica stores it. ``digest`` stands for its bytes: their hash, or the CRC."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    digest: int | bytes
+
+
+@dataclass(slots=True)
+class _Committed:
+    """What is known to be committed in a partition."""
+
+    batches: dict[int, StoredBatch] = field(default_factory=dict)
+    begin: int = -1
+    """The lowest offset that is known."""
+    end: int = 0
+    """Nothing at or behind it is known to be committed."""
+    by_epoch: dict[tuple[int, int], StoredBatch] = field(default_factory=dict)
+    """Base offset and leader epoch → the batch that was seen first."""
+
+
+class ReplicaLogJudge:
+    """Compares what replicas hold with what was committed, each batch of each replica once in a process's life.
+
+    At each sample: call :meth:`elected` and :meth:`leads` for what changed, then for every replica
+    ``wanted``, and where that is not ``None``, :meth:`observe` with its batches from there on.
+    """
+
+    def __init__(self) -> None:
+        self._committed: dict[PartitionName, _Committed] = {}
+        self._judged_to: dict[tuple[PartitionName, NodeId], tuple[int, int]] = {}
+        """Up to which offset a replica was found as it must be, and the leader epoch before it."""
+        self._leaders: dict[tuple[PartitionName, int], NodeId] = {}
+        self._newest_epoch: dict[PartitionName, int] = {}
+
+    def committed_end(self, partition: PartitionName) -> int:
+        """Return the offset behind the last record that is known to be committed."""
+        found = self._committed.get(partition)
+        return 0 if found is None else found.end
+
+    # --- leaders -----------------------------------------------------------------------------------
+
+    def elected(self, partition: PartitionName, leader_epoch: int, node: NodeId) -> list[str]:
+        """The committed metadata name a leader."""
+        self._newest_epoch[partition] = max(leader_epoch, self._newest_epoch.get(partition, -1))
+        known = self._leaders.setdefault((partition, leader_epoch), node)
+        if known != node:
+            return [f"one leader an epoch: {partition} has nodes {known} and {node} in leader epoch {leader_epoch}"]
+        return []
+
+    def leads(self, partition: PartitionName, leader_epoch: int, node: NodeId, log_end: int) -> list[str]:
+        """A node acts as leader. Every election up to now must have been told by :meth:`elected`."""
+        found = self.elected(partition, leader_epoch, node)
+        end = self.committed_end(partition)
+        if not found and log_end < end and leader_epoch == self._newest_epoch[partition]:
+            found.append(
+                f"leader completeness: node {node} leads {partition} in leader epoch {leader_epoch} with a log up "
+                f"to {log_end}; {end} was committed"
+            )
+        return found
+
+    # --- logs --------------------------------------------------------------------------------------
+
+    def restarted(self, node: NodeId) -> None:
+        """A node's process ended: what it holds is looked at anew."""
+        for key in [key for key in self._judged_to if key[1] == node]:
+            del self._judged_to[key]
+
+    def look_again(self) -> None:
+        """Let everything be looked at anew, at the end of a run: did what was seen change since?"""
+        self._judged_to.clear()
+
+    def lost(self, partition: PartitionName, from_offset: int) -> None:
+        """Every replica that held it lost what was from an offset on, or a leader was elected without it
+        deliberately: it may be gone and its offsets given anew."""
+        committed = self._committed.get(partition)
+        if committed is None:
+            return
+        for base in [base for base, batch in committed.batches.items() if batch.last_offset >= from_offset]:
+            del committed.batches[base]
+        for key in [key for key, batch in committed.by_epoch.items() if batch.last_offset >= from_offset]:
+            del committed.by_epoch[key]
+        committed.end = min(committed.end, from_offset)
+        for held, node in self._judged_to:
+            if held == partition:
+                self._judged_to[held, node] = min(self._judged_to[held, node], (from_offset, _NO_EPOCH))
+
+    def wanted(
+        self, partition: PartitionName, node: NodeId, log_start: int, high_watermark: int, log_end: int
+    ) -> int | None:
+        """Return the offset from which batches of a replica are wanted; ``None`` if nothing is new."""
+        judged, _ = self._judged(partition, node, log_start)
+        return judged if judged < high_watermark or log_end < judged else None
+
+    def observe(
+        self,
+        partition: PartitionName,
+        node: NodeId,
+        log_start: int,
+        high_watermark: int,
+        log_end: int,
+        batches: Iterable[StoredBatch],
+    ) -> list[str]:
+        """Look at a replica. ``batches`` are its own from the one that has the wanted offset up to the high
+        watermark at least; what is behind that is judged too, as far as it is given."""
+        committed = self._committed.setdefault(partition, _Committed())
+        judged, epoch = self._judged(partition, node, log_start)
+        who = f"node {node}'s {partition}"
+        if log_end < judged:
+            self._judged_to[partition, node] = (log_end, _NO_EPOCH)
+            return [f"byte-identical: {who} was cut to {log_end}; up to {judged} it was committed"]
+        if log_end < high_watermark:
+            return [f"marks behind: {who} ends at {log_end}; its high watermark is {high_watermark}"]
+        following, last_epoch, is_first = judged, epoch, True
+        for batch in batches:
+            # Only the first may begin earlier: the log may start in its midst.
+            if batch.base_offset != following and not (is_first and batch.base_offset < following):
+                return [f"no holes: {who} has offset {batch.base_offset} where {following} is due"]
+            if batch.leader_epoch < last_epoch:
+                told = f"{batch.leader_epoch} at {batch.base_offset} after {last_epoch}"
+                return [f"no holes: {who} has leader epoch {told}"]
+            found = _unmatched(committed, who, batch)
+            following, last_epoch, is_first = batch.last_offset + 1, batch.leader_epoch, False
+            if following <= high_watermark:
+                found += _compared(committed, who, batch)
+                judged, epoch = following, last_epoch
+            if found:
+                return found
+        self._judged_to[partition, node] = (judged, epoch)
+        if following < high_watermark:
+            return [f"no holes: {who} ends at {following}; its high watermark is {high_watermark}"]
+        return []
+
+    def settled(self, partition: PartitionName, ends: Mapping[NodeId, tuple[int, int]]) -> list[str]:
+        """When all is mended, every replica has everything and knows it: ``ends`` gives the high watermark
+        and the log end of each."""
+        if len(set(ends.values())) == 1 and all(mark == end for mark, end in ends.values()):
+            mark, _ = next(iter(ends.values()))
+            if mark >= self.committed_end(partition):
+                return []
+        told = ", ".join(f"node {node} {mark} of {end}" for node, (mark, end) in sorted(ends.items()))
+        return [
+            f"byte-identical: {partition} was committed up to {self.committed_end(partition)}; when all was mended, "
+            f"high watermarks and log ends were {told}"
+        ]
+
+    def _judged(self, partition: PartitionName, node: NodeId, log_start: int) -> tuple[int, int]:
+        judged = self._judged_to.get((partition, node), (log_start, _NO_EPOCH))
+        return judged if judged[0] >= log_start else (log_start, _NO_EPOCH)
+
+
+def _unmatched(committed: _Committed, who: str, batch: StoredBatch) -> list[str]:
+    known = committed.by_epoch.setdefault((batch.base_offset, batch.leader_epoch), batch)
+    if known != batch:
+        return [
+            f"epoch matching: {who} has at {batch.base_offset} a batch of leader epoch {batch.leader_epoch} that "
+            f"differs from another of that epoch"
+        ]
+    return []
+
+
+def _compared(committed: _Committed, who: str, batch: StoredBatch) -> list[str]:
+    known = committed.batches.get(batch.base_offset)
+    if known is not None:
+        if known == batch:
+            return []
+        return [
+            f"byte-identical: {who} has at {batch.base_offset} a batch up to {batch.last_offset} of leader epoch "
+            f"{batch.leader_epoch}; committed is one up to {known.last_offset} of leader epoch {known.leader_epoch}"
+            + (", with other bytes" if known[:3] == batch[:3] else "")
+        ]
+    if committed.begin <= batch.base_offset < committed.end and committed.batches:
+        return [f"byte-identical: {who} begins a batch at {batch.base_offset}, where none that is committed begins"]
+    if batch.base_offset >= committed.end:
+        committed.batches[batch.base_offset] = batch
+        committed.begin = batch.base_offset if committed.begin < 0 else committed.begin
+        committed.end = batch.last_offset + 1
+    return []
+
+
+def marks_behind(
+    partition: PartitionName, leader: NodeId, high_watermark: int, ends: Mapping[NodeId, int], isr: Iterable[NodeId]
+) -> list[str]:
+    """Judge one moment of a leader: ``isr`` is what it takes for the in-sync replicas, ``ends`` the log ends
+    of those members that have lost nothing since they were in it; who is not in ``ends`` is passed over."""
+    return [
+        f"marks behind: node {leader} has the high watermark of {partition} at {high_watermark}; in-sync node {node} "
+        f"has a log up to {ends[node]}"
+        for node in isr
+        if node in ends and ends[node] < high_watermark
+    ]
+
+
+class VisibleMarkJudge:
+    """What each consumer was told as high watermark, last stable offset or end of a partition; feed a judge
+    of its own with each kind of mark."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, PartitionName], int] = {}
+
+    def observe(self, consumer: str, partition: PartitionName, mark: int) -> list[str]:
+        """A consumer is told a mark."""
+        before = self._told.get((consumer, partition), mark)
+        self._told[consumer, partition] = max(mark, before)
+        if mark < before:
+            return [f"visible marks: {consumer} was told {mark} for {partition} after {before}"]
+        return []
+
+    def lost(self, partition: PartitionName, from_offset: int) -> None:
+        """What was from an offset on was lost legally: marks may go back to it."""
+        for key, mark in self._told.items():
+            if key[1] == partition:
+                self._told[key] = min(mark, from_offset)
+
+
+def equal_after_compaction(
+    partition: PartitionName, logs: Mapping[NodeId, Iterable[tuple[int, bytes, bytes | None]]]
+) -> list[str]:
+    """Judge replicas that a cleaner went over, each at its own time: the last record of every key is the same.
+
+    Records are offset, key and value; ``None`` is a tombstone, and a key whose last record is one may be
+    gone altogether.
+    """
+    last: dict[NodeId, dict[bytes, tuple[int, bytes]]] = {}
+    for node, records in logs.items():
+        newest = {key: (offset, value) for offset, key, value in records}
+        last[node] = {key: (offset, value) for key, (offset, value) in newest.items() if value is not None}
+    found: list[str] = []
+    for node, newest_of in last.items():
+        reference_node, reference = next(iter(last.items()))
+        if newest_of != reference:
+            keys = sorted(key for key in {**reference, **newest_of} if reference.get(key) != newest_of.get(key))
+            found.append(
+                f"byte-identical: nodes {reference_node} and {node} differ in {partition} after compaction, "
+                f"in {len(keys)} keys, {keys[0]!r} for one"
+            )
+    return found
