@@ -51,7 +51,7 @@ def open_engine(
 
     Raises :class:`QuorumConfigurationError`, :class:`QuorumDamaged`, :class:`QuorumFailure`, ``OSError``.
     """
-    files.makedirs(directory)
+    _make_durably(files, directory)
     files.fsync_dir(directory)  # a kill may have come between a rename and its becoming durable
     snapshots = SnapshotStore(files, directory, identity.cluster_id)
     journal_path = f"{directory}/{JOURNAL_NAME}"
@@ -66,3 +66,21 @@ def open_engine(
     except BaseException:
         journal.close(clean=False)
         raise
+
+
+def _make_durably(files: QuorumFiles, directory: str) -> None:
+    """Make a directory whose name, and those of the directories above that were made with it, survive a power cut.
+
+    A directory that is there may have been made by a process that was killed before it synced the name.
+    """
+    missing = directory
+    while (above := missing.rpartition("/")[0]) and not files.exists(above):
+        missing = above
+    files.makedirs(directory)
+    made = directory
+    while True:
+        above = made.rpartition("/")[0]
+        files.fsync_dir(above or ("/" if directory.startswith("/") else "."))
+        if made == missing:
+            return
+        made = above

@@ -29,9 +29,17 @@ def _lazily(module: str, name: str) -> Callable[[], Scenario]:
     return make
 
 
+_CLUSTER = "tidelog.chaos.sim.cluster_settings"
+
 SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
     {
-        "replication": _lazily("tidelog.chaos.sim.cluster_scenario", "replication"),
+        "quorum": _lazily("tidelog.chaos.sim.quorum_scenario", "QuorumScenario"),
+        "replication": _lazily(_CLUSTER, "replication"),
+        "power-loss": _lazily(_CLUSTER, "power_loss"),
+        "unclean": _lazily(_CLUSTER, "unclean"),
+        "disk": _lazily(_CLUSTER, "disk"),
+        "producers": _lazily(_CLUSTER, "producers"),
+        "five-nodes": _lazily(_CLUSTER, "five_nodes"),
     }
 )
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""

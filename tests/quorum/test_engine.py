@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from tidelog.chaos.simulated_disk import SimulatedCrash, SimulatedDisk
 from tidelog.metadata_quorum import raft_events as ev
 from tidelog.metadata_quorum.quorum_types import (
     QuorumDamaged,
@@ -17,6 +16,7 @@ from tidelog.metadata_quorum.raft_engine import RaftEngine
 from tidelog.metadata_quorum.raft_storage import open_engine
 from tidelog.model.ids import NodeId
 from tidelog.proto import raft_messages as rm
+from tidelog.storage.memory_files import Faults, Killed, MemoryFiles
 
 ME, A, B = NodeId(1), NodeId(2), NodeId(3)
 TIMING = QuorumTiming()
@@ -26,7 +26,7 @@ class Bench:
     """One engine, a clock, a disk; inputs in, effects out."""
 
     def __init__(self, voters: tuple[NodeId, ...] = (ME, A, B), limits: QuorumLimits | None = None) -> None:
-        self.disk = SimulatedDisk(random.Random(1))
+        self.disk = MemoryFiles(faults=Faults(random.Random(1)))
         self.identity = QuorumIdentity("c", ME, voters)
         self.limits = limits or QuorumLimits()
         self.now = 10.0
@@ -37,7 +37,7 @@ class Bench:
         return open_engine(self.disk, "/q", self.identity, TIMING, self.limits, rng, self.now)
 
     def restart(self, *, power_loss: bool) -> list[ev.Effect]:
-        (self.disk.lose_power if power_loss else self.disk.kill)()
+        self.disk.restart(power_loss=power_loss)
         self.engine = self.open()
         return self.step()
 
@@ -156,9 +156,9 @@ def test_an_acknowledged_entry_survives_power_loss() -> None:
 def test_a_step_syncs_once_however_much_it_takes() -> None:
     bench = Bench()
     bench.lead()
-    syncs = bench.disk.syncs
+    bench.disk.faults.trace = trace = []
     effects = bench.step(*(ev.Propose(ticket, bench.engine.term, b"x") for ticket in range(100)))
-    assert bench.disk.syncs == syncs + 1
+    assert sum(" fdatasync " in step for step in trace) == 1
     messages = sent_to(A, effects)
     assert len(messages) == 1
     assert isinstance(messages[0], rm.Append)
@@ -167,10 +167,9 @@ def test_a_step_syncs_once_however_much_it_takes() -> None:
 
 def test_nothing_is_said_when_the_disk_fails() -> None:
     bench = Bench()
-    bench.disk.error_at = (bench.disk.calls + 1, OSError(5, "Input/output error"))
+    bench.disk.faults.fail_at = bench.disk.faults.steps + 1
     with pytest.raises(OSError, match="Input/output"):
         bench.hear(A, append(1, (1, 0), entries(2, 10, 1)))
-    bench.disk.error_at = None
     with pytest.raises(QuorumFailure, match="unusable"):
         bench.hear(A, append(1, (1, 0), entries(2, 10, 1)))
 
@@ -266,8 +265,8 @@ def test_compaction_and_restart() -> None:
 def test_a_journal_that_was_cut_needs_its_snapshot() -> None:
     bench = Bench(limits=QuorumLimits(retained_entries=1))
     with_snapshot(bench)
-    bench.disk.kill()
-    snapshot = bench.disk.content("/q/snapshot")
+    bench.disk.restart()
+    snapshot = bytes(bench.disk.content("/q/snapshot"))
     bench.disk.unlink("/q/snapshot")
     with pytest.raises(QuorumFailure, match=r"begins at entry 9, and /q/snapshot, .* is missing"):
         bench.open()
@@ -278,7 +277,7 @@ def test_a_journal_that_was_cut_needs_its_snapshot() -> None:
 def test_a_snapshot_needs_its_journal() -> None:
     bench = Bench()
     with_snapshot(bench)
-    bench.disk.kill()
+    bench.disk.restart()
     bench.disk.unlink("/q/journal")
     with pytest.raises(QuorumDamaged, match="/q/journal: missing, though /q/snapshot is there"):
         bench.open()
@@ -288,9 +287,9 @@ def test_a_gap_between_snapshot_and_journal_is_refused() -> None:
     bench = Bench(limits=QuorumLimits(retained_entries=1))
     bench.hear(A, append(1, (1, 0), entries(2, 20, 1), commit=20))
     bench.step(ev.Compact(5, 1, b"old"))
-    old = bench.disk.content("/q/snapshot")
+    old = bytes(bench.disk.content("/q/snapshot"))
     bench.step(ev.Compact(20, 1, b"new"))
-    bench.disk.kill()
+    bench.disk.restart()
     bench.disk.put("/q/snapshot", old)
     with pytest.raises(QuorumFailure, match="begins at entry 19, /q/snapshot ends at 5"):
         bench.open()
@@ -355,11 +354,11 @@ def test_a_crash_in_any_call_of_an_installation_loses_nothing(power_loss: bool) 
         bench.hear(A, append(2, (1, 0), entries(2, 5, 2), commit=3))
         bench.hear(A, rm.VoteRequest(2, 99, 2), after=2)
         vote = bench.engine.journal.getVotedForNodeId()
-        bench.disk.crash_at = bench.disk.calls + crash_at
+        bench.disk.faults.kill_at = bench.disk.faults.steps + crash_at
         crashed = False
         try:
             bench.hear(A, *parts)
-        except SimulatedCrash:
+        except Killed:
             crashed = True
         effects = bench.restart(power_loss=power_loss)
         loaded = ev.Loaded(8, 2, bytes(300)) in effects

@@ -5,7 +5,6 @@ import struct
 
 import pytest
 
-from tidelog.chaos.simulated_disk import SimulatedCrash, SimulatedDisk
 from tidelog.metadata_quorum.quorum_types import (
     QuorumConfigurationError,
     QuorumDamaged,
@@ -15,6 +14,7 @@ from tidelog.metadata_quorum.quorum_types import (
 from tidelog.metadata_quorum.raft_journal import JOURNAL_NAME, RaftJournal
 from tidelog.model.ids import NodeId
 from tidelog.storage.files import SystemFiles
+from tidelog.storage.memory_files import Faults, Killed, MemoryFiles
 
 DIRECTORY = "/q"
 PATH = f"{DIRECTORY}/{JOURNAL_NAME}"
@@ -24,17 +24,18 @@ def identity(cluster: str = "c", node: int = 1, voters: tuple[int, ...] = (1, 2,
     return QuorumIdentity(cluster, NodeId(node), tuple(NodeId(voter) for voter in voters))
 
 
-def new_disk(seed: int = 0) -> SimulatedDisk:
-    disk = SimulatedDisk(random.Random(seed))
+def new_disk(seed: int = 0) -> MemoryFiles:
+    disk = MemoryFiles(faults=Faults(random.Random(seed)))
     disk.makedirs(DIRECTORY)
+    disk.fsync_dir("/")
     return disk
 
 
-def opened(disk: SimulatedDisk) -> RaftJournal:
+def opened(disk: MemoryFiles) -> RaftJournal:
     return RaftJournal(disk, DIRECTORY, identity())
 
 
-def written(disk: SimulatedDisk, syncs: int = 4) -> list[tuple[list[tuple[bytes, int, int]], int, int | None]]:
+def written(disk: MemoryFiles, syncs: int = 4) -> list[tuple[list[tuple[bytes, int, int]], int, int | None]]:
     """Write a journal in a few syncs; returns what it held after each of them."""
     journal = opened(disk)
     states = []
@@ -48,7 +49,7 @@ def written(disk: SimulatedDisk, syncs: int = 4) -> list[tuple[list[tuple[bytes,
         journal.sync()
         states.append(state_of(journal))
     journal.close(clean=False)
-    disk.kill()
+    disk.restart()
     return states
 
 
@@ -67,7 +68,7 @@ def test_what_was_synced_is_there_after_reopening() -> None:
 def test_torn_at_every_byte_leaves_a_prefix_of_syncs() -> None:
     disk = new_disk()
     states = written(disk)
-    whole = disk.content(PATH)
+    whole = bytes(disk.content(PATH))
     reached = set()
     first = whole.index(struct.pack("<I", 0x544C514A), 1)
     for size in range(first, len(whole) + 1):
@@ -77,9 +78,9 @@ def test_torn_at_every_byte_leaves_a_prefix_of_syncs() -> None:
         reached.add(states.index(found) if found in states else -1)
         journal.setCurrentTerm(99, None)
         journal.sync()
-        disk.kill()
+        disk.restart()
         assert state_of(opened(disk)) == (found[0], 99, None)  # goes on where the torn record was
-        disk.kill()
+        disk.restart()
     assert reached == {-1, 0, 1, 2, 3}
 
 
@@ -87,7 +88,7 @@ def test_torn_at_every_byte_leaves_a_prefix_of_syncs() -> None:
 def test_garbage_behind_the_last_record_is_cut_off(tail: bytes) -> None:
     disk = new_disk()
     states = written(disk)
-    whole = disk.content(PATH)
+    whole = bytes(disk.content(PATH))
     disk.put(PATH, whole + tail)
     assert state_of(opened(disk)) == states[-1]
     assert len(disk.content(PATH)) == len(whole)
@@ -99,8 +100,8 @@ def test_flipped_byte_at_every_position_is_refused_or_was_never_synced() -> None
     journal = opened(disk)
     sealed_from = journal.bytes_on_disk
     journal.seal()
-    disk.kill()
-    whole = disk.content(PATH)
+    disk.restart()
+    whole = bytes(disk.content(PATH))
     assert len(whole) > sealed_from
     for position in range(len(whole)):
         flipped = bytearray(whole)
@@ -112,7 +113,7 @@ def test_flipped_byte_at_every_position_is_refused_or_was_never_synced() -> None
             with pytest.raises(QuorumDamaged, match=rf"{PATH}: .*offset \d+|expected a quorum journal"):
                 opened(disk)
             assert disk.content(PATH) == bytes(flipped)  # refused, and not touched
-        disk.kill()
+        disk.restart()
 
 
 def test_flip_in_an_unsealed_last_record_is_a_torn_tail() -> None:
@@ -146,12 +147,12 @@ def test_a_file_that_is_no_journal_is_refused(content: bytes) -> None:
 def test_a_payload_that_looks_like_records_is_no_record() -> None:
     disk = new_disk()
     written(disk)
-    copied = disk.content(PATH)
+    copied = bytes(disk.content(PATH))
     journal = opened(disk)
     journal.add(b"\x00" + copied, journal.last_index + 1, 9)
     journal.sync()
-    disk.kill()
-    whole = disk.content(PATH)
+    disk.restart()
+    whole = bytes(disk.content(PATH))
     disk.put(PATH, whole[: len(copied) + 12] + b"\xff" + whole[len(copied) + 13 :])
     opened(disk)  # a torn last record, though it holds valid records of another position
 
@@ -162,7 +163,7 @@ def test_power_loss_in_any_call_keeps_every_completed_sync(seed: int) -> None:
     disk = new_disk(seed)
     synced: list[tuple[list[tuple[bytes, int, int]], int, int | None]] = []
     pending: list[tuple[list[tuple[bytes, int, int]], int, int | None]] = []
-    disk.crash_at = disk.calls + rng.randrange(1, 40)
+    disk.faults.kill_at = disk.faults.steps + rng.randrange(1, 40)
     try:
         journal = opened(disk)
         journal.add(b"\x01", 1, 0)
@@ -181,8 +182,8 @@ def test_power_loss_in_any_call_keeps_every_completed_sync(seed: int) -> None:
             for _ in range(rng.randrange(4)):
                 journal.add(bytes(rng.randrange(1500)), journal.last_index + 1, 1)
             journal.setCurrentTerm(journal.getCurrentTerm() + 1, NodeId(rng.randrange(3)))
-    except SimulatedCrash:
-        disk.lose_power()
+    except Killed:
+        disk.restart(power_loss=True)
     found = state_of(opened(disk))
     if synced:
         # Compaction may be durable or not; either way the same entries from where both begin.
@@ -206,16 +207,13 @@ def test_crash_between_any_two_calls_of_a_compaction_loses_nothing() -> None:
             journal.setCurrentTerm(7, NodeId(2))
             journal.sync()
             whole = list(journal)
-            disk.crash_at = disk.calls + crash_at
+            disk.faults.kill_at = disk.faults.steps + crash_at
             crashed = False
             try:
                 journal.reset(whole[40:])
-            except SimulatedCrash:
+            except Killed:
                 crashed = True
-            if power:
-                disk.lose_power()
-            else:
-                disk.kill()
+            disk.restart(power_loss=power)
             found = opened(disk)
             assert list(found) in ([whole, whole[40:]] if crashed else [whole[40:]])
             assert (found.getCurrentTerm(), found.getVotedForNodeId()) == (7, 2)
@@ -232,13 +230,13 @@ def test_damage_that_recovery_has_seen_is_durable_before_it_is_built_upon() -> N
         written(disk)
         journal = opened(disk)
         journal.seal()
-        disk.kill()
+        disk.restart()
         journal = opened(disk)
         journal.add(b"\x00" + bytes(2000), journal.last_index + 1, 9)
-        disk.crash_at = disk.calls + 2  # written, not synced
-        with pytest.raises(SimulatedCrash):
+        disk.faults.kill_at = disk.faults.steps + 2  # written, not synced
+        with pytest.raises(Killed):
             journal.sync()
-        disk.lose_power()
+        disk.restart(power_loss=True)
         try:
             opened(disk)
         except QuorumDamaged:
@@ -251,10 +249,10 @@ def test_after_a_failed_sync_nothing_more_is_believed(error: OSError) -> None:
     disk = new_disk()
     journal = opened(disk)
     journal.add(b"\x01", 1, 0)
-    disk.error_at = (disk.calls + 1, error)
+    assert error.errno is not None
+    disk.faults.fail_at, disk.faults.number = disk.faults.steps + 1, error.errno
     with pytest.raises(OSError, match=error.strerror or ""):
         journal.sync()
-    disk.error_at = None
     with pytest.raises(QuorumFailure, match="unusable after"):
         journal.sync()
     with pytest.raises(QuorumFailure, match="unusable after"):
@@ -290,13 +288,13 @@ def test_the_commit_index_rides_along_and_never_exceeds_the_log() -> None:
     journal.add(b"\x01", 2, 1)
     journal.setRaftCommitIndex(2)
     journal.setRaftCommitIndex(1)
-    syncs = disk.syncs
+    disk.faults.trace = trace = []
     journal.sync()
     journal.setRaftCommitIndex(9)
     journal.sync()
-    assert disk.syncs == syncs + 1  # a commit index alone is no reason to wait for the disk
+    assert sum(" fdatasync " in step for step in trace) == 1  # a commit index alone is no reason to wait for the disk
     journal.close(clean=True)
-    disk.kill()
+    disk.restart()
     assert opened(disk).getRaftCommitIndex() == 2
 
 

@@ -4,20 +4,21 @@ import random
 
 import pytest
 
-from tidelog.chaos.simulated_disk import SimulatedCrash, SimulatedDisk
 from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged, QuorumLimits
 from tidelog.metadata_quorum.raft_snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
 from tidelog.model.ids import NodeId
 from tidelog.proto.raft_messages import SnapshotPart, SnapshotResult
+from tidelog.storage.memory_files import Faults, Killed, MemoryFiles
 
 PEER = NodeId(2)
 STATE = bytes(range(256)) * 5
 LIMITS = QuorumLimits(snapshot_part_bytes=300, snapshot_parts_under_way=2)
 
 
-def store(seed: int = 0, cluster: str = "c") -> tuple[SimulatedDisk, SnapshotStore]:
-    disk = SimulatedDisk(random.Random(seed))
+def store(seed: int = 0, cluster: str = "c") -> tuple[MemoryFiles, SnapshotStore]:
+    disk = MemoryFiles(faults=Faults(random.Random(seed)))
     disk.makedirs("/q")
+    disk.fsync_dir("/")
     return disk, SnapshotStore(disk, "/q", cluster)
 
 
@@ -35,14 +36,14 @@ def test_what_was_written_is_read() -> None:
     disk, snapshots = store()
     assert snapshots.load() is None
     snapshots.write(Snapshot(7, 3, STATE))
-    disk.lose_power()
+    disk.restart(power_loss=True)
     assert snapshots.load() == Snapshot(7, 3, STATE)
 
 
 def test_every_flipped_byte_is_refused() -> None:
     disk, snapshots = store()
     snapshots.write(Snapshot(7, 3, b"state"))
-    whole = disk.content(snapshots.path)
+    whole = bytes(disk.content(snapshots.path))
     for position in range(len(whole)):
         flipped = bytearray(whole)
         flipped[position] ^= 0x10
@@ -54,7 +55,7 @@ def test_every_flipped_byte_is_refused() -> None:
 def test_every_truncation_is_refused() -> None:
     disk, snapshots = store()
     snapshots.write(Snapshot(7, 3, b"state"))
-    whole = disk.content(snapshots.path)
+    whole = bytes(disk.content(snapshots.path))
     for size in range(len(whole)):
         disk.put(snapshots.path, whole[:size])
         with pytest.raises(QuorumDamaged, match=f"{snapshots.path}: damaged"):
@@ -73,13 +74,13 @@ def test_a_crash_in_any_call_leaves_the_old_or_the_new_one(power: bool) -> None:
     for crash_at in range(1, 30):
         disk, snapshots = store(crash_at)
         snapshots.write(Snapshot(7, 3, b"old"))
-        disk.crash_at = disk.calls + crash_at
+        disk.faults.kill_at = disk.faults.steps + crash_at
         crashed = False
         try:
             snapshots.write(Snapshot(9, 4, b"new" * 1000))
-        except SimulatedCrash:
+        except Killed:
             crashed = True
-        (disk.lose_power if power else disk.kill)()
+        disk.restart(power_loss=power)
         found = snapshots.load()
         assert found == Snapshot(9, 4, b"new" * 1000) or (crashed and found == Snapshot(7, 3, b"old"))
         if not crashed:
@@ -98,7 +99,7 @@ def test_parts_make_the_same_snapshot() -> None:
     receiver.take(sent[-1])
     assert receiver.complete() == Snapshot(7, 3, STATE)
     target.install_incoming()
-    disk.lose_power()
+    disk.restart(power_loss=True)
     assert target.load() == Snapshot(7, 3, STATE)
 
 

@@ -1,0 +1,385 @@
+"""The kinds of fault that a schedule of the quorum's scenario can name, and what each does to a world.
+
+Targets are named by role and number: ``leader 2`` is whoever leads when it happens, or voter number 2 if
+nobody does; ``follower 1`` one of those that do not lead; ``any 0`` a voter, whatever it is; ``minority 0``
+one of a few voters that are chosen once, none of them the leader of that moment. Most faults end by
+themselves after the seconds they name, so that a schedule of which a part is left out is one too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.chaos.sim.quorum_watch import Violation
+from tidelog.chaos.sim.quorum_world import JOURNAL, SNAPSHOT, QuorumWorld, Voter
+from tidelog.chaos.sim.scenario import Fault
+from tidelog.model.ids import NodeId
+
+OPERATIONS: Final = frozenset({"propose", "propose-late", "compact"})
+"""What a schedule holds beside faults."""
+_RECORD_MAGIC: Final = 0x544C514A.to_bytes(4, "little")
+_SEAL_BODY: Final = 9
+_STILL_S: Final = 2.2
+"""A journal to which nothing was added for so long is sealed (it is done every second)."""
+
+
+class QuorumTrouble:
+    """Executes a schedule on a world, and counts what took effect."""
+
+    def __init__(self, world: QuorumWorld, payload_bytes: tuple[int, ...]) -> None:
+        self.world = world
+        self.faults: Counter[str] = Counter()
+        self.proposed = 0
+        self._payload_bytes = payload_bytes
+        self._waiting: list[tuple[int, int]] = []
+        """Bursts of proposals that found no leader."""
+        self._minority: tuple[NodeId, ...] = ()
+        self._acts: dict[str, Callable[..., bool]] = {
+            "propose": self.propose,
+            "propose-late": self.propose_late,
+            "compact": self.compact,
+            "kill": self.kill,
+            "power-loss": self.power_loss,
+            "kill-all": self.kill_all,
+            "power-loss-all": self.power_loss_all,
+            "crash-in-disk-call": self.crash_in_disk_call,
+            "stall": self.stall,
+            "disconnect": self.disconnect,
+            "isolate": self.isolate,
+            "partition": self.partition,
+            "delay": self.delay,
+            "duplicate": self.duplicate,
+            "pause": self.pause,
+            "clock-jump": self.clock_jump,
+            "slow-disk": self.slow_disk,
+            "fsync-fails": self.fsync_fails,
+            "disk-full": self.disk_full,
+            "bit-flip": self.bit_flip,
+        }
+        world.on_leading = self._leading
+
+    def act(self, fault: Fault) -> None:
+        """Do what a fault says, now."""
+        if self._acts[fault.kind](*fault.arguments) and fault.kind not in OPERATIONS:
+            self.faults[fault.kind] += 1
+
+    # --- targets -----------------------------------------------------------------------------------
+
+    def target(self, role: str, number: int) -> NodeId:
+        """Return the voter that a role and a number stand for now."""
+        world = self.world
+        leader = world.leader
+        if role == "leader" and leader is not None:
+            return leader
+        if role == "follower" and len(world.ids) > 1:
+            others = [node for node in world.ids if node != leader]
+            return others[number % len(others)]
+        if role == "minority":
+            if not self._minority:
+                others = [node for node in world.ids if node != leader]
+                first = number % len(others)
+                self._minority = tuple((others[first:] + others[:first])[: (len(world.ids) - 1) // 2])
+                if leader is not None:
+                    world.watch.calm = (leader, world.voters[leader].leading)
+            return self._minority[number % len(self._minority)]
+        return world.ids[number % len(world.ids)]
+
+    def _running(self, role: str, number: int) -> Voter | None:
+        voter = self.world.voters[self.target(role, number)]
+        return voter if voter.engine is not None else None
+
+    def _other(self, node: NodeId, number: int) -> NodeId | None:
+        others = [other for other in self.world.ids if other != node]
+        return others[number % len(others)] if others else None
+
+    # --- operations --------------------------------------------------------------------------------
+
+    def propose(self, count: int, size: int) -> bool:
+        """Propose at the leader; at the next one if there is none."""
+        leader = self.world.leader
+        if leader is None:
+            self._waiting.append((count, size))
+            return False
+        self._burst(leader, count, size)
+        return True
+
+    def _leading(self, node: NodeId) -> None:
+        waiting, self._waiting = self._waiting, []
+        for count, size in waiting:
+            self.world.later(self.world.rng.uniform(0.0, 0.002), self._propose_waiting, node, (count, size))
+
+    def _propose_waiting(self, node: NodeId, burst: tuple[int, int]) -> None:
+        if self.world.voters[node].leading:
+            self._burst(node, *burst)
+        else:
+            self._waiting.append(burst)
+
+    def _burst(self, node: NodeId, count: int, size: int) -> None:
+        payloads = [self._payload(size + at) for at in range(count)]
+        if not self.world.propose(node, *payloads):
+            self._waiting.append((count, size))
+
+    def _payload(self, size: int) -> bytes:
+        self.proposed += 1
+        padding = b"." * self._payload_bytes[size % len(self._payload_bytes)]
+        if self.proposed % 32 == 0:  # something that looks like a record of the journal
+            first = self.world.voters[self.world.ids[0]].files
+            if first.faults.steps > 0 and self.world.voters[self.world.ids[0]].engine is not None:
+                padding = bytes(first.content(JOURNAL)[:80])
+        return b"%d-" % self.proposed + padding
+
+    def propose_late(self, number: int) -> bool:
+        """A command that was decided under an earlier epoch of a voter's reaches its engine only now."""
+        for role in ("leader", "any"):
+            voter = self.world.voters[self.target(role, number)]
+            earlier = [epoch for epoch in voter.epochs if epoch != voter.leading]
+            if earlier and voter.engine is not None:
+                self.world.events["late-proposal"] += 1
+                return self.world.propose(voter.node_id, self._payload(number), epoch=earlier[number % len(earlier)])
+        return False
+
+    def compact(self, role: str, number: int) -> bool:
+        """A voter writes a snapshot."""
+        self.world.compact(self.target(role, number))
+        return True
+
+    # --- processes ---------------------------------------------------------------------------------
+
+    def _restart_later(self, node: NodeId, seconds: float) -> None:
+        self.world.later(seconds, self._restart, node)
+        self.world.later(seconds + 0.3, self._restart, node)  # if the first start did not come to its end
+
+    def _restart(self, node: NodeId, _: None) -> None:
+        self.world.start(node)
+
+    def kill(self, role: str, number: int, down_s: float) -> bool:
+        """A process ends; it starts again after a while."""
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        self.world.kill(voter.node_id)
+        self._restart_later(voter.node_id, down_s)
+        return True
+
+    def power_loss(self, role: str, number: int, down_s: float) -> bool:
+        """A machine ends, and what was not synced is lost in whole or in part."""
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        self.world.kill(voter.node_id, power_loss=True)
+        self._restart_later(voter.node_id, down_s)
+        return True
+
+    def kill_all(self, down_s: float, apart_s: float) -> bool:
+        """All processes end at once; they start again one after the other."""
+        return self._end_all(down_s, apart_s, power_loss=False)
+
+    def power_loss_all(self, down_s: float, apart_s: float) -> bool:
+        """All machines end at once."""
+        return self._end_all(down_s, apart_s, power_loss=True)
+
+    def _end_all(self, down_s: float, apart_s: float, *, power_loss: bool) -> bool:
+        world = self.world
+        any_ran = any(voter.engine is not None for voter in world.voters.values())
+        world.kill(*world.ids, power_loss=power_loss)
+        for place, node in enumerate(sorted(world.ids, key=lambda _: world.rng.random())):
+            self._restart_later(node, down_s + place * apart_s)
+        return any_ran
+
+    def crash_in_disk_call(self, role: str, number: int, calls: int, power_loss: bool, down_s: float) -> bool:
+        """A process, or its machine, ends in the midst of its n-th disk call from now."""
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        self.world.crash_in(voter.node_id, calls, power_loss=power_loss)
+        self._restart_later(voter.node_id, down_s)
+        return True
+
+    def pause(self, role: str, number: int, seconds: float) -> bool:
+        """A process is held up."""
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        self.world.pause(voter.node_id, seconds)
+        return True
+
+    def clock_jump(self, role: str, number: int, seconds: float) -> bool:
+        """A voter's clock jumps ahead."""
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        self.world.jump(voter.node_id, seconds)
+        return True
+
+    # --- links -------------------------------------------------------------------------------------
+
+    def _resume_later(self, seconds: float, *pairs: tuple[NodeId, NodeId]) -> None:
+        for a, b in pairs:
+            self.world.later(seconds, self.world.resume, a, b)
+
+    def stall(self, role: str, number: int, outwards: bool, other: int, seconds: float) -> bool:
+        """One direction between two voters is held; nobody notices."""
+        node = self.target(role, number)
+        peer = self._other(node, other)
+        if peer is None:
+            return False
+        pair = (node, peer) if outwards else (peer, node)
+        self.world.stall(*pair)
+        self._resume_later(seconds, pair)
+        return True
+
+    def disconnect(self, role: str, number: int, other: int, seconds: float) -> bool:
+        """The streams between two voters break, and stay broken for a while (0: they come back at once)."""
+        node = self.target(role, number)
+        peer = self._other(node, other)
+        if peer is None:
+            return False
+        self.world.disconnect(node, peer, block=seconds > 0)
+        self._resume_later(seconds, (node, peer), (peer, node))
+        return True
+
+    def isolate(self, role: str, number: int, silent: bool, seconds: float) -> bool:
+        """A voter is cut off from all others."""
+        node = self.target(role, number)
+        if len(self.world.ids) == 1:
+            return False
+        self.world.isolate(node, silent=silent)
+        for other in self.world.ids:
+            if other != node:
+                self._resume_later(seconds, (node, other), (other, node))
+        return True
+
+    def partition(self, shape: str, number: int, silent: bool, seconds: float) -> bool:
+        """Links between voters are cut so that what is left has a shape: ``ring``, ``star``, ``halves``, ``chain``."""
+        world = self.world
+        ids = world.ids
+        if len(ids) < 3:
+            return False
+        turned = ids[number % len(ids) :] + ids[: number % len(ids)]
+        place = {node: at for at, node in enumerate(turned)}
+        size = len(ids)
+        for a in ids:
+            for b in ids:
+                if a < b and not _joined(shape, place[a], place[b], size):
+                    if silent:
+                        world.stall(a, b)
+                        world.stall(b, a)
+                    else:
+                        world.disconnect(a, b, block=True)
+                    self._resume_later(seconds, (a, b), (b, a))
+        return True
+
+    def delay(self, role: str, number: int, other: int, delay_s: float, seconds: float) -> bool:
+        """Both directions between two voters take long."""
+        return self._spoil(role, number, other, seconds, delay_s, doubled=False)
+
+    def duplicate(self, role: str, number: int, other: int, seconds: float) -> bool:
+        """What two voters say to one another arrives twice, the second time somewhat later."""
+        return self._spoil(role, number, other, seconds, 0.0, doubled=True)
+
+    def _spoil(self, role: str, number: int, other: int, seconds: float, delay_s: float, *, doubled: bool) -> bool:
+        node = self.target(role, number)
+        peer = self._other(node, other)
+        if peer is None:
+            return False
+        for pair in ((node, peer), (peer, node)):
+            stream = self.world.streams[pair]
+            stream.delay_s, stream.doubled = delay_s, doubled
+            self.world.later(seconds, self._mend, stream)
+        return True
+
+    @staticmethod
+    def _mend(stream: Any, _: None) -> None:
+        stream.delay_s, stream.doubled = 0.0, False
+
+    # --- disks -------------------------------------------------------------------------------------
+
+    def slow_disk(self, role: str, number: int, upto_s: float, seconds: float) -> bool:
+        """Syncs of a voter take up to so long."""
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        voter.slow_s = upto_s
+        self.world.later(seconds, self._quick_again, voter)
+        return True
+
+    @staticmethod
+    def _quick_again(voter: Voter, _: None) -> None:
+        voter.slow_s = 0.0
+
+    def fsync_fails(self, role: str, number: int, power_loss: bool, down_s: float) -> bool:
+        """The next sync of a voter fails: it stops. ``power_loss``: its machine is lost then."""
+        return self._fail(role, number, "fdatasync", errno.EIO, down_s, power_loss=power_loss)
+
+    def disk_full(self, role: str, number: int, down_s: float) -> bool:
+        """The next write of a voter fails: it stops."""
+        return self._fail(role, number, "pwritev", errno.ENOSPC, down_s, power_loss=False)
+
+    def _fail(self, role: str, number: int, action: str, error: int, down_s: float, *, power_loss: bool) -> bool:
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        voter.disk_fails = True
+        voter.power_fails_with_it = power_loss
+        voter.files.faults.failing[action] = error
+        self._restart_later(voter.node_id, down_s)
+        return True
+
+    def bit_flip(self, role: str, number: int, snapshot: bool, where: float, bit: int, down_s: float) -> bool:
+        """A voter ends, and a bit of its journal or snapshot changes while it is down: it must not start so.
+
+        Damage to the last record of a journal that nothing was behind yet cannot be told from a write that
+        was torn; no voter can promise to see it, so that part is left alone.
+        """
+        voter = self._running(role, number)
+        if voter is None:
+            return False
+        still_s = self.world.now - max(voter.synced_at, voter.busy_until)
+        self.world.kill(voter.node_id)
+        self._restart_later(voter.node_id, down_s)
+        path = SNAPSHOT if snapshot else JOURNAL
+        try:
+            content = bytes(voter.files.content(path))
+        except OSError:
+            return False
+        size = len(content) if snapshot else _sealed_bytes(content, voter.node_id, still_s)
+        if not size or voter.flipped is not None:
+            return False
+        voter.flipped = (path, int(where * size), 1 << bit)
+        voter.files.flip(*voter.flipped)
+        return True
+
+
+def _joined(shape: str, a: int, b: int, size: int) -> bool:
+    """Whether two places are still joined when a partition has that shape."""
+    apart = abs(a - b)
+    match shape:
+        case "ring":
+            return apart in (1, size - 1) if size > 3 else apart == 1
+        case "chain":
+            return apart == 1
+        case "star":
+            return 0 in (a, b)
+        case "halves":
+            return (a <= size // 2) == (b <= size // 2)
+        case _:
+            raise ValueError(f"expected ring, chain, star or halves, found {shape}")
+
+
+def _sealed_bytes(content: bytes, node: NodeId, still_s: float) -> int:
+    """Return how much of a journal is followed by something valid, so that damage in it must be seen."""
+    last = end = 0
+    while content[end : end + 4] == _RECORD_MAGIC and end + 12 <= len(content):
+        size = int.from_bytes(content[end + 4 : end + 8], "little")
+        if end + 12 + size > len(content):
+            break
+        last, end = end, end + 12 + size
+    if still_s > _STILL_S and end - last != 12 + _SEAL_BODY:
+        raise Violation(f"node {node}: nothing was added to its journal for {still_s:.1f} s, and it is not sealed")
+    return last
+
+
+__all__ = ["OPERATIONS", "QuorumTrouble"]

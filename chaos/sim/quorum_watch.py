@@ -1,0 +1,278 @@
+"""What is checked after every step of a voter, beside :class:`~tidelog.chaos.checkers.quorum.QuorumJudge`.
+
+The judge sees what a quorum's users see. This sees the engine too, and so the moment at which something
+went wrong rather than the loss that may come of it much later:
+
+- *durable before it is said* (H3): a process that ends between two steps has lost nothing of the last one,
+  neither term nor vote nor entry; one that ends within a step has not forgotten its vote;
+- *nothing is taken back*: within a term a follower keeps what it acknowledged to that term's leader;
+- *elected by a majority*: as many voters gave their vote, each counted once;
+- *committed by a majority*: when a leader commits an entry, a majority of voters hold it;
+- *no leader alone*: who heard no answer of a majority for as long as it may does not lead;
+- *sent once*: on one stream a leader does not send an entry again that nobody asked for again;
+- *heard before it leads*: who is told that it leads has heard everything committed in earlier terms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.chaos.checkers.quorum import QuorumJudge
+from tidelog.metadata_quorum import raft_events as ev
+from tidelog.metadata_quorum.quorum_types import QuorumTiming
+from tidelog.metadata_quorum.raft_engine import RaftEngine
+from tidelog.metadata_quorum.raft_journal import RaftJournal
+from tidelog.model.ids import NodeId
+from tidelog.proto import raft_messages as rm
+
+CLOCK_GRAIN_S: Final = 1e-3
+"""Deadlines are kept no more exactly than this."""
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of one voter."""
+
+    journal: RaftJournal | None = None
+    """That of the running process, or of the last one."""
+    durable: tuple[int, NodeId | None, int, int] | None = None
+    """Term, vote, last index and its term after the last step that returned."""
+    in_step: bool = False
+    """The last process ended within a step, or in recovery."""
+    claim: tuple[int, int] = (0, 0)
+    """Term, and the last index that was acknowledged to its leader."""
+    leads_in: int = 0
+    commit: int = 0
+    first: int = 1
+    term: int = 0
+    syncs: int = -1
+    answered_at: dict[NodeId, float] = field(default_factory=dict)
+    sent: dict[NodeId, int] = field(default_factory=dict)
+    """Peer → the last index sent on this stream, for a leader."""
+
+
+class QuorumWatch:
+    """Looks at engines before and after what they do. Methods raise :class:`Violation`."""
+
+    def __init__(self, voters: Sequence[NodeId], timing: QuorumTiming) -> None:
+        self.judge = QuorumJudge()
+        self.events: Counter[str] = Counter()
+        self._majority = len(voters) // 2 + 1
+        self._alone_s = timing.majority_lost_s + CLOCK_GRAIN_S
+        self._seen = {node: _Seen() for node in voters}
+        self._votes: dict[tuple[int, NodeId], set[NodeId]] = {}
+        self._epochs: dict[bytes, int] = {}
+        self.calm: tuple[NodeId, int] | None = None
+        """The leader and its term, if nothing that happens may depose it."""
+
+    # --- processes -----------------------------------------------------------------------------------
+
+    def started(self, node: NodeId, engine: RaftEngine, torn: bool) -> None:
+        """A process has recovered: it must stand where the last one stood."""
+        seen = self._seen[node]
+        self.judge.started(node)
+        journal = engine.journal
+        found = (engine.term, journal.getVotedForNodeId(), journal.last_index, journal.last_term)
+        if engine._SyncObj__votedForNodeId != found[1]:
+            raise Violation(f"durable before it is said: node {node} does not go by the vote in its journal")
+        before = seen.durable
+        if before is not None:
+            if not seen.in_step and found != before:
+                raise Violation(
+                    f"durable before it is said: node {node} was at {before} (term, vote, last index, its term) "
+                    f"when it ended and came back at {found}"
+                )
+            if found[0] < before[0] or (found[0] == before[0] and before[1] is not None and found[1] != before[1]):
+                raise Violation(
+                    f"durable before it is said: node {node} had term {before[0]} and vote {before[1]} and came back "
+                    f"with {found[:2]}"
+                )
+            if found[1] is not None:
+                self.events["vote-restored"] += 1
+            self.events["restart"] += 1
+        if torn:
+            self.events["torn-tail-recovered"] += 1
+        if seen.claim[0] == engine.term and journal.last_index < seen.claim[1]:
+            raise Violation(f"nothing is taken back: node {node} came back without entry {seen.claim[1]}")
+        self._seen[node] = _Seen(journal, found, False, seen.claim, first=journal.first_index, term=engine.term)
+        self._judged(self.judge.holds(node, journal))
+
+    def ended(self, node: NodeId, *, in_step: bool) -> None:
+        """A process has ended. ``in_step``: what its last step did may be durable or not."""
+        seen = self._seen[node]
+        seen.in_step = seen.in_step or in_step
+        seen.leads_in = 0
+
+    # --- steps -----------------------------------------------------------------------------------------
+
+    def stepped(
+        self,
+        node: NodeId,
+        engine: RaftEngine,
+        inputs: Iterable[ev.EngineInput],
+        effects: Iterable[ev.Effect],
+        local_now: float,
+    ) -> None:
+        """A step has returned ``effects``, which are still to be executed."""
+        seen = self._seen[node]
+        journal = engine.journal
+        term = engine.term
+        seen.journal = journal
+        leads = engine.is_leader
+        if seen.leads_in:
+            self._hear_answers(seen, inputs, seen.leads_in, local_now)
+        if leads and seen.leads_in != term:
+            self._elected(node, engine, seen, local_now)
+        elif not leads:
+            seen.leads_in = 0
+        for effect in effects:
+            if isinstance(effect, ev.Send):
+                self._said(node, seen, effect.peer, effect.message)
+        last = (journal.last_index, journal.last_term)
+        if journal.syncs != seen.syncs or seen.first != journal.first_index:
+            self._journal_changed(node, seen, journal, last)
+        if seen.claim[0] == term and last[0] < seen.claim[1]:
+            raise Violation(
+                f"nothing is taken back: node {node} acknowledged entry {seen.claim[1]} in term {term} and ends "
+                f"at {last[0]} now"
+            )
+        if leads:
+            if engine.commit_index > seen.commit:
+                self._committed(node, engine, engine.commit_index)
+            self._not_alone(node, seen, local_now)
+        seen.commit = engine.commit_index
+        if term != seen.term:
+            seen.term = term
+            self.events["term-change"] += 1
+        seen.durable = (term, journal.getVotedForNodeId(), *last)
+        calm = self.calm
+        if calm is not None and node == calm[0] and (not leads or term != calm[1]):
+            raise Violation(f"a minority in trouble deposed node {node}, leader of term {calm[1]}")
+
+    def _journal_changed(self, node: NodeId, seen: _Seen, journal: RaftJournal, last: tuple[int, int]) -> None:
+        seen.syncs = journal.syncs
+        if seen.first != journal.first_index:
+            seen.first = journal.first_index
+            self.events["compaction"] += 1
+        before = seen.durable
+        if before is not None and before[2] >= journal.first_index and journal.term_at(before[2]) != before[3]:
+            self.events["truncation"] += 1
+        self._judged(self.judge.holds(node, journal))
+
+    def _hear_answers(self, seen: _Seen, inputs: Iterable[ev.EngineInput], term: int, local_now: float) -> None:
+        for given in inputs:
+            if isinstance(given, ev.Received):
+                for message in given.messages:
+                    if isinstance(message, rm.AppendResult | rm.SnapshotResult) and message.term == term:
+                        seen.answered_at[given.peer] = local_now
+                        if isinstance(message, rm.AppendResult) and (message.reset or not message.success):
+                            seen.sent.pop(given.peer, None)
+            elif isinstance(given, ev.LinkUp | ev.LinkDown):
+                seen.sent.pop(given.peer, None)
+
+    def _elected(self, node: NodeId, engine: RaftEngine, seen: _Seen, local_now: float) -> None:
+        term = engine.term
+        self.events["election"] += 1
+        seen.leads_in = term
+        seen.answered_at = dict.fromkeys((peer for peer in self._seen if peer != node), local_now)
+        seen.sent = {}
+        votes = self._votes.get((term, node), set())
+        if len(votes | {node}) < self._majority:
+            raise Violation(f"elected by a majority: node {node} leads in term {term} by the votes of {sorted(votes)}")
+        self._judged(self.judge.leads(node, term, engine.journal))
+
+    def _said(self, node: NodeId, seen: _Seen, peer: NodeId, message: rm.RaftMessage) -> None:
+        if isinstance(message, rm.Append):
+            entries = message.entries
+            if entries:
+                before = seen.sent.get(peer, 0)
+                if entries[0].index <= before and seen.leads_in == message.term:
+                    raise Violation(
+                        f"sent once: node {node} sent entries from {entries[0].index} on again after {before}"
+                    )
+                seen.sent[peer] = entries[-1].index
+        elif isinstance(message, rm.AppendResult):
+            if message.success:
+                claim = (message.term, message.next_index - 1)
+                seen.claim = max(seen.claim, claim)
+        elif isinstance(message, rm.VoteGranted):
+            self._votes.setdefault((message.term, peer), set()).add(node)
+            self._judged(self.judge.voted(node, message.term, peer))
+        elif isinstance(message, rm.VoteRequest):
+            self._votes.setdefault((message.term, node), set()).add(node)
+            self._judged(self.judge.voted(node, message.term, node))
+
+    def _committed(self, node: NodeId, engine: RaftEngine, index: int) -> None:
+        term = engine.journal.term_at(index)
+        holders = 0
+        for seen in self._seen.values():
+            journal = seen.journal
+            if journal is not None and (journal.term_at(index) == term or index < journal.first_index):
+                holders += 1
+        if holders < self._majority:
+            raise Violation(
+                f"committed by a majority: node {node} commits entry {index} of term {term}, held by {holders} voters"
+            )
+
+    def _not_alone(self, node: NodeId, seen: _Seen, local_now: float) -> None:
+        needed = self._majority - 1
+        if needed:
+            answered = sorted(seen.answered_at.values(), reverse=True)
+            if local_now - answered[needed - 1] > self._alone_s:
+                raise Violation(
+                    f"no leader alone: node {node} leads in term {seen.leads_in}, and no majority answered for "
+                    f"{local_now - answered[needed - 1]:.3f} s"
+                )
+
+    # --- what users hear -----------------------------------------------------------------------------
+
+    def proposed(self, payload: bytes, epoch: int) -> None:
+        self.judge.proposed(payload)
+        self._epochs[payload] = epoch
+
+    def committed(self, node: NodeId, index: int, term: int, payload: bytes, node_term: int) -> None:
+        self._judged(self.judge.committed(node, index, term, payload, node_term))
+        if payload and self._epochs.get(payload, term) != term:
+            raise Violation(
+                f"valid in its epoch: {payload[:40]!r}, decided under epoch {self._epochs[payload]}, is committed in "
+                f"term {term}"
+            )
+
+    def loaded(self, node: NodeId, index: int, digest: bytes) -> None:
+        self._judged(self.judge.loaded(node, index, digest))
+
+    def told_to_lead(self, node: NodeId, term: int) -> None:
+        judge = self.judge
+        heard = judge.applied(node)[0]
+        for index in range(heard + 1, judge.last_committed + 1):
+            found = judge.command_at(index)
+            if found is not None and found[0] < term:
+                raise Violation(
+                    f"heard before it leads: node {node} leads in term {term}, has heard of {heard}, and entry {index} "
+                    f"of term {found[0]} is committed"
+                )
+
+    def answered(self, payload: bytes, outcome: ev.ProposalOutcome, index: int) -> None:
+        """A proposer was answered."""
+        match outcome:
+            case ev.ProposalOutcome.COMMITTED:
+                self._judged(self.judge.acknowledged(payload, index))
+            case ev.ProposalOutcome.UNKNOWN:
+                self.judge.outcome_unknown(payload)
+            case _:
+                self._judged(self.judge.refused(payload))
+
+    def finished(self, nodes: Iterable[NodeId]) -> None:
+        self._judged(self.judge.finished(nodes))
+
+    @staticmethod
+    def _judged(found: list[str]) -> None:
+        if found:
+            raise Violation("; ".join(found[:3]))
