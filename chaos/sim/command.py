@@ -7,6 +7,7 @@ import itertools
 import random
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tidelog.chaos.sim import mutants, proof
@@ -76,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seeds", metavar="N|A-B", help=f"seeds 1 to N, or A to B (default {SEEDS}; endless with a time)")
     add("--seed", metavar="N", type=int, help="one seed: replay it")
     add("--fresh", action="store_true", help="begin at a seed nobody chose; it is printed")
-    add("--seconds", metavar="S", type=float, help="begin no run after that many seconds")
+    add("--seconds", metavar="S", type=float, help="begin no run after that many seconds (of each mutant)")
     add("--minutes", metavar="M", type=float, help="the same in minutes")
     add("--keep", metavar="I,J,…", help="with --seed: only these faults of its schedule (or: none)")
     add("--trace", action="store_true", help="with --seed: print the run line by line")
@@ -155,10 +156,15 @@ def _seeds(options: argparse.Namespace, count: int | None) -> Iterable[int]:
     return itertools.count(first) if chosen is None else range(first, first + len(chosen))
 
 
-def _campaign(options: argparse.Namespace, chosen: Sequence[Scenario]) -> int:
-    budget_s = options.seconds if options.minutes is None else 60 * options.minutes
+def _budget_s(options: argparse.Namespace) -> float | None:
+    budget_s: float | None = options.seconds if options.minutes is None else 60 * options.minutes
     if budget_s is not None and budget_s <= 0:
         raise UsageError("--seconds, --minutes: expected more than 0")
+    return budget_s
+
+
+def _campaign(options: argparse.Namespace, chosen: Sequence[Scenario]) -> int:
+    budget_s = _budget_s(options)
     seeds = _seeds(options, SEEDS if budget_s is None else None)
     total: int | None = None
     if isinstance(seeds, range):
@@ -264,18 +270,27 @@ def _mutants(options: argparse.Namespace) -> int:
         of = f" of {', '.join(sorted(scenarios))}" if scenarios else ""
         raise UsageError(f"--mutants: there are none{of}")
     seeds = list(_seeds(options, MUTANT_SEEDS))
-    width = max(len(mutant.id) for mutant in chosen)
-    names = list(dict.fromkeys(mutant.scenario for mutant in chosen))
     print(f"sim   {len(chosen)} mutants, seeds {seeds[0]}-{seeds[-1]}, {options.workers} processes")
-    print(proof.table_head(width), flush=True)
+    table = proof.Table(chosen)
+    print(table.head(), flush=True)
     caught = 0
-    with Pool(names, 1, file=options.file, run_s_max=options.run_seconds) as clean:
+    clean: dict[str, Pool] = {}
+    with ExitStack() as pools:
         for mutant in chosen:
+            name = mutant.scenario
+            if name not in clean:
+                clean[name] = pools.enter_context(Pool([name], 1, file=options.file, run_s_max=options.run_seconds))
             found = proof.prove(
-                mutant, seeds, workers=options.workers, clean=clean, file=options.file, run_s_max=options.run_seconds
+                mutant,
+                seeds,
+                workers=options.workers,
+                clean=clean[name],
+                file=options.file,
+                run_s_max=options.run_seconds,
+                budget_s=_budget_s(options),
             )
             caught += found.caught
-            print(proof.table_line(found, width), flush=True)
+            print(table.line(found), flush=True)
     print(f"{'ok   ' if caught == len(chosen) else 'FAIL '} {caught} of {len(chosen)} mutants caught")
     return 0 if caught == len(chosen) else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ _SIGNS_OF_A_BROKEN_PATCH = frozenset(
     }
 )
 """What comes out of a run with these is no rule broken but a patch that is no sound Python."""
+
+_SHOWN_CHARACTERS_MAX = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def prove(
     clean: Pool | None = None,
     file: Path | None = None,
     run_s_max: float = RUN_S_MAX,
+    budget_s: float | None = None,
 ) -> Proof:
     """Run seeds with the mutant until one fails.
 
@@ -55,14 +59,17 @@ def prove(
         clean: Runs the unchanged code, which must hold for the seed that failed; ``None``: not asked.
         file: A user's file of scenarios.
         run_s_max: Wall-clock bound of a run.
+        budget_s: Wall-clock seconds after which no further seed is begun.
     """
     place = {seed: number for number, seed in enumerate(seeds, 1)}
+    started = time.monotonic()
+    runs = 0
     first: Finished | None = None
     never_loaded: set[str] | None = None
 
     def while_none_failed() -> Iterator[Job]:
         for seed in seeds:
-            if first is not None:
+            if first is not None or (budget_s is not None and time.monotonic() - started >= budget_s):
                 return
             yield Job(mutant.scenario, seed)
 
@@ -71,6 +78,7 @@ def prove(
             for finished in pool.run(while_none_failed()):
                 if finished is None:
                     continue
+                runs += 1
                 missing = set(finished.never_loaded)
                 never_loaded = missing if never_loaded is None else never_loaded & missing
                 if not finished.outcome.held and (first is None or place[finished.job.seed] < place[first.job.seed]):
@@ -79,7 +87,7 @@ def prove(
         return Proof(mutant, False, 0, None, f"does not run: {trouble}")
     unloaded = f"no run imported {', '.join(sorted(never_loaded))}" if never_loaded else ""
     if first is None:
-        return Proof(mutant, False, len(seeds), None, unloaded or "not caught")
+        return Proof(mutant, False, runs, None, unloaded or "not caught")
     seed = first.job.seed
     by = first.outcome.violations[0].partition("\n")[0]
     if first.raised in _SIGNS_OF_A_BROKEN_PATCH:
@@ -94,12 +102,29 @@ def prove(
     return Proof(mutant, True, place[seed], seed, by)
 
 
-def table_head(width: int) -> str:
-    return f"      {'mutant':<{width}}  {'scenario':<12} {'seeds':>6}  caught by"
+class Table:
+    """The proofs as text, a line each."""
 
+    def __init__(self, mutants: Sequence[Mutant]) -> None:
+        self._widths = [
+            max(len(head), *(len(getattr(mutant, head if head != "mutant" else "id")) for mutant in mutants))
+            for head in ("mutant", "rule", "scenario")
+        ]
 
-def table_line(proof: Proof, width: int) -> str:
-    """Return one line of the table."""
-    mark = "ok   " if proof.caught else "FAIL "
-    seeds = f"{proof.seeds:,}" if proof.caught or proof.seed is not None else f">{proof.seeds:,}"
-    return f"{mark} {proof.mutant.id:<{width}}  {proof.mutant.scenario:<12} {seeds:>6}  {proof.by[:160]}"
+    def head(self) -> str:
+        return self._row("", "mutant", "rule", "scenario", "seeds", "caught by")
+
+    def line(self, proof: Proof) -> str:
+        found = proof.caught or proof.seed is not None
+        return self._row(
+            "ok" if proof.caught else "FAIL",
+            proof.mutant.id,
+            proof.mutant.rule,
+            proof.mutant.scenario,
+            f"{proof.seeds:,}" if found else f">{proof.seeds:,}",
+            proof.by[:_SHOWN_CHARACTERS_MAX],
+        )
+
+    def _row(self, mark: str, mutant: str, rule: str, scenario: str, seeds: str, by: str) -> str:
+        names = "  ".join(text.ljust(width) for text, width in zip((mutant, rule, scenario), self._widths, strict=True))
+        return f"{mark:<5} {names}  {seeds:>6}  {by}"

@@ -167,16 +167,29 @@ def prove(place: Path) -> Callable[..., proof.Proof]:
     return run
 
 
+def line(found: proof.Proof) -> str:
+    table = proof.Table([found.mutant])
+    assert table.head() == "      mutant              rule    scenario   seeds  caught by"
+    return table.line(found)
+
+
 def test_a_mutant_that_a_seed_sees_is_caught(prove: Callable[..., proof.Proof]) -> None:
     found = prove(mutant(new="votes > 2"))
     assert (found.caught, found.seeds, found.seed, found.by) == (True, 4, 13, "elected by a minority")
-    assert proof.table_line(found, 18) == "ok    one-vote-is-enough  voting            4  elected by a minority"
+    assert line(found) == "ok    one-vote-is-enough  RULE-1  voting         4  elected by a minority"
 
 
 def test_a_mutant_that_no_seed_sees_is_not(prove: Callable[..., proof.Proof]) -> None:
     found = prove(mutant(new="votes > 4"))
     assert (found.caught, found.seeds, found.by) == (False, 50, "not caught")
-    assert proof.table_line(found, 18) == "FAIL  one-vote-is-enough  voting          >50  not caught"
+    assert line(found) == "FAIL  one-vote-is-enough  RULE-1  voting       >50  not caught"
+
+
+def test_a_mutant_gets_no_more_than_its_time(place: Path) -> None:
+    (place / "voting.py").write_text(SCENARIO)
+    found = proof.prove(mutant(new="votes > 4"), range(200_000), workers=1, file=place / "voting.py", budget_s=0.6)
+    assert not found.caught
+    assert 0 < found.seeds < 200_000
 
 
 @pytest.mark.parametrize(
