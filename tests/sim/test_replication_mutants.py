@@ -13,9 +13,9 @@ import pytest
 from tidelog.chaos.sim.mutants.hook import mutated_source
 from tidelog.chaos.sim.mutants.mutant import Mutant
 from tidelog.chaos.sim.mutants.replication_mutants import MUTANTS
+from tidelog.chaos.sim.scenarios import SCENARIOS
 
 REPOSITORY = Path(__file__).parents[2]
-SCENARIOS = {"replication", "power-loss", "disk", "elr", "producers"}
 
 
 def _rules() -> dict[str, str]:

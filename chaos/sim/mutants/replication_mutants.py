@@ -75,7 +75,7 @@ _TRUNCATION: Final = (
         module="tidelog.replication.follower",
         old="    if own_epoch != diverging_epoch:\n        return Offset(min(own_end, end))\n",
         new="    if own_epoch != diverging_epoch:\n        return Offset(min(diverging_end, end))\n",
-        scenario="elr",
+        scenario="unclean",
         more=(
             Edit(
                 _LEADER,
@@ -135,7 +135,7 @@ _HIGH_WATERMARK: Final = (
         module=_HIGH_WATERMARK_BELOW_MIN_ISR.module,
         old=_HIGH_WATERMARK_BELOW_MIN_ISR.old,
         new=_HIGH_WATERMARK_BELOW_MIN_ISR.new,
-        scenario="elr",
+        scenario="unclean",
     ),
     Mutant(
         id="new-leader-commits-its-tail",
@@ -195,7 +195,7 @@ _HIGH_WATERMARK: Final = (
         module=_PARTITION,
         old="Offset(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))",
         new="Offset(max(log.log_start_offset, high_watermark))",
-        scenario="elr",
+        scenario="unclean",
         more=(
             Edit(
                 "tidelog.storage.log_manager",
@@ -224,7 +224,7 @@ _ACKNOWLEDGEMENT: Final = (
         module=_PARTITION,
         old="        if acks == -1 and in_sync < self.min_isr:\n",
         new="        if not in_sync:\n",
-        scenario="elr",
+        scenario="unclean",
         more=(
             _HIGH_WATERMARK_BELOW_MIN_ISR,
             Edit(
@@ -314,7 +314,7 @@ _IN_SYNC: Final = (
         old="        proposal.members,\n        proposal.partition_epoch,\n",
         new="        tuple(IsrMember(node, leading._broker_epoch(node)) for node in proposal.isr),\n"
         "        leading.isr.partition_epoch,\n",
-        scenario="disk",
+        scenario="unclean",
         more=(
             Edit(
                 "tidelog.replication.isr_changes",
@@ -341,7 +341,7 @@ _IN_SYNC: Final = (
         module="tidelog.metadata_quorum.isr_changes",
         old="    return found.broker_epoch == member.broker_epoch\n",
         new="    return True\n",
-        scenario="disk",
+        scenario="unclean",
     ),
 )
 
@@ -424,7 +424,7 @@ _ELECTION: Final = (
         module=_CHANGE,
         old="    if election is Election.UNCLEAN:\n",
         new="    if election is not None:\n",
-        scenario="elr",
+        scenario="unclean",
     ),
     Mutant(
         id="elr-kept-with-whole-isr",
@@ -435,7 +435,7 @@ _ELECTION: Final = (
         module=_CHANGE,
         old="    if len(isr_next) >= min_isr:\n        return []\n",
         new="",
-        scenario="elr",
+        scenario="unclean",
         more=(Edit(_CHANGE, "    if len(isr_next) >= min_isr:\n        elr_next = []\n", ""),),
     ),
     Mutant(
@@ -445,7 +445,7 @@ _ELECTION: Final = (
         module=_BROKERS,
         old="            clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch\n",
         new="            clean = existing is not None\n",
-        scenario="elr",
+        scenario="unclean",
     ),
     Mutant(
         id="clean-shutdown-believed-twice",
@@ -456,7 +456,7 @@ _ELECTION: Final = (
         old="        self._files.unlink(path)\n        self._files.fsync_dir(self.path)\n"
         "        return self.clean_epoch is not None\n",
         new="        return self.clean_epoch is not None\n",
-        scenario="elr",
+        scenario="unclean",
         more=(
             Edit(
                 _BROKERS,
@@ -473,7 +473,7 @@ _ELECTION: Final = (
         module=_BROKERS,
         old="                wiped=wiped,\n",
         new="                wiped=False,\n",
-        scenario="disk",
+        scenario="unclean",
     ),
     Mutant(
         id="offline-directory-may-lead",
@@ -569,7 +569,7 @@ _STORAGE: Final = (
         '            raise CorruptBatch(f"expected a batch at {position} that matches its CRC {batch.crc:#010x}, it '
         'does not")\n',
         new="",
-        scenario="power-loss",
+        scenario="unclean",
     ),
     Mutant(
         id="fsync-skipped",
@@ -607,7 +607,7 @@ _STORAGE: Final = (
         module=_CHECKS,
         old="            if not batch.crc_ok() or batch.last_offset_delta < 0:\n",
         new="            if batch.last_offset_delta < 0:\n",
-        scenario="disk",
+        scenario="unclean",
     ),
     Mutant(
         id="follower-appends-anywhere",
@@ -645,7 +645,7 @@ _KNOWLEDGE: Final = (
         module="tidelog.broker.metadata_view",
         old="        if offset < self._newest.offset:\n",
         new="        if offset < 0:\n",
-        scenario="replication",
+        scenario="five-nodes",
         more=(
             Edit(
                 "tidelog.metadata_quorum.publisher",
@@ -664,7 +664,7 @@ _KNOWLEDGE: Final = (
         "                partitions.append(before)\n"
         "                continue\n",
         new="",
-        scenario="replication",
+        scenario="five-nodes",
         more=(
             Edit(
                 "tidelog.client.metadata",
