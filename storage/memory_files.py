@@ -324,6 +324,10 @@ class MemoryFiles:
         """The bytes of a file, to look at or to spoil for the processes until power is lost; no step."""
         return self._file(path).content
 
+    def synced_size(self, path: str) -> int:
+        """How large a file was when it was last synced; no step."""
+        return len(self._file(path).durable)
+
     def flip(self, path: str, position: int, mask: int = 1) -> None:
         """Change bits of a byte, in what is read and in what is durable; no step."""
         inode = self._file(path)

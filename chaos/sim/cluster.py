@@ -66,7 +66,7 @@ class Host:
     def __init__(self, node_id: NodeId, loop: SimulatedLoop) -> None:
         self.node_id = node_id
         self.name = f"node{node_id}"
-        self.disk = Disk()
+        self.disk = self.new_disk()
         self.process = Process(loop, self.name)
         self.clock = SimulatedClock(loop, self.process)
         self.files: MemoryFiles | None = None
@@ -74,6 +74,14 @@ class Host:
         self.ending: asyncio.Task[None] | None = None
         self.dark = False
         """Without power: peers hear nothing of it."""
+
+    def new_disk(self) -> Disk:
+        """A disk with the host's directory on it, and nothing in that."""
+        disk = Disk()
+        files = MemoryFiles(disk)
+        files.makedirs(f"/{self.name}")
+        files.sync_filesystem("/")
+        return disk
 
 
 class SimulatedCluster(WatchedCluster):
@@ -190,7 +198,7 @@ class SimulatedCluster(WatchedCluster):
         host = self.hosts[self.known(node_id)]
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
-        host.disk = Disk()
+        host.disk = host.new_disk()
 
     def wipe_logs(self, node_id: int) -> None:
         """Give a host that does not run empty log directories; what its controller role keeps stays."""
@@ -216,6 +224,24 @@ class SimulatedCluster(WatchedCluster):
         if files is None:
             return False
         files.faults.broken[self.log_directory(node_id, number)] = error
+        return True
+
+    def flip_unsynced(self, node_id: int, rng: random.Random) -> bool:
+        """Flip a bit in a log of a host that does not run, behind what was ever synced; whether there was any."""
+        files = MemoryFiles(self.hosts[self.known(node_id)].disk)
+        found: list[tuple[str, int, int]] = []
+        for number in range(self._log_dirs):
+            directory = self.log_directory(node_id, number)
+            for path in files.paths(directory) if files.exists(directory) else ():
+                if path.endswith(".log"):
+                    synced, size = files.synced_size(path), files.size(path)
+                    if size > synced:
+                        found.append((path, synced, size))
+        if not found:
+            return False
+        path, synced, size = rng.choice(found)
+        at = rng.randrange(synced, size)
+        files.content(path)[at] ^= 1 << rng.randrange(8)
         return True
 
     def slow_disk(self, node_id: int, seconds: float) -> None:
@@ -356,7 +382,11 @@ class SimulatedCluster(WatchedCluster):
             self.loop.resume(host.process)
 
     def _failed(self, host: Host, faults: SimulatedFaults, what: str, error: BaseException) -> None:
-        if not faults.dead:
+        if faults.dead:
+            return
+        if faults.broken:
+            self._die(host)  # a node without a log directory, or without its metadata log, stops
+        else:
             self.failures.append((host.node_id, what, error))
 
     async def _disk_wait(self, node_id: NodeId, work: Callable[[], None]) -> None:

@@ -61,8 +61,12 @@ class FaultMix:
         match kind:
             case "kill" | "stop" | "power-loss" | "pause" | "isolate" | "wipe-logs":
                 return (target, length)
+            case "bit-flip":
+                return (target, rng.randrange(1 << 16), length)
             case "kill-in-disk-call":
                 return (target, rng.choice((1, 2, 3, 5, 10, 30)), length)
+            case "ring" | "halves":
+                return (rng.randrange(1 << 16), length)
             case "kill-all" | "power-loss-all" | "pause-all":
                 return (round(min(length, 3.0), 3),)
             case "kill-two" | "power-loss-two":
@@ -85,9 +89,7 @@ class FaultMix:
                 return (rng.randrange(4),)
             case "pause-client":
                 return (rng.randrange(4), length)
-            case "bit-flip":
-                return (target, length, rng.random())
-            case "add-partition" | "alter-config" | "rebalance":
+            case "alter-config":
                 return ()
             case _:
                 raise ValueError(f"no such kind of fault: {kind}")
@@ -213,6 +215,16 @@ class FaultHand:
         self._cluster.wipe_logs(node)
         return self._ended(node, seconds)
 
+    def _bit_flip(self, target: str, where: int, seconds: float) -> bool:
+        """Flip a bit in what a killed process had not synced."""
+        node = self._resolve(target)
+        if node is None or not self._cluster.is_up(node):
+            return False
+        self._cluster.kill(node)
+        flipped = self._cluster.flip_unsynced(node, random.Random(where))
+        self._ended(node, seconds)
+        return flipped
+
     def _pause(self, target: str, seconds: float) -> bool:
         node = self._resolve(target)
         if node is None or not self._cluster.pause(node):
@@ -278,6 +290,23 @@ class FaultHand:
         others = [f"node{other}" for other in self._cluster.node_ids if other != node]
         name = f"node{node}"
         return self._cut_links([*((name, o) for o in others), *((o, name) for o in others)], seconds)
+
+    def _ring(self, order: int, seconds: float) -> bool:
+        """Each node reaches its two neighbours only."""
+        names = [f"node{node}" for node in self._cluster.node_ids]
+        random.Random(order).shuffle(names)
+        near = {(a, b) for a, b in zip(names, names[1:] + names[:1], strict=True)}
+        links = [(a, b) for a in names for b in names if a != b and (a, b) not in near and (b, a) not in near]
+        return self._cut_links(links, seconds)
+
+    def _halves(self, order: int, seconds: float) -> bool:
+        """Two sides that cannot reach each other; clients reach both."""
+        names = [f"node{node}" for node in self._cluster.node_ids]
+        rng = random.Random(order)
+        rng.shuffle(names)
+        at = rng.randrange(1, len(names))
+        links = [(a, b) for a in names[:at] for b in names[at:]]
+        return self._cut_links([*links, *((b, a) for a, b in links)], seconds)
 
     def _break(self, a: str, b: str, seconds: float) -> bool:
         broken = 0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tidelog.chaos.checkers.history import Circumstances, History
 from tidelog.chaos.checkers.log_anomalies import violations as history_violations
-from tidelog.chaos.sim.cluster_faults import CLIENTS, FaultHand, FaultMix
+from tidelog.chaos.sim.cluster_faults import FaultHand, FaultMix
 from tidelog.chaos.sim.observer import Observer
 from tidelog.chaos.sim.scenario import Fault, Outcome, Trace
 from tidelog.chaos.sim.workload import ReadingClient, SendingClient
@@ -262,41 +262,3 @@ class _Run:
             world.violated(text)
         for node_id, text in cluster.refused:
             world.violated(f"node {node_id} refused to start: {text}")
-
-
-_COMMON_EVENTS: Final = frozenset(
-    {"election", "leader-change", "isr-shrink", "isr-growth", "truncation", "torn-tail", "dedup-hit"}
-)
-
-REPLICATION: Final = Setting(
-    "replication",
-    "Processes killed, paused and stopped, links cut, slowed and broken, clocks off: nothing acknowledged is lost.",
-    {
-        "kill": 8,
-        "kill-in-disk-call": 5,
-        "kill-all": 1,
-        "kill-two": 2,
-        "stop": 3,
-        "pause": 4,
-        "pause-all": 1,
-        "cut": 4,
-        "cut-one-way": 4,
-        "isolate": 4,
-        "break": 4,
-        "delay": 2,
-        "slow-disk": 1,
-        "clock-jump": 1,
-        "kill-client": 1,
-        "pause-client": 1,
-        "double-requests": 2,
-        "alter-config": 1,
-    },
-    frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "truncation", "dedup-hit"}),
-)
-
-__all__ = ["CLIENTS", "REPLICATION", "ClusterScenario", "Setting", "replication"]
-
-
-def replication() -> ClusterScenario:
-    """The scenario ``replication``."""
-    return ClusterScenario(REPLICATION)

@@ -1,0 +1,173 @@
+"""The cluster scenarios that there are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.chaos.sim.cluster_scenario import ClusterScenario, Setting
+
+_ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
+
+REPLICATION: Final = Setting(
+    "replication",
+    "Processes killed, paused and stopped, links cut, slowed and broken, clocks off: nothing acknowledged is lost.",
+    {
+        "kill": 8,
+        "kill-in-disk-call": 5,
+        "kill-all": 1,
+        "kill-two": 2,
+        "stop": 3,
+        "pause": 4,
+        "pause-all": 1,
+        "cut": 4,
+        "cut-one-way": 4,
+        "isolate": 4,
+        "break": 4,
+        "delay": 2,
+        "slow-disk": 1,
+        "clock-jump": 1,
+        "kill-client": 1,
+        "pause-client": 1,
+        "double-requests": 2,
+        "alter-config": 1,
+    },
+    _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+)
+
+POWER_LOSS: Final = Setting(
+    "power-loss",
+    "Hosts lose their power, one or all at once, with flush.messages=1: what was acknowledged is on every disk.",
+    {
+        "power-loss": 6,
+        "power-loss-two": 3,
+        "power-loss-all": 3,
+        "kill": 2,
+        "kill-in-disk-call": 3,
+        "cut-one-way": 2,
+        "isolate": 2,
+        "pause": 1,
+        "slow-disk": 3,
+        "stop": 1,
+    },
+    _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+    topic_config={"flush.messages": "1"},
+)
+
+UNCLEAN: Final = Setting(
+    "unclean",
+    "One host keeps losing unsynced data and disks, the others only their processes: no replica leads without its data.",
+    {
+        "power-loss": 5,
+        "wipe-logs": 2,
+        "bit-flip": 3,
+        "kill": 5,
+        "kill-two": 4,
+        "kill-all": 2,
+        "kill-in-disk-call": 2,
+        "isolate": 3,
+        "cut-one-way": 2,
+        "pause": 2,
+        "stop": 3,
+    },
+    _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+    victim_only=("power-loss", "wipe-logs", "bit-flip"),
+)
+
+DISK: Final = Setting(
+    "disk",
+    "Log directories fail, fill up and are slow, apart from one another: the others go on.",
+    {
+        "disk-error": 5,
+        "disk-full": 4,
+        "slow-disk": 4,
+        "kill": 3,
+        "kill-in-disk-call": 2,
+        "pause": 1,
+        "isolate": 2,
+        "stop": 2,
+    },
+    _ALWAYS | {"log-directory-failed"},
+    partitions=4,
+    log_dirs=2,
+)
+
+PRODUCERS: Final = Setting(
+    "producers",
+    "Producers whose requests are doubled, late and lost, and who die: each record once, in order.",
+    {
+        "double-requests": 3,
+        "break": 6,
+        "delay": 4,
+        "cut-one-way": 5,
+        "cut": 3,
+        "kill-client": 4,
+        "pause-client": 4,
+        "kill": 4,
+        "pause": 4,
+        "slow-disk": 2,
+    },
+    _ALWAYS | {"dedup-hit"},
+    producers=3,
+    faults=16,
+    producer_config={
+        "request_timeout_ms": (300, 1_000),
+        "delivery_timeout_ms": (2_000, 6_000, 60_000),
+        "max_in_flight_requests_per_connection": (1, 5, 5),
+        "retry_backoff_ms": (10, 100),
+    },
+)
+
+FIVE_NODES: Final = Setting(
+    "five-nodes",
+    "Five nodes, three of them controllers, cut into rings and halves and killed by twos.",
+    {
+        "cut": 8,
+        "cut-one-way": 5,
+        "ring": 3,
+        "halves": 4,
+        "isolate": 3,
+        "kill": 4,
+        "kill-two": 4,
+        "pause": 3,
+        "stop": 2,
+        "delay": 2,
+        "kill-all": 1,
+        "clock-jump": 1,
+    },
+    _ALWAYS | {"truncation"},
+    nodes=5,
+    controllers=3,
+    partitions=3,
+)
+
+SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES)
+
+
+def replication() -> ClusterScenario:
+    """The scenario ``replication``."""
+    return ClusterScenario(REPLICATION)
+
+
+def power_loss() -> ClusterScenario:
+    """The scenario ``power-loss``."""
+    return ClusterScenario(POWER_LOSS)
+
+
+def unclean() -> ClusterScenario:
+    """The scenario ``unclean``."""
+    return ClusterScenario(UNCLEAN)
+
+
+def disk() -> ClusterScenario:
+    """The scenario ``disk``."""
+    return ClusterScenario(DISK)
+
+
+def producers() -> ClusterScenario:
+    """The scenario ``producers``."""
+    return ClusterScenario(PRODUCERS)
+
+
+def five_nodes() -> ClusterScenario:
+    """The scenario ``five-nodes``."""
+    return ClusterScenario(FIVE_NODES)
