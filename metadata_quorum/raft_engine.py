@@ -33,7 +33,7 @@ from tidelog.metadata_quorum.raft_base import (
 )
 from tidelog.metadata_quorum.raft_election import RaftElection
 from tidelog.metadata_quorum.raft_journal import JournalEntry, RaftJournal
-from tidelog.metadata_quorum.raft_sending import ENTRY_OVERHEAD, NEVER
+from tidelog.metadata_quorum.raft_sending import ENTRY_OVERHEAD, FAR, NEVER
 from tidelog.metadata_quorum.raft_snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
 from tidelog.model.ids import NodeId
 from tidelog.proto import raft_messages as rm
@@ -42,6 +42,8 @@ _EPOCH: Final = struct.Struct("<Q")
 _COMMAND_HEAD: Final = len(REGULAR_COMMAND) + _EPOCH.size
 _STRICTLY_LATER_S: Final = 1e-6
 """pysyncobj acts when a deadline has *passed*; a driver that slept exactly until it would spin."""
+_SEAL_AFTER_S: Final = 1.0
+"""A journal to which nothing was added for so long is sealed (H2)."""
 
 
 class RaftEngine(RaftElection):
@@ -69,6 +71,8 @@ class RaftEngine(RaftElection):
         self._led_term = 0
         self._reported_leader: tuple[NodeId | None, int] = (None, 0)
         self._snapshot_index = 0
+        self._synced: tuple[int, float] = (-1, now)
+        """The journal's syncs so far, and when the last of them was seen."""
         super().__init__(identity, journal, SnapshotSender(snapshots, limits), timing, limits, rng, now)
         self._load_snapshot()
         journal.sync()
@@ -79,7 +83,12 @@ class RaftEngine(RaftElection):
         """Take inputs in order, do what is due, and return the effects, all of them durable (H3)."""
         set_step_time(now)
         for each in inputs:
-            self._take(each)
+            if isinstance(each, ev.Received) and each.at is not None:
+                set_step_time(min(each.at, now))  # it proves that the peer was there then, and no more
+                self._take(each)
+                set_step_time(now)
+            else:
+                self._take(each)
         if self.is_leader:
             self._checkCommandsToApply()
         self.journal.sync()
@@ -88,6 +97,7 @@ class RaftEngine(RaftElection):
         if self._pre_vote_won:
             self._give_up_election()
         self.journal.sync()
+        self._seal_when_still(now)
         self._report_leader()
         effects, self._effects = self._effects, []
         return effects
@@ -103,13 +113,20 @@ class RaftEngine(RaftElection):
         """Return the time at which the next step is due even without input."""
         if self.commit_index > self.applied_index:
             return NEVER
+        seal_at = FAR if self.journal.sealed else self._synced[1] + _SEAL_AFTER_S
         if not self.is_leader:
-            return self._SyncObj__raftElectionDeadline + _STRICTLY_LATER_S
+            return min(self._SyncObj__raftElectionDeadline, seal_at) + _STRICTLY_LATER_S
         if self._must_send:
             return NEVER
-        due = [self._majority_lost_at(), self._notice_at]
+        due = [self._majority_lost_at(), self._notice_at, seal_at]
         due.extend(self._sent_at.get(node, NEVER) + self._timing.heartbeat_s for node in self._links)
         return min(due) + _STRICTLY_LATER_S
+
+    def _seal_when_still(self, now: float) -> None:
+        if self._synced[0] != self.journal.syncs:
+            self._synced = (self.journal.syncs, now)
+        elif not self.journal.sealed and now >= self._synced[1] + _SEAL_AFTER_S:
+            self.journal.seal()
 
     def _take(self, each: ev.EngineInput) -> None:
         match each:

@@ -174,7 +174,7 @@ class RaftJournal:
         return min(self._commit_index, self._entries[-1][1]) if self._entries else 1
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        self.seal()
+        """The engine seals by a clock of its own: pysyncobj's ticks only where something else is due."""
 
     # --- durability ------------------------------------------------------------------------------
 
@@ -288,11 +288,10 @@ class RaftJournal:
         return file
 
     def _recover(self, data: bytes) -> None:
-        self._file.fdatasync()  # a kill may have left in the page cache what was never durable
-        end = 0
+        before_last = last = end = 0
         while (body := _body_at(data, end)) is not None:
             self._replay(body, end)
-            end += _HEAD.size + len(body)
+            before_last, last, end = last, end, end + _HEAD.size + len(body)
         if end == 0:
             raise QuorumDamaged(
                 f"{self.path}: expected a quorum journal, found {len(data)} bytes that do not begin one"
@@ -306,7 +305,10 @@ class RaftJournal:
                     "directory only if the other voters are whole"
                 )
             self._file.truncate(end)
-            self._file.fdatasync()
+        # A kill may have left in the page cache what was never durable, and so may a sync that failed; after that
+        # no later sync would write it (Linux marks the pages clean). It is the last record, or it and its seal.
+        write_all(self._file, data[before_last:end], before_last)
+        self._file.fdatasync()
         self._end = end
 
     def _replay(self, body: bytes, position: int) -> None:

@@ -8,7 +8,8 @@ It keeps what a process sees apart from what would be left after a loss of power
 - what an fdatasync failed to write is as if that had been lost power: a later one that succeeds does not
   bring it back, though this process goes on reading it (Linux marks such pages clean);
 - what happened to the names in a directory since its last fsync is kept up to some point and lost from
-  there on; other directories go their own way;
+  there on, as with a file system that has a journal; where :attr:`Disk.names_in_order` is off, any of it is
+  kept and any lost, call by call; other directories go their own way;
 - a file whose name is lost is gone.
 
 Every call counts as one step. A :class:`Faults` sees each step before it is taken, and may raise.
@@ -118,7 +119,7 @@ class _Inode:
                 self._tear(change.offset, change.data, rng)
         self.changes.clear()
 
-    def lose_power(self, rng: random.Random) -> None:
+    def lose_power(self, rng: random.Random, in_order: bool) -> None:
         self.fail_sync(rng)
         self.content = bytearray(self.durable)
 
@@ -147,10 +148,21 @@ class _Directory:
     def __init__(self) -> None:
         self.names: dict[str, _Inode | _Directory] = {}
         self.durable: dict[str, _Inode | _Directory] = {}
-        self.changes: list[dict[str, _Inode | _Directory]] = []
+        self.changes: list[dict[str, _Inode | _Directory | None]] = []
+        """What calls since the last sync made of names, in order; None for a name that is gone."""
 
-    def changed(self) -> None:
-        self.changes.append(dict(self.names))
+    def set(self, name: str, node: _Inode | _Directory) -> None:
+        self._change({name: node})
+
+    def remove(self, name: str) -> None:
+        self._change({name: None})
+
+    def rename(self, old: str, new: str) -> None:
+        self._change({new: self.names[old], old: None} if old != new else {})
+
+    def _change(self, change: dict[str, _Inode | _Directory | None]) -> None:
+        _rename(self.names, change)
+        self.changes.append(change)
 
     def sync(self) -> None:
         self.durable = dict(self.names)
@@ -161,12 +173,18 @@ class _Directory:
         for node in self.names.values():
             node.sync_all()
 
-    def lose_power(self, rng: random.Random) -> None:
-        states = [self.durable, *self.changes]
-        self.names = dict(states[rng.choice((0, len(states) - 1, rng.randrange(len(states))))])
+    def lose_power(self, rng: random.Random, in_order: bool) -> None:
+        changes = self.changes
+        if in_order or rng.random() < 0.5:
+            kept = changes[: rng.choice((0, len(changes), rng.randrange(len(changes) + 1)))]
+        else:
+            kept = [change for change in changes if rng.random() < 0.5]
+        self.names = dict(self.durable)
+        for change in kept:
+            _rename(self.names, change)
         self.sync()
         for node in self.names.values():
-            node.lose_power(rng)
+            node.lose_power(rng, in_order)
 
 
 class Disk:
@@ -175,10 +193,12 @@ class Disk:
     def __init__(self) -> None:
         self.root = _Directory()
         self.locked: set[str] = set()
+        self.names_in_order = True
+        """Names become durable in the order of the calls, as on ext4 and xfs; nobody promises it."""
 
     def lose_power(self, rng: random.Random) -> None:
         """Forget, in part, what was not synced."""
-        self.root.lose_power(rng)
+        self.root.lose_power(rng, self.names_in_order)
         self.locked.clear()
 
     def end_process(self) -> None:
@@ -209,8 +229,8 @@ class MemoryFiles:
         if node is None:
             if not (create or exclusive):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            node = parent.names[name] = _Inode()
-            parent.changed()
+            node = _Inode()
+            parent.set(name, node)
         elif exclusive:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if isinstance(node, _Directory):
@@ -245,8 +265,8 @@ class MemoryFiles:
         for name in _split(path):
             found = node.names.get(name)
             if found is None:
-                found = node.names[name] = _Directory()
-                node.changed()
+                found = _Directory()
+                node.set(name, found)
             if not isinstance(found, _Directory):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             node = found
@@ -261,8 +281,7 @@ class MemoryFiles:
             raise OSError(errno.EXDEV, "the memory disk renames within a directory only", source)
         if old_name not in old.names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-        old.names[new_name] = old.names.pop(old_name)
-        old.changed()
+        old.rename(old_name, new_name)
         if trouble is not None:
             raise trouble
 
@@ -272,16 +291,15 @@ class MemoryFiles:
             raise trouble
         self._file(path)
         parent, name = self._parent(path)
-        del parent.names[name]
-        parent.changed()
+        parent.remove(name)
         if trouble is not None:
             raise trouble
 
     def remove_tree(self, path: str) -> None:
         self._step("remove_tree", path)
         parent, name = self._parent(path)
-        if parent.names.pop(name, None) is not None:
-            parent.changed()
+        if name in parent.names:
+            parent.remove(name)
 
     def fsync_dir(self, path: str) -> None:
         self._step("fsync_dir", path)
@@ -476,6 +494,14 @@ class MemoryLock:
 
     def release(self) -> None:
         self._disk.locked.discard(self._path)
+
+
+def _rename(names: dict[str, _Inode | _Directory], change: dict[str, _Inode | _Directory | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
 
 
 def _apply(content: bytearray, change: _Change) -> None:

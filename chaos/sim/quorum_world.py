@@ -36,6 +36,8 @@ SNAPSHOT: Final = f"{DIRECTORY}/snapshot"
 _STATE: Final = struct.Struct("<Q32s")
 _MARK: Final = struct.Struct("<dIIQQQQ")
 _DELIVERED_TOGETHER: Final = 8
+_WAKES_AT_ONCE_MAX: Final = 500
+"""So many steps without input at one instant are a voter that spins."""
 _NEVER: Final = float("-inf")
 
 Messages = tuple[rm.RaftMessage, ...]
@@ -126,6 +128,7 @@ class QuorumWorld:
         for node in self.ids:
             rate = 1.0 + self.rng.uniform(-drift, drift) if drift else 1.0
             files = MemoryFiles(faults=Faults(random.Random(self.rng.random())))
+            files.disk.names_in_order = False
             self.voters[node] = Voter(node, files, rate)
         self.streams = {(a, b): Stream(self.voters[a], self.voters[b]) for a in self.ids for b in self.ids if a != b}
         self.watch = QuorumWatch(self.ids, self.timing)
@@ -136,6 +139,8 @@ class QuorumWorld:
         self._tickets = 0
         self._agenda: list[tuple[float, int, Callable[..., None], Any, Any]] = []
         self._agenda_count = 0
+        self._woke_at = 0.0
+        self._wakes = 0
         self._digest = hashlib.blake2b(digest_size=16)
         self.on_leading: Callable[[NodeId], None] | None = None
 
@@ -298,14 +303,18 @@ class QuorumWorld:
             nonlocal handed_in
             outcome = self.judge.outcome_of(payload) if handed_in else "refused"
             if outcome == "acknowledged" or outcome == "unknown":
-                return self._all_equal()
+                return self._all_equal() and not any(voter.tickets for voter in self.voters.values())
             if outcome == "refused" and self.leader is not None:
                 handed_in = self.propose(self.leader, payload)
             return False
 
         if not self.run(seconds, done):
             states = {node: self.judge.applied(node)[0] for node in self.ids}
-            raise Violation(f"progress: not all came to the same state within {seconds} s after healing: {states}")
+            open_ = {node: len(voter.tickets) for node, voter in self.voters.items() if voter.tickets}
+            raise Violation(
+                f"progress: within {seconds} s after healing not all came to the same state or not all is answered: "
+                f"voters heard up to {states}, open proposals {open_}"
+            )
         self.watch.finished(self.ids)
 
     def _all_equal(self) -> bool:
@@ -342,6 +351,10 @@ class QuorumWorld:
     def _wake(self, voter: Voter, at: float) -> None:
         if voter.due == at and voter.engine is not None:
             voter.due = 0.0
+            self._wakes = self._wakes + 1 if at == self._woke_at else 0
+            self._woke_at = at
+            if self._wakes > _WAKES_AT_ONCE_MAX:
+                raise Violation(f"progress: node {voter.node_id} has always something to do and does nothing")
             if voter.busy_until > self.now:
                 self._arm(voter)
             else:

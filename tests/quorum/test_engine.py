@@ -456,5 +456,8 @@ def test_a_single_voter_leads_with_its_first_step() -> None:
     bench = Bench((ME,))
     effects = bench.step()
     assert ev.Leading(1) in effects
+    assert bench.engine.deadline() < bench.now + 1.1
+    bench.step(after=1.1)
+    assert bench.engine.journal.sealed
     assert bench.engine.deadline() == float("inf")  # and sleeps until somebody proposes
     assert ev.ProposalEnded(1, ev.ProposalOutcome.COMMITTED, 3) in bench.step(ev.Propose(1, 1, b"x"))

@@ -1,5 +1,6 @@
 """The journal under every fault that a disk can do to a small file."""
 
+import errno
 import random
 import struct
 
@@ -242,6 +243,26 @@ def test_damage_that_recovery_has_seen_is_durable_before_it_is_built_upon() -> N
         except QuorumDamaged:
             refused += 1
     assert refused == 0
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again_by_the_next_process() -> None:
+    """Linux marks the pages of a failed sync clean: a later one succeeds and writes nothing of them."""
+    for seed in range(30):
+        disk = new_disk(seed)
+        written(disk)
+        journal = opened(disk)
+        journal.add(b"\x00" + bytes(1500), journal.last_index + 1, 9)
+        disk.faults.failing["fdatasync"] = errno.EIO
+        with pytest.raises(OSError, match="Input/output"):
+            journal.sync()
+        disk.restart()
+        journal = opened(disk)  # sees the entry
+        if seed % 2:
+            journal.add(b"\x00" + bytes(10), journal.last_index + 1, 9)
+            journal.sync()
+        seen = state_of(journal)
+        disk.restart(power_loss=True)
+        assert state_of(opened(disk)) == seen
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(5, "Input/output error")])
