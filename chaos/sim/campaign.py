@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -217,20 +218,30 @@ def counts_text(counts: Counter[str], expected: frozenset[str]) -> str:
     return ", ".join(f"{kind} {counts[kind]:,}" for kind in kinds) or "none"
 
 
+def _folded(text: str) -> str:
+    return textwrap.fill(
+        text, 118, initial_indent=" " * 6, subsequent_indent=" " * 14, break_on_hyphens=False, break_long_words=False
+    )
+
+
 def verdict_text(verdict: Verdict) -> str:
     """Return the sums of each scenario and the verdict, in lines."""
     lines = []
     for name, tally in verdict.tallies.items():
         lines += [
             f"{name}: {tally.runs:,} runs, {tally.operations:,} operations, {tally.virtual_s:,.0f} s of virtual time",
-            f"      faults: {counts_text(tally.faults, tally.scenario.faults_expected)}",
-            f"      events: {counts_text(tally.events, tally.scenario.events_expected)}",
+            _folded(f"faults: {counts_text(tally.faults, tally.scenario.faults_expected)}"),
+            _folded(f"events: {counts_text(tally.events, tally.scenario.events_expected)}"),
         ]
         if tally.missing and tally.long_enough:
             lines.append(f"FAIL  {name}: in {tally.runs:,} runs never showed: {', '.join(tally.missing)}")
         elif not tally.long_enough:
-            never = f" (never showed: {', '.join(tally.missing)})" if tally.missing else ""
-            lines.append(f"      {tally.runs:,} runs are too few to judge what never showed: {RUNS_JUDGED_MIN}{never}")
+            never = f" (so far missing: {', '.join(tally.missing)})" if tally.missing else ""
+            lines.append(
+                _folded(
+                    f"{tally.runs:,} runs are too few to judge what never showed, which takes {RUNS_JUDGED_MIN}{never}"
+                )
+            )
     rate = f"{verdict.wall_s:.1f} s, {per_minute(verdict.runs, verdict.wall_s):,.0f} runs a minute"
     if verdict.interrupted:
         lines.append(f"      interrupted after {verdict.runs:,} runs, {rate}")

@@ -239,7 +239,7 @@ def _replay(options: argparse.Namespace, chosen: Sequence[Scenario]) -> int:
 def _short(outcome: Outcome) -> str:
     counts = f"{outcome.operations:,} operations, {outcome.virtual_s:.1f} s of virtual time"
     faults, events = (counts_text(counted, frozenset()) for counted in (outcome.faults, outcome.events))
-    return f"      {counts}, trace {outcome.digest[:16]}\n      faults: {faults}\n      events: {events}"
+    return f"      {counts}, trace {outcome.digest[:16] or 'none'}\n      faults: {faults}\n      events: {events}"
 
 
 def _shrink(options: argparse.Namespace, pool: Pool, scenario: Scenario, job: Job) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.chaos.sim.determinism import differences
 from tidelog.chaos.sim.regressions import Regression, load
 from tidelog.chaos.sim.scenarios import SCENARIOS, Registry
 from tidelog.chaos.sim.worker import select
@@ -20,6 +21,11 @@ def test_seed_holds(regression: Regression) -> None:
     outcome = scenario.run(regression.seed, select(schedule, regression.keep))
     assert outcome.violations == [], f"again: {regression.wrong}"
     assert outcome.operations > 0
+
+
+def test_the_first_seed_of_every_scenario_gives_the_same_run_twice() -> None:
+    """In two processes with different hash seeds, after other runs and before them."""
+    assert differences(list(SCENARIOS), [1], workers=2) == []
 
 
 def test_an_entry_is_read_whole(tmp_path: Path) -> None:
