@@ -18,6 +18,7 @@ from tidelog.client.backoff import Backoff
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     ClientClosedError,
+    InvalidTopicError,
     RequestTimedOutError,
     exception_for,
 )
@@ -137,8 +138,14 @@ class Cluster:
     # --- metadata -----------------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
-        """Keep a topic's metadata from now on; the first request for it goes out at once."""
+        """Keep a topic's metadata from now on; the first request for it goes out at once. Raises
+        ``InvalidTopicError`` for a name that no request could carry."""
         if topic not in self._wanted:
+            try:
+                topic.encode()
+            except UnicodeEncodeError:
+                expected = "a topic name of ASCII letters, digits, '.', '_' and '-'"
+                raise InvalidTopicError(f"expected {expected}, found {topic!r}") from None
             self._wanted[topic] = None
             if not self._failures:
                 self._refresh_at_ms = self.clock.monotonic_ms()

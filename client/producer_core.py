@@ -44,6 +44,9 @@ from tidelog.proto.network import Address, Network
 
 log = logging.getLogger(__name__)
 
+TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
+"""A record batch keeps times in 64 bits."""
+
 
 @dataclass(slots=True)
 class Prepared:
@@ -189,8 +192,8 @@ class ProducerCore:
             _check_headers(headers)
         if partition is not None and partition < 0:
             raise ValueError(f"partition: expected 0 or more, found {partition}")
-        if timestamp_ms is not None and timestamp_ms < 0:
-            raise ValueError(f"timestamp_ms: expected 0 or more, found {timestamp_ms}")
+        if timestamp_ms is not None and not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp_ms: expected 0 to {TIMESTAMP_MS_MAX}, found {timestamp_ms}")
         size = BATCH_OVERHEAD + RECORD_OVERHEAD_MAX + len(raw_key or b"") + len(raw_value or b"")
         if headers:
             size += headers_size(headers)
