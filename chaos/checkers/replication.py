@@ -63,6 +63,10 @@ class ReplicaLogJudge:
         """Up to which offset a replica was found as it must be, and the leader epoch before it."""
         self._leaders: dict[tuple[PartitionName, int], NodeId] = {}
         self._newest_epoch: dict[PartitionName, int] = {}
+        self._told: dict[tuple[PartitionName, int], None] = {}
+        """Leaders, by epoch, of which was said what they lack."""
+        self._broken: dict[tuple[PartitionName, NodeId], None] = {}
+        """Replicas of which was said what is wrong: they are not looked at again in this life."""
 
     def committed_end(self, partition: PartitionName) -> int:
         """Return the offset behind the last record that is known to be committed."""
@@ -83,7 +87,9 @@ class ReplicaLogJudge:
         """A node acts as leader. Every election up to now must have been told by :meth:`elected`."""
         found = self.elected(partition, leader_epoch, node)
         end = self.committed_end(partition)
-        if not found and log_end < end and leader_epoch == self._newest_epoch[partition]:
+        is_newest = leader_epoch == self._newest_epoch[partition]
+        if not found and log_end < end and is_newest and (partition, leader_epoch) not in self._told:
+            self._told[partition, leader_epoch] = None
             found.append(
                 f"leader completeness: node {node} leads {partition} in leader epoch {leader_epoch} with a log up "
                 f"to {log_end}; {end} was committed"
@@ -94,12 +100,14 @@ class ReplicaLogJudge:
 
     def restarted(self, node: NodeId) -> None:
         """A node's process ended: what it holds is looked at anew."""
-        for key in [key for key in self._judged_to if key[1] == node]:
-            del self._judged_to[key]
+        for known in (self._judged_to, self._broken):
+            for key in [key for key in known if key[1] == node]:
+                del known[key]
 
     def look_again(self) -> None:
         """Let everything be looked at anew, at the end of a run: did what was seen change since?"""
         self._judged_to.clear()
+        self._broken.clear()
 
     def lost(self, partition: PartitionName, from_offset: int) -> None:
         """Every replica that held it lost what was from an offset on, or a leader was elected without it
@@ -119,7 +127,10 @@ class ReplicaLogJudge:
     def wanted(
         self, partition: PartitionName, node: NodeId, log_start: int, high_watermark: int, log_end: int
     ) -> int | None:
-        """Return the offset from which batches of a replica are wanted; ``None`` if nothing is new."""
+        """Return the offset from which batches of a replica are wanted; ``None`` if nothing is new, or if it
+        was found wrong before."""
+        if (partition, node) in self._broken:
+            return None
         judged, _ = self._judged(partition, node, log_start)
         return judged if judged < high_watermark or log_end < judged else None
 
@@ -134,11 +145,37 @@ class ReplicaLogJudge:
     ) -> list[str]:
         """Look at a replica. ``batches`` are its own from the one that has the wanted offset up to the high
         watermark at least; what is behind that is judged too, as far as it is given."""
+        found = self._looked_at(partition, node, log_start, high_watermark, log_end, batches)
+        if found:
+            self._broken[partition, node] = None
+        return found
+
+    def settled(self, partition: PartitionName, ends: Mapping[NodeId, tuple[int, int]]) -> list[str]:
+        """When all is mended, every replica has everything and knows it: ``ends`` gives the high watermark
+        and the log end of each."""
+        if len(set(ends.values())) == 1 and all(mark == end for mark, end in ends.values()):
+            mark, _ = next(iter(ends.values()))
+            if mark >= self.committed_end(partition):
+                return []
+        told = ", ".join(f"node {node} {mark} of {end}" for node, (mark, end) in sorted(ends.items()))
+        return [
+            f"byte-identical: {partition} was committed up to {self.committed_end(partition)}; when all was mended, "
+            f"high watermarks and log ends were {told}"
+        ]
+
+    def _looked_at(
+        self,
+        partition: PartitionName,
+        node: NodeId,
+        log_start: int,
+        high_watermark: int,
+        log_end: int,
+        batches: Iterable[StoredBatch],
+    ) -> list[str]:
         committed = self._committed.setdefault(partition, _Committed())
         judged, epoch = self._judged(partition, node, log_start)
         who = f"node {node}'s {partition}"
         if log_end < judged:
-            self._judged_to[partition, node] = (log_end, _NO_EPOCH)
             return [f"byte-identical: {who} was cut to {log_end}; up to {judged} it was committed"]
         if log_end < high_watermark:
             return [f"marks behind: {who} ends at {log_end}; its high watermark is {high_watermark}"]
@@ -161,19 +198,6 @@ class ReplicaLogJudge:
         if following < high_watermark:
             return [f"no holes: {who} ends at {following}; its high watermark is {high_watermark}"]
         return []
-
-    def settled(self, partition: PartitionName, ends: Mapping[NodeId, tuple[int, int]]) -> list[str]:
-        """When all is mended, every replica has everything and knows it: ``ends`` gives the high watermark
-        and the log end of each."""
-        if len(set(ends.values())) == 1 and all(mark == end for mark, end in ends.values()):
-            mark, _ = next(iter(ends.values()))
-            if mark >= self.committed_end(partition):
-                return []
-        told = ", ".join(f"node {node} {mark} of {end}" for node, (mark, end) in sorted(ends.items()))
-        return [
-            f"byte-identical: {partition} was committed up to {self.committed_end(partition)}; when all was mended, "
-            f"high watermarks and log ends were {told}"
-        ]
 
     def _judged(self, partition: PartitionName, node: NodeId, log_start: int) -> tuple[int, int]:
         judged = self._judged_to.get((partition, node), (log_start, _NO_EPOCH))

@@ -239,6 +239,17 @@ def test_nothing_is_wanted_twice() -> None:
     assert judge.committed_end(Q) == 0
 
 
+def test_what_is_wrong_is_said_once() -> None:
+    judge = ReplicaLogJudge()
+    assert len(see(judge, A, 6, [LOG[0], LOG[2]])) == 1
+    assert see(judge, A, 6, [LOG[0], LOG[2]]) == []
+    judge.restarted(A)
+    assert len(see(judge, A, 6, [LOG[0], LOG[2]])) == 1
+    assert see(judge, B, 6, LOG) == judge.elected(P, 7, C) == []
+    assert len(judge.leads(P, 7, C, 2)) == 1
+    assert judge.leads(P, 7, C, 2) == []
+
+
 def test_a_mark_ahead_of_an_in_sync_replica() -> None:
     ends = {A: 6, B: 5}
     (text,) = marks_behind(P, A, 6, ends, [A, B])
