@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 
 ImageListener = Callable[[MetadataImage, MetadataDelta], None]
 LeaderListener = Callable[[NodeId | None, ControllerEpoch], None]
+SendingListener = Callable[[], None]
 
 
 def quorum_timing(config: NodeConfig) -> QuorumTiming:
@@ -114,10 +115,12 @@ class ControllerNode:
             on_fatal=self._fail,
             timing=timing or quorum_timing(config),
             threaded=threaded,
+            on_sending=self._tell_sending,
         )
         self.publisher: Final = Publisher(self.quorum, lambda: self.controller.committed)
         self._image_listeners: list[ImageListener] = []
         self._leader_listeners: list[LeaderListener] = []
+        self._sending_listeners: list[SendingListener] = []
         self._requests_under_way = 0
         self._under_way: deque[tuple[MetadataRecord, ...]] = deque()
         self._last_proposed: asyncio.Future[Offset] | None = None
@@ -187,6 +190,11 @@ class ControllerNode:
         self._leader_listeners.append(listener)
         listener(*self.quorum.leader())
 
+    def subscribe_sending(self, listener: SendingListener) -> None:
+        """Call ``listener`` whenever this controller has sent something to others, several times a second at least
+        while there is an active one: what is nearly due goes at the same time at little cost."""
+        self._sending_listeners.append(listener)
+
     # --- What the quorum says (QuorumListener) ------------------------------------------------------
 
     def on_load(self, offset: Offset, epoch: ControllerEpoch, snapshot: bytes) -> None:
@@ -228,6 +236,10 @@ class ControllerNode:
     def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
         for listener in self._leader_listeners:
             listener(leader, epoch)
+
+    def _tell_sending(self) -> None:
+        for listener in self._sending_listeners:
+            listener()
 
     def _tell(self, delta: MetadataDelta) -> None:
         image = self.controller.committed

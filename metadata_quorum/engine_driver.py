@@ -16,6 +16,8 @@ from typing import Final, Protocol
 
 from tidelog.metadata_quorum import raft_events as ev
 from tidelog.metadata_quorum.raft_engine import RaftEngine
+from tidelog.model.ids import NodeId
+from tidelog.proto import raft_messages as rm
 
 HELD_UP_S: Final = 0.05
 """An event loop that takes longer to answer was held up."""
@@ -39,7 +41,7 @@ class EngineDriver(Protocol):
 
     @property
     def backlog(self) -> int:
-        """Frames of peers that no step has taken yet."""
+        """Frames of peers that no step has taken yet, but for what can wait."""
 
     async def stop(self, *, clean: bool) -> None:
         """End after the running step; when not ``clean``, as if killed: nothing more is written."""
@@ -56,6 +58,41 @@ def run_step(engine: RaftEngine, inputs: list[ev.EngineInput], now: float) -> It
     else:
         yield engine.step([each for each in inputs if not isinstance(each, ev.Propose)], now)
         yield engine.step(proposals, now)
+
+
+class QuietAnswers:
+    """Answers to heartbeats that say what the same peer said last. They can wait for the engine's next step.
+
+    All they tell a leader is that the peer was there when they came, which it asks for when it next
+    sends heartbeats, and long before it would miss it. So of each peer the latest is kept, with its time.
+    Anything else about a peer makes its next answer news again.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[NodeId, rm.AppendResult] = {}
+        self._kept: dict[NodeId, ev.Received] = {}
+
+    def keep(self, given: ev.EngineInput, now: float) -> bool:
+        """Keep ``given``, which came ``now``, if it can wait; false if the engine must hear it at once."""
+        if isinstance(given, ev.Propose | ev.Compact):
+            return False
+        before = self._last.pop(given.peer, None)
+        if not isinstance(given, ev.Received) or len(given.messages) != 1:
+            return False
+        said = given.messages[0]
+        if not isinstance(said, rm.AppendResult) or not said.success or said.reset:
+            return False
+        self._last[given.peer] = said
+        if said != before:
+            return False
+        self._kept[given.peer] = ev.Received(given.peer, given.messages, at=now)
+        return True
+
+    def take(self) -> list[ev.EngineInput]:
+        """Hand out what was kept, oldest peer first."""
+        kept: list[ev.EngineInput] = list(self._kept.values())
+        self._kept.clear()
+        return kept
 
 
 class InlineDriver:
@@ -136,6 +173,8 @@ class ThreadDriver:
     A thread can only wait in real time, so its clock is the machine's; the event loop's may stand
     still (uvloop's does) while the loop sleeps.
 
+    An answer to a heartbeat that says nothing new does not wake it (:class:`QuietAnswers`).
+
     What the others say comes by way of the event loop. Before the engine takes their silence for
     trouble, the loop has to answer a ping; if that took long, it is given time to bring what was
     waiting. A loop that is held up would otherwise cost the node its leadership, or the others theirs.
@@ -150,6 +189,9 @@ class ThreadDriver:
         self._condition = threading.Condition(threading.Lock())
         self._inputs: list[ev.EngineInput] = []
         self._received = 0
+        self._quiet = QuietAnswers()
+        self._listening = False
+        """Whether the engine waits to hear from anybody: then every input wakes it."""
         self._ending: bool | None = None
         """``None`` while running, then whether to close cleanly."""
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -168,10 +210,16 @@ class ThreadDriver:
 
     def submit(self, given: ev.EngineInput) -> None:
         with self._condition:
-            if self._ending is None:
+            if self._ending is not None:
+                return
+            quiet = self._quiet.keep(given, self._clock())
+            if quiet and not self._listening:
+                return
+            self._inputs.extend(self._quiet.take())
+            if not quiet:
                 self._inputs.append(given)
                 self._received += isinstance(given, ev.Received)
-                self._condition.notify()
+            self._condition.notify()
 
     async def stop(self, *, clean: bool) -> None:
         if self._thread.ident is None:
@@ -225,7 +273,7 @@ class ThreadDriver:
             if self._ending is not None:
                 return None
             inputs, self._inputs, self._received = self._inputs, [], 0
-            return inputs
+            return inputs + self._quiet.take()
 
     def _wait(self, due: float, enough: Callable[[], bool] = lambda: False) -> None:
         """Wait until ``due``, for input, for the end, or until ``enough``."""
@@ -237,11 +285,13 @@ class ThreadDriver:
 
     def _wait_for_loop(self) -> None:
         began = self._clock()
+        self._listening = True
         self._pinged += 1
         self._on_loop(self._answer_ping, self._pinged)
         self._wait(float("inf"), lambda: self._answered == self._pinged)
         if self._clock() - began > HELD_UP_S:
             self._wait(self._clock() + CATCH_UP_S)
+        self._listening = False
 
     def _answer_ping(self, number: int) -> None:
         """On the event loop."""

@@ -54,6 +54,7 @@ class Quorum:
     :param threaded: whether the engine has a thread of its own.
     :param on_fatal: called once when the node must stop: a disk error, a broken invariant, a listener
         that raised. Nothing is delivered to the listener afterwards.
+    :param on_sending: called whenever something has been sent to other voters, be it a sign of life.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Quorum:
         timing: QuorumTiming | None = None,
         limits: QuorumLimits | None = None,
         threaded: bool = True,
+        on_sending: Callable[[], None] = lambda: None,
     ) -> None:
         """Raises ``ValueError`` where ``node_id`` is not a voter. Touches neither disk nor network."""
         self.identity = QuorumIdentity(cluster_id, node_id, tuple(sorted(voters)))
@@ -78,6 +80,7 @@ class Quorum:
         self._files = files
         self._listener = listener
         self._on_fatal = on_fatal
+        self._on_sending = on_sending
         self._timing = timing or QuorumTiming()
         self._limits = limits or QuorumLimits()
         self._threaded = threaded
@@ -256,6 +259,8 @@ class Quorum:
         try:
             for effect in effects:
                 self._execute(effect)
+            if any(isinstance(effect, ev.Send) for effect in effects):
+                self._on_sending()
         except Exception as error:
             self._fail(error)
 

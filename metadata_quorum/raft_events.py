@@ -14,10 +14,14 @@ from tidelog.proto.raft_messages import RaftMessage
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Messages of one peer, in the order in which it sent them."""
+    """Messages of one peer, in the order in which it sent them.
+
+    ``at``: the time at which they came, where the engine is handed them later; ``None`` for now.
+    """
 
     peer: NodeId
     messages: tuple[RaftMessage, ...]
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

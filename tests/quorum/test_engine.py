@@ -417,6 +417,20 @@ def test_a_leader_that_hears_no_majority_steps_down_within_half_a_second() -> No
     assert ev.ProposalEnded(9, ev.ProposalOutcome.UNKNOWN, -1) in effects
 
 
+def test_an_answer_that_is_handed_over_later_proves_that_its_sender_was_there_when_it_came() -> None:
+    bench = Bench()
+    term = bench.lead()
+    matched = bench.engine.journal.last_index + 1
+    came = bench.now + 0.1
+    answer = ev.Received(A, (rm.AppendResult(term, matched, success=True, reset=False),), at=came)
+    assert ev.Resigned(term) not in bench.step(answer, after=0.3)
+    assert bench.engine.silence_deadline() == pytest.approx(came + TIMING.majority_lost_s)
+    while bench.engine.is_leader:
+        bench.now = max(bench.now, bench.engine.deadline())
+        bench.step()
+    assert bench.now == pytest.approx(came + TIMING.majority_lost_s, abs=0.001)
+
+
 # --- H11: the epoch of a command -----------------------------------------------------------------------------
 
 
