@@ -2,7 +2,8 @@
 
 Calls are unary methods of the service ``tidelog.v1.Tidelog``; frame streams are its bidirectional
 methods, whose messages are ``Frame { bytes payload = 1; }``, read and written by hand so that record
-batches never pass through a protobuf object. All of it runs on the process's one event loop.
+batches never pass through a protobuf object. Calls that are repeated for ever go as frames of a stream
+too (:mod:`tidelog.proto.call_stream`), if the peer knows it. All of it runs on the process's one event loop.
 """
 
 from __future__ import annotations
@@ -20,12 +21,22 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes to stderr on 
 import grpc
 import grpc.aio
 
-from tidelog.proto.api import CALLS, Request, Response
+from tidelog.proto import call_stream
+from tidelog.proto.api import (
+    CALLS,
+    BrokerHeartbeatRequest,
+    FetchMetadataRequest,
+    RegisterBrokerRequest,
+    Request,
+    Response,
+)
+from tidelog.proto.call_stream import Answer, CallSession, CallStream, RecurringCalls
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.network import (
     Address,
     BadFrame,
     CallContext,
+    CallHandler,
     CallTimeout,
     ConnectionLost,
     Frame,
@@ -48,8 +59,17 @@ bounds the wait for who is far or busy, and for who was cut off and comes back."
 _ACCEPTED: Final = (("tidelog-stream", "accepted"),)
 """Tells a stream that is served from one that is refused: without it both look open until something is read."""
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
+_RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset((BrokerHeartbeatRequest,))
+"""Calls that go as frames of one stream. All of them are small: none makes another one wait."""
+_CALL_STREAM_OPEN_S: Final = 5.0
+_DATA_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH, StreamKind.REPLICA_FETCH))
+_CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = _RECURRING | {RegisterBrokerRequest, FetchMetadataRequest}
+"""A connection whose first use is one of these, or Raft, carries what controllers say, and no data."""
+_CONTROL_WINDOW: Final = 1024 * 1024
+"""Bytes under way of one call or stream between controllers."""
 _REQUEST_OF: Final = {cls.__name__.removesuffix("Request"): cls for cls in CALLS}
 _KIND_OF: Final = {kind.value: kind for kind in StreamKind}
+_STATUS_OF: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +111,7 @@ class GrpcNetwork:
         server = grpc.aio.server(
             options=[
                 *_common_options(limits),
+                *_window_options(control=_DATA_STREAMS.isdisjoint(service.streams)),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_allowed_incoming_connections", limits.connections_max),
                 ("grpc.max_connection_idle_ms", _idle_ms(limits.connection_idle_ms)),
@@ -100,7 +121,8 @@ class GrpcNetwork:
                 ("grpc.http2.max_ping_strikes", 0),
             ]
         )
-        server.add_generic_rpc_handlers((_Handlers(listener, service, limits, self),))
+        handlers = _Handlers(listener, service, limits, self)
+        server.add_generic_rpc_handlers((handlers,))
         try:
             port = server.add_insecure_port(str(address))
         except RuntimeError as error:
@@ -108,7 +130,7 @@ class GrpcNetwork:
         if port == 0:
             raise OSError(errno.EADDRINUSE, f"{address}: cannot be bound: taken, or no address of ours")
         await server.start()
-        return _GrpcServer(server, Address(address.host, port))
+        return _GrpcServer(server, Address(address.host, port), handlers)
 
     def connect(self, address: Address) -> GrpcConnection:
         return GrpcConnection(address, self._limits)
@@ -128,15 +150,23 @@ def _common_options(limits: GrpcLimits) -> list[tuple[str, int]]:
     ]
 
 
+def _window_options(*, control: bool) -> list[tuple[str, int]]:
+    """Data finds its window by probing: a ping with what is received. Messages that come a few times a second
+    would each be followed by one, for a window that they never fill."""
+    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", _CONTROL_WINDOW)] if control else []
+
+
 # --- Serving ------------------------------------------------------------------------------------
 
 
 class _GrpcServer:
-    def __init__(self, server: grpc.aio.Server, address: Address) -> None:
+    def __init__(self, server: grpc.aio.Server, address: Address, handlers: _Handlers) -> None:
         self._server = server
+        self._handlers = handlers
         self.address = address
 
     async def close(self, grace_s: float) -> None:
+        self._handlers.end_call_streams()
         await self._server.stop(grace_s)
 
 
@@ -148,35 +178,90 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         self._limits = limits
         self._listener = listener
         self._under_way = 0
+        self._ending = False
+        self._call_sessions: set[CallSession] = set()
         self._handlers: dict[str, Any] = {}
+        self._calls: dict[str, tuple[type[Request[Any]], CallHandler]] = {}
         for name, request_type in _REQUEST_OF.items():
             handler = service.calls.get(request_type)
             if handler is not None:
+                self._calls[name] = (request_type, handler)
                 self._handlers[SERVICE + name] = grpc.unary_unary_rpc_method_handler(self._call(request_type, handler))
+        if _RECURRING.intersection(service.calls):
+            name = SERVICE + call_stream.METHOD
+            self._handlers[name] = grpc.stream_stream_rpc_method_handler(self._call_stream())
         for kind, factory in service.streams.items():
             self._handlers[SERVICE + kind.value] = grpc.stream_stream_rpc_method_handler(self._stream(kind, factory))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         return self._handlers.get(handler_call_details.method)
 
-    def _call(self, request_type: type[Request[Any]], handler: Callable[[Any, CallContext], Awaitable[Any]]) -> Any:
-        most = self._limits.call_bytes_max
+    def end_call_streams(self) -> None:
+        """Let streams of calls end, each once it has answered what is under way."""
+        self._ending = True
+        for session in list(self._call_sessions):
+            session.end()
 
+    def _call(self, request_type: type[Request[Any]], handler: CallHandler) -> Any:
         async def serve(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            if len(data) > most:
-                text = f"expected a {request_type.__name__} of at most {most} bytes, found {len(data)}"
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            status, body = await self._answer(request_type, handler, data, context.peer())
+            if status != call_stream.OK:
+                await context.abort(_STATUS_OF[status], body.decode())
+            return body
+
+        return self._admitted(serve)
+
+    async def _answer(self, request_type: type[Request[Any]], handler: CallHandler, data: bytes, peer: str) -> Answer:
+        most = self._limits.call_bytes_max
+        if len(data) > most:
+            text = f"expected a {request_type.__name__} of at most {most} bytes, found {len(data)}"
+            return Answer(call_stream.RESOURCE_EXHAUSTED, text.encode())
+        try:
+            request = from_proto(request_type, data)
+        except BadMessage as bad:
+            return Answer(call_stream.INVALID_ARGUMENT, str(bad).encode())
+        try:
+            return Answer(call_stream.OK, to_proto(await handler(request, CallContext(self._listener, peer))))
+        except Exception as bug:
+            self._network.on_bug(bug)
+            return Answer(call_stream.INTERNAL, b"internal error")
+
+    def _call_stream(self) -> Any:
+        limits = self._limits
+
+        async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            peer = context.peer()
+
+            async def answer(name: str, data: bytes) -> Answer:
+                found = self._calls.get(name)
+                if found is None:
+                    return Answer(call_stream.UNIMPLEMENTED, f"this listener does not serve {name}".encode())
+                if self._under_way >= limits.under_way_max:
+                    return Answer(call_stream.RESOURCE_EXHAUSTED, self._too_many().encode())
+                self._under_way += 1
+                try:
+                    return await self._answer(*found, data, peer)
+                finally:
+                    self._under_way -= 1
+
+            await context.send_initial_metadata(_ACCEPTED)
+            session = CallSession(answer)
+            self._call_sessions.add(session)
+            if self._ending:
+                session.end()
             try:
-                request = from_proto(request_type, data)
-            except BadMessage as bad:
+                await session.run(
+                    _ServerPipe(context), unanswered_max=limits.streams_per_connection_max, on_bug=self._network.on_bug
+                )
+            except BadFrame as bad:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(bad))
-            try:
-                return to_proto(await handler(request, CallContext(self._listener, context.peer())))
             except asyncio.CancelledError:
                 raise
             except Exception as bug:
                 self._network.on_bug(bug)
                 await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+            finally:
+                self._call_sessions.discard(session)
 
         return self._admitted(serve)
 
@@ -205,8 +290,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 
         async def admit(given: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             if self._under_way >= most:
-                text = f"expected at most {most} calls and streams under way on listener {self._listener}: try later"
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._too_many())
             self._under_way += 1
             try:
                 return await serve(given, context)
@@ -214,6 +298,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
                 self._under_way -= 1
 
         return admit
+
+    def _too_many(self) -> str:
+        most = self._limits.under_way_max
+        return f"expected at most {most} calls and streams under way on listener {self._listener}: try later"
 
 
 class _ServerPipe:
@@ -245,14 +333,42 @@ class GrpcConnection:
         self._limits = limits
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[type[Request[Any]], Any] = {}
+        self._recurring = RecurringCalls(lambda: self._open(call_stream.METHOD, _CALL_STREAM_OPEN_S, control=True))
         self._closed = False
 
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
         request_type = type(request)
+        if request_type not in _RECURRING:
+            return await self._call_by_itself(request, timeout_s)
+        if (stream := self._recurring.stream) is not None:
+            return await self._call_on_stream(stream, request, timeout_s)
+        response = await self._call_by_itself(request, timeout_s)
+        self._recurring.peer_answered()
+        return response
+
+    async def _call_on_stream(self, stream: CallStream, request: Request[R], timeout_s: float) -> R:
+        name = type(request).__name__.removesuffix("Request")
+        try:
+            status, body = await stream.call(name, to_proto(request), timeout_s)
+        except ConnectionLost as lost:
+            raise ConnectionLost(f"{self.address}: {name}: {lost}") from None
+        except TimeoutError:
+            raise CallTimeout(f"{self.address}: no answer to {name} in time") from None
+        if status != call_stream.OK:
+            text = body.decode(errors="replace")
+            raise _refused(self.address, _STATUS_OF.get(status), text, type(request).__name__)
+        return from_proto(CALLS[type(request)], body)  # type: ignore[return-value]
+
+    async def _call_by_itself(self, request: Request[R], timeout_s: float) -> R:
+        if self._closed:
+            raise ConnectionLost(f"{self.address}: closed by us")
+        request_type = type(request)
         method = self._calls.get(request_type)
         if method is None:
             name = SERVICE + request_type.__name__.removesuffix("Request")
-            method = self._calls[request_type] = self._ready_channel().unary_unary(name, None, None)
+            method = self._calls[request_type] = self._ready_channel(
+                control=request_type in _CONTROL_CALLS
+            ).unary_unary(name, None, None)
         try:
             data = await method(to_proto(request), timeout=timeout_s)
         except grpc.RpcError as error:
@@ -262,18 +378,21 @@ class GrpcConnection:
         return cast(R, from_proto(CALLS[request_type], data))
 
     async def open(self, kind: StreamKind, *, timeout_s: float) -> _GrpcFrameStream:
-        method: Any = self._ready_channel().stream_stream(SERVICE + kind.value, None, None)
+        return await self._open(kind.value, timeout_s, control=kind is StreamKind.RAFT)
+
+    async def _open(self, name: str, timeout_s: float, *, control: bool) -> _GrpcFrameStream:
+        method: Any = self._ready_channel(control=control).stream_stream(SERVICE + name, None, None)
         call = method()
         try:
             async with asyncio.timeout(timeout_s):
                 await call.wait_for_connection()
                 if _ACCEPTED[0][0] not in await call.initial_metadata():
-                    raise _refused(self.address, await call.code(), await call.details(), kind.value)
+                    raise _refused(self.address, await call.code(), await call.details(), name)
         except grpc.RpcError as error:
-            raise _lost(self.address, error, kind.value) from None
+            raise _lost(self.address, error, name) from None
         except TimeoutError:
             call.cancel()
-            raise ConnectionLost(f"{self.address}: {kind.value} stream not accepted in {timeout_s} s") from None
+            raise ConnectionLost(f"{self.address}: {name} stream not accepted in {timeout_s} s") from None
         except asyncio.CancelledError:
             call.cancel()
             raise self._unless_ours() from None
@@ -281,11 +400,12 @@ class GrpcConnection:
 
     async def close(self) -> None:
         self._closed = True
+        await self._recurring.close()
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close(None)
 
-    def _ready_channel(self) -> grpc.aio.Channel:
+    def _ready_channel(self, *, control: bool) -> grpc.aio.Channel:
         if self._closed:
             raise ConnectionLost(f"{self.address}: closed by us")
         if self._channel is None:
@@ -293,6 +413,7 @@ class GrpcConnection:
                 str(self.address),
                 options=[
                     *_common_options(self._limits),
+                    *_window_options(control=control),
                     ("grpc.enable_http_proxy", 0),
                     ("grpc.use_local_subchannel_pool", 1),
                     ("grpc.initial_reconnect_backoff_ms", 50),
