@@ -257,6 +257,11 @@ class BrokerRole:
         if self._lifecycle is not None:
             self._lifecycle.dir_failed([directory_id])
 
+    def sending(self) -> None:
+        """This node's controller has just sent to others: a good moment for a heartbeat that is nearly due."""
+        if self._lifecycle is not None:
+            self._lifecycle.sending()
+
     def _caught_up(self) -> None:
         """The metadata holds this broker's registration: act on it, and be ready then."""
         self._supervisor.once("acting on metadata", self._act_on_metadata())

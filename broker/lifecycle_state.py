@@ -82,7 +82,7 @@ class BrokerLifecycle:
         """Whether the broker has acted on metadata that holds its registration, and so may be unfenced."""
         self.offline_dirs: tuple[DirectoryId, ...] = ()
         self._previous_epoch = previous_epoch
-        self._interval_ms = heartbeat_interval_ms
+        self.interval_ms = heartbeat_interval_ms
         self._retry_ms = retry_ms
         self._taken_grace_ms = taken_grace_ms
         self._taken_since_ms: int | None = None
@@ -150,7 +150,7 @@ class BrokerLifecycle:
 
     def beaten(self, answer: BrokerHeartbeatResponse, now_ms: int) -> None:
         """Take the answer to a heartbeat."""
-        self._due_ms = now_ms + self._interval_ms
+        self._due_ms = now_ms + self.interval_ms
         stale = answer.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
         if self.standing is Standing.SHUTTING_DOWN:
             if stale or (answer.error == ErrorCode.NONE and answer.should_shut_down):
@@ -163,7 +163,7 @@ class BrokerLifecycle:
             was = self.standing
             self.standing = Standing.FENCED if answer.is_fenced else Standing.RUNNING
             if self.standing is Standing.FENCED and was is Standing.FENCED:
-                self._due_ms = now_ms + min(self._interval_ms, self._retry_ms)
+                self._due_ms = now_ms + min(self.interval_ms, self._retry_ms)
 
     def unanswered(self, now_ms: int) -> None:
         """No controller answered in time: say it again soon. Nothing else changes; a broker that

@@ -281,7 +281,7 @@ class Node:
         return channel
 
     def _make_broker(self, logs: LogManager, channel: ControllerChannel) -> BrokerRole:
-        return BrokerRole(
+        broker = BrokerRole(
             self.config,
             self.cluster_id,
             logs,
@@ -293,6 +293,9 @@ class Node:
             view=self.view,
             run_blocking=self._run_blocking(),
         )
+        if self.controller is not None:
+            self.controller.subscribe_sending(broker.sending)
+        return broker
 
     def _run_blocking(self) -> RunBlocking:
         if not self._threaded:
