@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import click
 from tidelog.cli.connection import bootstrap_option
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local_cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
-from tidelog.cli.output import json_option, megabytes, print_json, print_pairs, print_rows
+from tidelog.cli.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows
 from tidelog.cli.settings import settings_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,10 +37,12 @@ def cluster() -> None:
     """
 
 
-@cluster.command()
+@cluster.command(short_help="Start the cluster, or nodes of it, until they serve.")
 @click.argument("node_ids", metavar="[NODE]...", type=int, nargs=-1)
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="How many nodes a new cluster has.  [default: 3]")
-@click.option("--free-ports", is_flag=True, help="Any free ports, even if 9092 and its neighbours are free.")
+@click.option(
+    "--free-ports", is_flag=True, help="A new cluster takes any free ports, even if 9092 and its neighbours are free."
+)
 @settings_option("A setting of every node of a new cluster, e.g. log.retention.hours=1; may be given again.")
 @_directory_option
 @json_option
@@ -57,31 +59,31 @@ def start(
     The first start makes the cluster; a later one finds it with its data and its ports.
     """
     started = time.monotonic()
-    if LocalCluster.exists(directory):
-        found = LocalCluster.open(directory)
-        if nodes not in (None, len(found.nodes)):
-            raise CommandFailed(
-                f"{directory} holds a cluster of {len(found.nodes)} nodes, not {nodes}; use another --dir"
-            )
-        if settings:
-            raise CommandFailed(
-                f"{directory} holds a cluster already; change its settings in "
-                f"{directory}/node-*/server.properties or with `tidelog configs`"
-            )
-    else:
-        found = LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)
-    fresh = found.start(node_ids or None)
-    found.wait_ready(node_ids or None)
+    with LocalCluster.alone(directory):
+        found = _open_or_create(directory, node_ids, nodes, settings, free_ports)
+        before = found.running()
+        try:
+            fresh = found.start(node_ids or None)
+        except BaseException:
+            found.stop([number for number in found.running() if number not in before])
+            raise
+    try:
+        found.wait_ready(node_ids or None)
+    except KeyboardInterrupt:
+        found.stop(fresh)
+        click.echo(f"interrupted: {_nodes(fresh)} stopped again", err=True)
+        raise
     took = time.monotonic() - started
     if as_json:
         print_json({"started": fresh, "seconds": round(took, 3), **_as_json(found)})
         return
-    count = f"{len(fresh)} node{'s' if len(fresh) != 1 else ''} started" if fresh else "all nodes were running"
+    were = "all nodes were" if not node_ids else f"{_nodes(node_ids)} {'was' if len(set(node_ids)) == 1 else 'were'}"
+    count = f"{count_of(len(fresh), 'node')} started" if fresh else f"{were} running"
     click.echo(f"{count}, serving after {took:.1f} s. Data: {directory}")
     click.echo(f"Clients: {found.bootstrap}")
 
 
-@cluster.command()
+@cluster.command(short_help="Show each node: state, addresses, memory, data.")
 @_directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> None:
@@ -120,13 +122,12 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path) -> None:
     if delete_data and node_ids:
         raise click.UsageError("expected either nodes or --delete-data, found both")
     found = LocalCluster.open(directory)
-    running = [node.node_id for node in found.nodes.values() if node.mark is not None]
-    wanted = [number for number in running if not node_ids or number in node_ids]
+    wanted = [number for number in found.running() if not node_ids or number in node_ids]
     for number in node_ids:
         found.node(number)
     started = time.monotonic()
     killed = found.stop(wanted)
-    click.echo(f"{len(wanted)} node{'s' if len(wanted) != 1 else ''} stopped in {time.monotonic() - started:.1f} s")
+    click.echo(f"{count_of(len(wanted), 'node')} stopped in {time.monotonic() - started:.1f} s")
     for number in killed:
         click.echo(f"node {number} did not end by itself and was killed", err=True)
     if delete_data:
@@ -134,7 +135,7 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path) -> None:
         click.echo(f"deleted {directory}")
 
 
-@cluster.command()
+@cluster.command(short_help="Ask any running cluster: brokers and controllers.")
 @bootstrap_option
 @json_option
 def describe(bootstrap: str, as_json: bool) -> None:
@@ -187,8 +188,34 @@ def describe(bootstrap: str, as_json: bool) -> None:
         [(row["node"], row["state"], row["rack"], row["epoch"], row["listeners"]) for row in brokers],
     )
     print_rows(
-        ("controller", "active", "log end"), [(row["node"], row["active"], row["log_end_offset"]) for row in voters]
+        ("controller", "active", "log end"),
+        [(row["node"], row["active"], None if row["log_end_offset"] < 0 else row["log_end_offset"]) for row in voters],
     )
+
+
+def _open_or_create(
+    directory: Path, node_ids: tuple[int, ...], nodes: int | None, settings: dict[str, str], free_ports: bool
+) -> LocalCluster:
+    if not LocalCluster.exists(directory):
+        if unknown := sorted(number for number in node_ids if not 1 <= number <= (nodes or 3)):
+            raise CommandFailed(f"expected a node of 1 to {nodes or 3}, found {unknown[0]}")
+        return LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)
+    found = LocalCluster.open(directory)
+    if nodes not in (None, len(found.nodes)):
+        raise CommandFailed(
+            f"{directory} holds a cluster of {count_of(len(found.nodes), 'node')}, not {nodes}; use another --dir"
+        )
+    if settings:
+        raise CommandFailed(
+            f"{directory} holds a cluster already; change its settings in "
+            f"{directory}/node-*/server.properties or with `tidelog configs`"
+        )
+    return found
+
+
+def _nodes(node_ids: Iterable[int]) -> str:
+    numbers = sorted(set(node_ids))
+    return f"node{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def _as_json(found: LocalCluster) -> dict[str, Any]:

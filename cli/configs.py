@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _resource_options(command: F) -> F:
     for option in (
-        click.option("--all-brokers", is_flag=True, help="The default of all brokers."),
+        click.option("--all-brokers", is_flag=True, help="What was set for all brokers at run time."),
         click.option("--broker", type=click.IntRange(0), metavar="NODE", help="A broker's settings."),
         click.option("--topic", metavar="NAME", help="A topic's settings."),
     ):
@@ -46,7 +46,7 @@ def configs() -> None:
 def describe(
     topic: str | None, broker: int | None, all_brokers: bool, changed: bool, bootstrap: str, as_json: bool
 ) -> None:
-    """Show settings: value, where it comes from, what it means."""
+    """Show settings: value and where it comes from; with --json also type and meaning."""
     from tidelog import Admin
 
     resource = _resource(topic, broker, all_brokers)

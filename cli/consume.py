@@ -6,15 +6,17 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tidelog.cli.connection import bootstrap_option
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.records import record_json
-from tidelog.cli.settings import settings_option
+from tidelog.cli.main import EXIT_INTERRUPTED
+from tidelog.cli.numbers import INT32_MAX, INT64_MAX, Seconds
+from tidelog.cli.records import record_json, time_text
+from tidelog.cli.settings import CLIENT_TAKEN, settings_option
 
 if TYPE_CHECKING:
     from tidelog import Consumer, ConsumerRecord, TopicPartition
@@ -29,19 +31,21 @@ LOOK_UP_TIMEOUT_S: Final = 1.5
 @click.option(
     "--from-beginning", is_flag=True, help="Start at the first record. Without it: at the end, new ones only."
 )
-@click.option("--offset", type=click.IntRange(0), help="Start at this offset, in every partition.")
+@click.option("--offset", type=click.IntRange(0, INT64_MAX), help="Start at this offset, in every partition.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Start N offsets before the end of each partition.")
 @click.option(
     "--from-time", metavar="TIME", help="Start at the first record at or after it: ISO 8601, or ms since 1970."
 )
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--partition", "-p", "partitions", type=click.IntRange(0, INT32_MAX), multiple=True, help="Only this; repeatable."
+)
 @click.option("--max", "records_max", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--until-end", is_flag=True, help="Stop at what was the end when the command began.")
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop when none came for so long.")
+@click.option("--timeout", type=Seconds(0), metavar="SECONDS", help="Stop when none came for so long.")
 @click.option("--keys", is_flag=True, help="Print the key before the value, with a tab between.")
 @click.option("--details", is_flag=True, help="Print partition, offset, time, key and headers too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.")
+@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.", taken=CLIENT_TAKEN)
 @bootstrap_option
 def consume(
     topic: str,
@@ -96,7 +100,8 @@ def consume(
         try:
             _print_all(consumer, _printer(as_json, keys, details), left, records_max, timeout)
         except KeyboardInterrupt:
-            return 0
+            bounded = until_end or records_max is not None or timeout is not None
+            return EXIT_INTERRUPTED if bounded else 0
     return 0
 
 
@@ -156,10 +161,9 @@ def _printer(as_json: bool, keys: bool, details: bool) -> Any:
 
     def as_details(records: Iterable[ConsumerRecord]) -> None:
         for record in records:
-            when = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
             headers = "".join(f" {name}={_text(value)}" for name, value in record.headers)
             out.write(
-                f"{record.partition}@{record.offset} {when.replace('+00:00', 'Z')} "
+                f"{record.partition}@{record.offset} {time_text(record.timestamp)} "
                 f"{_text(record.key)}: {_text(record.value)}{headers}\n"
             )
         out.flush()
@@ -172,14 +176,16 @@ def _text(data: bytes | None) -> str:
 
 
 def _time_ms(text: str) -> int:
-    if text.isdecimal():
-        return int(text)
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"expected ISO 8601 (2026-01-31T12:00:00Z) or ms since 1970, found {text!r}", param_hint="--from-time"
-        ) from None
-    if found.tzinfo is None:
-        found = found.astimezone()
-    return round(found.timestamp() * 1000)
+        if text.isascii() and text.isdecimal():
+            found_ms = int(text)
+        else:
+            found = datetime.fromisoformat(text)
+            found_ms = round((found if found.tzinfo is not None else found.astimezone()).timestamp() * 1000)
+        if 0 <= found_ms <= INT64_MAX:
+            return found_ms
+    except (ValueError, OverflowError):
+        pass
+    raise click.BadParameter(
+        f"expected ISO 8601 (2026-01-31T12:00:00Z) or ms since 1970, found {text!r}", param_hint="--from-time"
+    )

@@ -11,6 +11,7 @@ Nodes are numbered from 1 and are broker and controller both. Nothing outside th
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
@@ -20,7 +21,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +34,7 @@ from tidelog.cli.main import tuned_environment
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.config_def import ConfigError
 from tidelog.model.ids import id_text, random_id
-from tidelog.model.properties import format_properties
+from tidelog.model.properties import format_properties, parse_properties
 
 FORMAT_VERSION: Final = 1
 NODES_MAX: Final = 9
@@ -41,6 +43,8 @@ PORTS_FIRST: Final = (9092, 9093, 9094, 9095)
 PORT_STEP: Final = 100
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
+OUTNUMBERED_S: Final = 3.0
+"""How long the rest of a majority may take to appear, started by another command."""
 _POLL_S: Final = 0.02
 _LAID_OUT: Final = {"node.id", "listeners", "http.listener", "controller.quorum.voters"}
 
@@ -110,15 +114,31 @@ class LocalNode:
         mark = self.mark
         return None if mark is None else mark.pid
 
-    def spawn(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start the process; returns before it serves. Does nothing if it runs."""
-        if self.mark is not None:
-            return
+    def check_startable(self) -> None:
+        """Raise :class:`CommandFailed` if a port is taken, or if the configuration leads to other data than ours:
+        a directory that was moved or copied would start empty, or on what belongs to the original."""
         if busy := ports.taken(list(asdict(self.ports).values())):
             raise CommandFailed(
                 f"node {self.node_id}: port {busy[0]} of 127.0.0.1 is taken by another program; stop that one, "
                 f"or change the port in {self.config_path} and {self.directory.parent / 'cluster.json'}"
             )
+        if not self.data_dir.exists():
+            return
+        try:
+            named = parse_properties(self.config_path.read_text()).get("log.dirs")
+        except (ConfigError, OSError):
+            return  # the node says it better
+        if named is not None and not any(_same(place.strip(), self.data_dir) for place in named.value.split(",")):
+            raise CommandFailed(
+                f"{self.config_path}: expected log.dirs to name {self.data_dir}, which holds this node's data, found "
+                f"{named.value}; if the directory was moved, change log.dirs"
+            )
+
+    def spawn(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the process; returns before it serves. Does nothing if it runs."""
+        if self.mark is not None:
+            return
+        self.check_startable()
         command = [sys.executable, "-P", "-m", "tidelog.cli.main", "server", "--config", str(self.config_path)]
         command += ["--cluster-id", self.cluster_id, "--log-file", str(self.log_path)]
         with (self.directory / "server.err").open("wb") as errors:
@@ -131,13 +151,18 @@ class LocalNode:
                 env=tuned_environment(dict(environment if environment is not None else os.environ)),
                 start_new_session=True,
             )
+        try:
+            mark = local_process.mark_of(child.pid)
+            if mark is not None:
+                fresh = self._mark_path.with_suffix(".new")
+                fresh.write_text(json.dumps(asdict(mark)))
+                fresh.replace(self._mark_path)
+        except BaseException:  # nobody would ever find it again
+            child.kill()
+            child.wait()
+            raise
         child.returncode = 0  # it may outlive us: no warning when this object goes
         self._child_pid = child.pid
-        mark = local_process.mark_of(child.pid)
-        if mark is not None:
-            fresh = self._mark_path.with_suffix(".new")
-            fresh.write_text(json.dumps(asdict(mark)))
-            fresh.replace(self._mark_path)
 
     def _reap(self) -> None:
         """A dead child of ours would stay a zombie."""
@@ -238,7 +263,9 @@ class LocalCluster:
         if not 1 <= nodes <= NODES_MAX:
             raise CommandFailed(f"expected 1 to {NODES_MAX} nodes, found {nodes}")
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise CommandFailed(f"{directory}: expected an empty directory or none, found something else in it")
+            raise CommandFailed(
+                f"{directory}: expected an empty directory or none, found something else in it; use another --dir"
+            )
         rng = rng or random.Random()
         cluster_id = id_text(random_id(rng))
         table = _fixed(nodes) if fixed_ports else None
@@ -246,22 +273,45 @@ class LocalCluster:
             found = ports.free_ports(4 * nodes, rng)
             table = {number: NodePorts(*found[4 * (number - 1) : 4 * number]) for number in range(1, nodes + 1)}
         texts = {number: _properties(directory, number, table, settings or {}) for number in table}
-        for text in texts.values():
-            NodeConfig.from_properties(text)  # a typo shows now, not in a log file
+        for number in table:  # a typo shows now, not in a log file
+            NodeConfig.from_properties(_properties(directory, number, table, {}), overrides=dict(settings or {}))
         directory.mkdir(parents=True, exist_ok=True)
-        for number, text in texts.items():
-            place = directory / f"node-{number}"
-            place.mkdir()
-            (place / "server.properties").write_text(text)
         layout = {
             "version": FORMAT_VERSION,
             "cluster_id": cluster_id,
             "nodes": {str(number): asdict(row) for number, row in table.items()},
         }
         fresh = directory / "cluster.json.new"
-        fresh.write_text(json.dumps(layout, indent=2) + "\n")
-        fresh.replace(directory / "cluster.json")
+        try:
+            for number, text in texts.items():
+                place = directory / f"node-{number}"
+                place.mkdir()
+                (place / "server.properties").write_text(text)
+            fresh.write_text(json.dumps(layout, indent=2) + "\n")
+            fresh.replace(directory / "cluster.json")
+        except BaseException:  # half a layout would be in the way of the next try
+            for number in texts:
+                shutil.rmtree(directory / f"node-{number}", ignore_errors=True)
+            fresh.unlink(missing_ok=True)
+            raise
         return cls.open(directory)
+
+    @staticmethod
+    @contextmanager
+    def alone(directory: Path) -> Iterator[None]:
+        """Nobody else lays out or starts a cluster in ``directory`` meanwhile; makes it if it is not there, and
+        takes it away again if it stays empty."""
+        made = not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+            if made:
+                with suppress(OSError):
+                    directory.rmdir()
 
     @classmethod
     def open(cls, directory: Path) -> LocalCluster:
@@ -274,7 +324,12 @@ class LocalCluster:
                 raise CommandFailed(f"{path}: expected version {FORMAT_VERSION}, found {layout['version']!r}")
             cluster_id = str(layout["cluster_id"])
             nodes = {
-                int(number): LocalNode(cluster_id, directory / f"node-{number}", int(number), NodePorts(**row))
+                int(number): LocalNode(
+                    cluster_id,
+                    directory / f"node-{number}",
+                    int(number),
+                    NodePorts(**{name: int(port) for name, port in row.items()}),
+                )
                 for number, row in layout["nodes"].items()
             }
         except FileNotFoundError:
@@ -285,7 +340,7 @@ class LocalCluster:
 
     def remove(self) -> None:
         """Delete the directory with everything in it. Refuses while a node runs."""
-        if running := [node.node_id for node in self.nodes.values() if node.mark is not None]:
+        if running := self.running():
             raise CommandFailed(f"node {running[0]} runs; stop the cluster first")
         for node in self.nodes.values():
             shutil.rmtree(node.directory)
@@ -310,7 +365,9 @@ class LocalCluster:
     def start(self, node_ids: Iterable[int] | None = None, environment: Mapping[str, str] | None = None) -> list[int]:
         """Start those nodes (all) that do not run; returns their ids, before they serve."""
         wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
-        idle = [node for node in wanted if node.mark is None]
+        idle = [node for node in dict.fromkeys(wanted) if node.mark is None]
+        for node in idle:
+            node.check_startable()
         for node in idle:
             node.spawn(environment)
         return [node.node_id for node in idle]
@@ -320,17 +377,35 @@ class LocalCluster:
         last words."""
         waiting = {number: self.node(number) for number in (self.nodes if node_ids is None else node_ids)}
         deadline = time.monotonic() + timeout_s
+        outnumbered_until = time.monotonic() + OUTNUMBERED_S
         while waiting:
             for number, node in list(waiting.items()):
                 if node.mark is None:
                     raise CommandFailed(f"node {number} ended while it was starting: {node.last_words()}")
                 if node.ready():
                     del waiting[number]
+            if waiting and self._outnumbered():
+                if time.monotonic() > outnumbered_until:
+                    number, running = next(iter(waiting)), self.running()
+                    raise CommandFailed(
+                        f"node {number} runs and does not serve yet: of {len(self.nodes)} nodes a majority must run, "
+                        f"found {', '.join(map(str, running))}; `tidelog cluster start` starts all"
+                    )
+            else:
+                outnumbered_until = time.monotonic() + OUTNUMBERED_S
             if waiting and time.monotonic() > deadline:
                 late = next(iter(waiting.values()))
                 raise CommandFailed(f"node {late.node_id} does not serve after {timeout_s:g} s: {late.last_words()}")
             if waiting:
                 time.sleep(_POLL_S)
+
+    def running(self) -> list[int]:
+        """The nodes whose process runs."""
+        return [node.node_id for node in self.nodes.values() if node.mark is not None]
+
+    def _outnumbered(self) -> bool:
+        """Whether too few nodes run for the controllers to elect one of them."""
+        return 2 * len(self.running()) <= len(self.nodes)
 
     def kill(self, node_id: int) -> bool:
         """kill -9 one node; returns once it is gone, ``False`` if it did not run."""
@@ -364,6 +439,10 @@ class LocalCluster:
 
     def status(self) -> list[NodeStatus]:
         return [node.status() for node in self.nodes.values()]
+
+
+def _same(named: str, place: Path) -> bool:
+    return os.path.realpath(place.parent / named) == os.path.realpath(place)
 
 
 def _fixed(nodes: int) -> dict[int, NodePorts]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 
 from tidelog.cli import segment_files
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.records import record_json
+from tidelog.cli.records import record_json, time_text
 from tidelog.cli.segment_files import Damage, PlacedBatch
 from tidelog.proto.compression import Compression
 from tidelog.proto.control_batches import decode_control
@@ -25,7 +24,7 @@ def log() -> None:
     """Look into the log files of a stopped or running node."""
 
 
-@log.command()
+@log.command(short_help="Print batches, index entries and checkpoints.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--records", "-r", is_flag=True, help="Print the records of each batch too.")
 @click.option("--from", "offset_from", type=int, default=0, help="Leave out batches that end before this offset.")
@@ -135,7 +134,7 @@ def _print(entry: dict[str, Any]) -> None:
         flags = [name for name in ("transactional", "control") if entry.pop(name)]
         if not entry.pop("crc_ok"):
             flags.append("CRC WRONG")
-        when = _when(entry.pop("max_timestamp"))
+        when = time_text(entry.pop("max_timestamp"))
         producer = (entry.pop("producer_id"), entry.pop("producer_epoch"), entry.pop("base_sequence"))
         line = (
             f"  @{entry.pop('position'):<10} offsets {entry.pop('base_offset')}..{entry.pop('last_offset')} "
@@ -154,16 +153,5 @@ def _print(entry: dict[str, Any]) -> None:
     for record in records:
         headers = "".join(f" {name}={value}" for name, value in record["headers"])
         click.echo(
-            f"      {record['offset']} {_when(record['timestamp'])} {record['key']!r}: {record['value']!r}{headers}"
+            f"      {record['offset']} {time_text(record['timestamp'])} {record['key']!r}: {record['value']!r}{headers}"
         )
-
-
-def _when(timestamp_ms: int) -> str:
-    if timestamp_ms < 0:
-        return "no time"
-    try:
-        return (
-            datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-    except (OverflowError, ValueError):
-        return f"{timestamp_ms} ms"

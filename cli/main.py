@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Final
@@ -20,15 +21,43 @@ def tuned_environment(environment: dict[str, str]) -> dict[str, str]:
     return {**ALLOCATOR, **environment}
 
 
+EXIT_INTERRUPTED: Final = 130
+
+
 def main() -> None:
     """Run the command; a node first replaces itself by one with a tuned allocator."""
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # while modules were still being imported
+        code = EXIT_INTERRUPTED
+    _flush_output()
+    sys.exit(code)
+
+
+def _run() -> int:
+    _open_closed_streams()
     if sys.argv[1:2] == ["server"] and not ALLOCATOR.keys() <= os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned_environment(dict(os.environ)))
     from tidelog.cli.root import run
 
-    code = run(sys.argv[1:])
-    _flush_output()
-    sys.exit(code)
+    return run(sys.argv[1:])
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that was closed (``<&-``, ``>&-``) reads as empty and takes what is written to it; its
+    number is not left free for the next file or connection."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            handle = os.open(os.devnull, os.O_WRONLY if number else os.O_RDONLY)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding than UTF-8
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _flush_output() -> None:

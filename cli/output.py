@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -31,14 +32,32 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: 
         title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
     )
     for at, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[at], int | float) or row[at] in ("", "-") for row in rows)
+        numeric = bool(rows) and all(_numeric(row[at]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=1_000)
-    console.print(table)
+    with console.capture() as lines:
+        console.print(table)
+    text = lines.get()
+    click.echo(
+        text if console.is_terminal else "\n".join(map(str.rstrip, text.splitlines())), nl=not console.is_terminal
+    )
+
+
+_QUANTITY: Final = re.compile(r"[\d,.]+( [a-zA-Z]+)?|-|")
+"""A number with or without a unit, or none."""
+
+
+def _numeric(cell: Any) -> bool:
+    return isinstance(cell, int | float) or cell is None or (isinstance(cell, str) and bool(_QUANTITY.fullmatch(cell)))
+
+
+def count_of(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:

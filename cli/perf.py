@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -11,21 +11,25 @@ from tidelog.cli import workload
 from tidelog.cli.connection import bootstrap_option
 from tidelog.cli.consume import LOOK_UP_TIMEOUT_S
 from tidelog.cli.failure import CommandFailed
+from tidelog.cli.numbers import Seconds
 from tidelog.cli.output import json_option, print_json, print_pairs
-from tidelog.cli.settings import settings_option
+from tidelog.cli.settings import CLIENT_TAKEN, settings_option
 from tidelog.cli.workload import Rate, percentile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SIZE_MAX: Final = 100_000_000
+RATE_MAX: Final = 1_000_000
+
 
 def _size_option(default: int) -> Callable[[F], F]:
     return click.option(
-        "--size", type=click.IntRange(1), default=default, show_default=True, help="Bytes of each value."
+        "--size", type=click.IntRange(1, SIZE_MAX), default=default, show_default=True, help="Bytes of each value."
     )
 
 
 def _seconds_option(default: float) -> Callable[[F], F]:
-    return click.option("--seconds", type=click.FloatRange(0.1), default=default, show_default=True, help="How long.")
+    return click.option("--seconds", type=Seconds(0.1), default=default, show_default=True, help="How long.")
 
 
 @click.group()
@@ -38,13 +42,16 @@ def perf() -> None:
 @_size_option(100)
 @_seconds_option(10.0)
 @click.option("--one-by-one", is_flag=True, help="send() for each record instead of send_many().")
-@settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; may be given again.")
+@settings_option(
+    "A setting of the producer, e.g. acks=1 or compression_type=lz4; may be given again.", taken=CLIENT_TAKEN
+)
 @bootstrap_option
 @json_option
 def produce(
     topic: str, size: int, seconds: float, one_by_one: bool, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
     """Send to TOPIC as fast as it goes."""
+    _require_topic(bootstrap, topic)
     work = workload.produce_one_by_one if one_by_one else workload.produce_many
     _show(work(bootstrap, topic, size, seconds, **settings), as_json)
 
@@ -52,8 +59,16 @@ def produce(
 @perf.command()
 @click.argument("topic")
 @click.option("--records", "as_records", is_flag=True, help="Unpack whole records, not values alone.")
-@click.option("--max", "records_max", type=click.IntRange(1), help="Read so many at most.  [default: all]")
-@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.")
+@click.option(
+    "--max",
+    "records_max",
+    type=click.IntRange(1),
+    help="Stop once so many are read; batches are read whole.  [default: all]",
+)
+@settings_option(
+    "A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.",
+    taken={**CLIENT_TAKEN, "auto_offset_reset": "reading begins at the first record"},
+)
 @bootstrap_option
 @json_option
 def consume(
@@ -74,18 +89,19 @@ def consume(
     _show(workload.consume_all(bootstrap, topic, count, as_records=as_records, **settings), as_json)
 
 
-@perf.command()
+@perf.command(short_help="Time from send() to acknowledgement at an even rate.")
 @click.argument("topic")
 @_size_option(1024)
 @_seconds_option(10.0)
-@click.option("--rate", type=click.IntRange(1), default=1_000, show_default=True, help="Records a second.")
-@settings_option("A setting of the producer, e.g. acks=1; may be given again.")
+@click.option("--rate", type=click.IntRange(1, RATE_MAX), default=1_000, show_default=True, help="Records a second.")
+@settings_option("A setting of the producer, e.g. acks=1; may be given again.", taken=CLIENT_TAKEN)
 @bootstrap_option
 @json_option
 def latency(
     topic: str, size: int, seconds: float, rate: int, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
     """Time from send() to acknowledgement at a light, even rate (after a warm-up of 3 s)."""
+    _require_topic(bootstrap, topic)
     found = workload.latencies(bootstrap, topic, rate=rate, size=size, seconds=seconds, **settings)
     if not found:
         raise CommandFailed("expected at least one record to be measured, found none; give more --seconds or --rate")
@@ -95,6 +111,14 @@ def latency(
         print_json({"records": len(found), "milliseconds": {name: round(value, 3) for name, value in values.items()}})
     else:
         print_pairs({"records": len(found), **{name: f"{value:.2f} ms" for name, value in values.items()}})
+
+
+def _require_topic(bootstrap: str, topic: str) -> None:
+    """Raise for a topic that is not there: sending would make it, a typo too."""
+    from tidelog import Consumer
+
+    with Consumer(bootstrap, allow_auto_create_topics=False) as consumer:
+        consumer.partitions_for(topic, LOOK_UP_TIMEOUT_S)
 
 
 def _show(rate: Rate, as_json: bool) -> None:

@@ -16,14 +16,18 @@ import click
 
 from tidelog.cli.connection import bootstrap_option
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.output import json_option, print_json
-from tidelog.cli.settings import settings_option
+from tidelog.cli.main import EXIT_INTERRUPTED
+from tidelog.cli.numbers import INT32_MAX, INT64_MAX
+from tidelog.cli.output import count_of, json_option, print_json
+from tidelog.cli.settings import CLIENT_TAKEN, settings_option
 
 if TYPE_CHECKING:
     from tidelog.client.delivery import RecordMetadata
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A longer line is refused instead of being gathered in memory."""
+INTERRUPTED_FLUSH_S: Final = 5.0
+"""After Ctrl-C, what was sent is waited for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,10 @@ class InputRecord:
     "--json-lines", is_flag=True,
     help="Each line is an object: value, key, headers, partition, timestamp; as `consume --json` prints them.",
 )  # fmt: skip
-@click.option("--partition", type=click.IntRange(0), help="Send to this partition, whatever the key.")
-@settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; may be given again.")
+@click.option("--partition", type=click.IntRange(0, INT32_MAX), help="Send to this partition, whatever the key.")
+@settings_option(
+    "A setting of the producer, e.g. acks=1 or compression_type=lz4; may be given again.", taken=CLIENT_TAKEN
+)
 @bootstrap_option
 @json_option
 def produce(
@@ -61,59 +67,82 @@ def produce(
     bootstrap: str,
     as_json: bool,
 ) -> int:
-    """Send lines of a file or of standard input to TOPIC, one record each, and wait until all are acknowledged."""
+    """Send lines of a file or of standard input to TOPIC, one record each, and wait until all are acknowledged.
+
+    A line that cannot be sent ends it, as Ctrl-C does; what was sent before is waited for and counted.
+    """
     from tidelog import Producer
+    from tidelog.model.errors import TidelogError
 
     fixed = tuple(_header(item) for item in headers)
     separator = key_separator.encode() if key_separator is not None else None
     null = null_marker.encode() if null_marker is not None else None
     if separator == b"":
         raise click.BadParameter("expected a text, found none", param_hint="--key-separator")
-    sent = 0
+    sent = acknowledged = number = 0
     failures: list[tuple[int, BaseException]] = []
-    failed = 0
+    trouble: str | None = None
+    interrupted = False
 
     def settled(line: int, _: RecordMetadata | None, error: BaseException | None) -> None:
-        nonlocal failed
-        if error is not None:
-            failed += 1
-            if len(failures) < 5:
-                failures.append((line, error))
+        nonlocal acknowledged
+        if error is None:
+            acknowledged += 1
+        elif not failures:
+            failures.append((line, error))
 
     opened = file.open("rb") if file is not None else nullcontext(sys.stdin.buffer)
     with opened as source, Producer(bootstrap, **settings) as producer:
-        for number, line in _lines(source):
-            try:
+        try:
+            for line in _lines(source):
+                number += 1
                 record = _from_json(line) if json_lines else _from_text(line, separator, null)
-            except ValueError as wrong:
-                raise CommandFailed(f"line {number}: {wrong}; {sent} records before it were sent") from None
-            producer.send(
-                topic,
-                record.value,
-                record.key,
-                headers=record.headers + fixed,
-                partition=partition if partition is not None else record.partition,
-                timestamp_ms=record.timestamp_ms,
-                on_delivery=partial(settled, number),
-            )
-            sent += 1
+                producer.send(
+                    topic,
+                    record.value,
+                    record.key,
+                    headers=record.headers + fixed,
+                    partition=partition if partition is not None else record.partition,
+                    timestamp_ms=record.timestamp_ms,
+                    on_delivery=partial(settled, number),
+                )
+                sent += 1
+            producer.flush()
+        except _BadLine as wrong:
+            trouble = f"line {number + 1}: {wrong}"
+        except TidelogError as refused:
+            trouble = f"line {number}: {refused.code.name}: {refused}"
+        except (ValueError, OSError) as wrong:
+            trouble = f"line {number}: {wrong}"
+        except KeyboardInterrupt:
+            interrupted = True
+            producer.close(INTERRUPTED_FLUSH_S)
     if as_json:
-        print_json({"sent": sent, "acknowledged": sent - failed, "failed": failed})
-    else:
-        click.echo(f"{sent - failed} of {sent} records acknowledged", err=True)
-    if failed:
-        number, error = failures[0]
-        raise CommandFailed(f"{failed} records were not acknowledged; line {number}: {type(error).__name__}: {error}")
+        print_json({"sent": sent, "acknowledged": acknowledged, "failed": sent - acknowledged})
+    how_many = f"{acknowledged} of {count_of(sent, 'record')}"
+    if interrupted:
+        click.echo(f"interrupted: {how_many} acknowledged", err=True)
+        return EXIT_INTERRUPTED
+    lost = f"line {failures[0][0]}: {type(failures[0][1]).__name__}: {failures[0][1]}" if failures else None
+    if trouble is not None:
+        before = f"records sent before it: {sent}, acknowledged: {acknowledged}"
+        raise CommandFailed("; ".join(filter(None, (trouble, before, lost))))
+    if lost is not None:
+        raise CommandFailed(f"{how_many} acknowledged; {lost}")
+    if not as_json:
+        click.echo(f"{how_many} acknowledged", err=True)
     return 0
 
 
-def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    number = 0
+class _BadLine(ValueError):
+    """The next line cannot be read."""
+
+
+def _lines(source: IO[bytes]) -> Iterator[bytes]:
     while line := source.readline(LINE_BYTES_MAX):
-        number += 1
         if len(line) >= LINE_BYTES_MAX:
-            raise CommandFailed(f"line {number}: expected less than {LINE_BYTES_MAX} bytes, found more")
-        yield number, line.removesuffix(b"\n").removesuffix(b"\r")
+            raise _BadLine(f"expected less than {LINE_BYTES_MAX} bytes, found more")
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _from_text(line: bytes, separator: bytes | None, null: bytes | None) -> InputRecord:
@@ -129,16 +158,18 @@ def _from_text(line: bytes, separator: bytes | None, null: bytes | None) -> Inpu
 def _from_json(line: bytes) -> InputRecord:
     try:
         found = json.loads(line)
-    except ValueError as wrong:
+    except (ValueError, RecursionError) as wrong:
         raise ValueError(f"expected a JSON object, found something else ({wrong})") from None
     if not isinstance(found, dict):
         raise ValueError(f"expected a JSON object, found {type(found).__name__}")
     if unknown := found.keys() - _FIELDS:
         raise ValueError(f"expected {', '.join(sorted(_FIELDS))}, found {sorted(unknown)[0]!r}")
     partition, timestamp = found.get("partition"), found.get("timestamp")
-    for name, number in (("partition", partition), ("timestamp", timestamp)):
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-            raise ValueError(f"{name}: expected a whole number of at least 0, found {number!r}")
+    for name, number, most in (("partition", partition, INT32_MAX), ("timestamp", timestamp, INT64_MAX)):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise ValueError(f"{name}: expected a whole number, found {number!r}")
+        if number is not None and not 0 <= number <= most:
+            raise ValueError(f"{name}: expected 0 to {most}, found {number}")
     pairs = found.get("headers") or []
     if isinstance(pairs, dict):
         pairs = list(pairs.items())
@@ -165,6 +196,8 @@ def _bytes(name: str, found: Any) -> bytes | None:
     if isinstance(found, str):
         return found.encode()
     if isinstance(found, dict) and found.keys() == {"base64"}:
+        if not isinstance(found["base64"], str):
+            raise ValueError(f"{name}: expected base64 as a string, found {found['base64']!r}")
         return base64.b64decode(found["base64"], validate=True)
     if name == "value":  # a nested object is a value of its own, sent as JSON
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()

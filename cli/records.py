@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 
@@ -40,3 +41,15 @@ def record_json(record: RecordLike) -> dict[str, Any]:
         "value": text_or_base64(record.value),
         "headers": [[name, text_or_base64(value)] for name, value in record.headers],
     }
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A record's time in UTC with milliseconds; the number where the calendar does not reach."""
+    if timestamp_ms < 0:
+        return "no time"
+    try:
+        return (
+            datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError):
+        return f"{timestamp_ms} ms"

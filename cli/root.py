@@ -13,12 +13,12 @@ import click
 
 import tidelog
 from tidelog.cli.failure import CommandFailed
+from tidelog.cli.main import EXIT_INTERRUPTED
 from tidelog.model.config_def import ConfigError
 from tidelog.model.errors import TidelogError
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
     "server": ("tidelog.cli.server:server", "Run one node in the foreground."),
@@ -36,8 +36,26 @@ PLUGIN_GROUP: Final = "tidelog.commands"
 """Entry points of other distributions and of folders above this one, e.g. ``demo``."""
 
 
+class _ReaderLeft(Exception):
+    """Whoever read our output has had enough (``| head``). A type of its own, because click would exit with 1."""
+
+
 class _Tree(click.Group):
     """Finds commands by name without importing the others."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            raise _ReaderLeft from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderLeft from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS, *sorted(point.name for point in entry_points(group=PLUGIN_GROUP))]
@@ -81,6 +99,9 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
         return done.exit_code
+    except click.exceptions.NoArgsIsHelpError as unsaid:
+        click.echo(unsaid.format_message(), err=True)
+        return EXIT_USAGE
     except click.ClickException as wrong:
         context = getattr(wrong, "ctx", None)
         hint = f" (see: {context.command_path} --help)" if context is not None else ""
@@ -93,12 +114,15 @@ def run(arguments: Sequence[str]) -> int:
         return _say(f"{failed.code.name}: {failed}" if str(failed) != failed.code.name else str(failed), EXIT_FAILURE)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has had enough; python would complain about it once more at exit.
+    except UnicodeEncodeError as wrong:
+        return _say(f"expected UTF-8, found {wrong.object[:80]!r}", EXIT_USAGE)
+    except _ReaderLeft:
+        # Python would complain about it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as failed:
-        return _say(str(failed), EXIT_FAILURE)
+        place = f"{os.fsdecode(failed.filename)}: " if isinstance(failed.filename, str | bytes) else ""
+        return _say(f"{place}{failed.strerror or failed}", EXIT_FAILURE)
 
 
 def _say(text: str, code: int) -> int:

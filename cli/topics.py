@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli.connection import bootstrap_option
-from tidelog.cli.output import json_option, print_json, print_rows
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.numbers import INT32_MAX, INT64_MAX
+from tidelog.cli.output import count_of, json_option, print_json, print_rows
 from tidelog.cli.settings import settings_option
 from tidelog.model.ids import TopicPartition, id_text
 
@@ -48,8 +50,10 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), help="How many.  [default: num.partitions]")
-@click.option("--replicas", type=click.IntRange(1), help="Of each partition.  [default: default.replication.factor]")
+@click.option("--partitions", type=click.IntRange(1, INT32_MAX), help="How many.  [default: num.partitions]")
+@click.option(
+    "--replicas", type=click.IntRange(1, 32_767), help="Of each partition.  [default: default.replication.factor]"
+)
 @click.option(
     "--assign",
     "assignments",
@@ -101,10 +105,11 @@ def create(
         )  # fmt: skip
     else:
         verb = "could be created" if dry_run else "created"
-        click.echo(f"{name} {verb}: {made.num_partitions} partitions, {made.replication_factor} replicas each")
+        partitions_made = count_of(made.num_partitions, "partition")
+        click.echo(f"{name} {verb}: {partitions_made}, {count_of(made.replication_factor, 'replica')} each")
 
 
-@topics.command()
+@topics.command(short_help="Show leader, replicas and offsets of partitions.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--unhealthy", is_flag=True, help="Only partitions without a leader or with replicas not in sync.")
 @bootstrap_option
@@ -149,7 +154,7 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
 
 @topics.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), required=True, help="The new total; it can only grow.")
+@click.option("--partitions", type=click.IntRange(1, INT32_MAX), required=True, help="The new total; it can only grow.")
 @bootstrap_option
 @json_option
 def alter(name: str, partitions: int, bootstrap: str, as_json: bool) -> None:
@@ -161,7 +166,7 @@ def alter(name: str, partitions: int, bootstrap: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "partitions": partitions})
     else:
-        click.echo(f"{name} has {partitions} partitions")
+        click.echo(f"{name} has {count_of(partitions, 'partition')}")
 
 
 @topics.command()
@@ -169,21 +174,36 @@ def alter(name: str, partitions: int, bootstrap: str, as_json: bool) -> None:
 @bootstrap_option
 @json_option
 def delete(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Delete topics with all their records."""
+    """Delete topics with all their records. One that cannot be deleted does not keep the others."""
     from tidelog import Admin
+    from tidelog.model.errors import TidelogError
 
+    deleted: list[str] = []
+    refused: list[str] = []
     with Admin(bootstrap) as admin:
-        admin.delete_topics(names)
+        for name in dict.fromkeys(names):
+            try:
+                admin.delete_topics([name])
+            except TidelogError as wrong:
+                refused.append(f"{wrong.code.name}: {wrong}")
+            else:
+                deleted.append(name)
     if as_json:
-        print_json({"deleted": list(names)})
-    else:
-        click.echo(f"deleted {', '.join(names)}")
+        print_json({"deleted": deleted})
+    elif deleted:
+        click.echo(f"deleted {', '.join(deleted)}")
+    if refused:
+        raise CommandFailed("; ".join(refused))
 
 
 @topics.command("delete-records")
 @click.argument("name")
-@click.option("--before", type=click.IntRange(-1), required=True, help="The first offset to keep; -1: none are kept.")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--before", type=click.IntRange(-1, INT64_MAX), required=True, help="The first offset to keep; -1: none are kept."
+)
+@click.option(
+    "--partition", "-p", "partitions", type=click.IntRange(0, INT32_MAX), multiple=True, help="Only this; repeatable."
+)
 @bootstrap_option
 @json_option
 def delete_records(name: str, before: int, partitions: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
@@ -217,7 +237,10 @@ def _offsets(admin: Admin, found: list[TopicDescription]) -> dict[tuple[str, int
 
 def _nodes(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(item) for item in text.split(","))
+        found = tuple(int(item) for item in text.split(","))
+        if not all(0 <= node <= INT32_MAX for node in found):
+            raise ValueError
+        return found
     except ValueError:
         raise click.BadParameter(
             f"expected node ids with commas between, found {text!r}", param_hint="--assign"

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cli.failure import CommandFailed
 
+if TYPE_CHECKING:
+    from tidelog import Producer
+
 CHUNK_BYTES: Final = 1_000_000
+ONE_BY_ONE_BYTES_MAX: Final = 64_000_000
+"""Of values that are held ready."""
 FLUSH_TIMEOUT_S: Final = 120.0
 POLL_TIMEOUT_S: Final = 10.0
+INTERRUPTED_FLUSH_S: Final = 1.0
 
 
 class RecordsLost(CommandFailed):
@@ -38,6 +45,19 @@ class Rate:
         return self.per_second * self.size / 1e6
 
 
+@contextmanager
+def _producer(bootstrap: str, settings: Mapping[str, Any]) -> Iterator[Producer]:
+    """A producer which, on Ctrl-C, does not send on what it still holds."""
+    from tidelog import Producer
+
+    with Producer(bootstrap, **settings) as producer:
+        try:
+            yield producer
+        except BaseException:
+            producer.close(INTERRUPTED_FLUSH_S)
+            raise
+
+
 def values_of(size: int, count: int) -> list[bytes]:
     """``count`` different values of ``size`` bytes that no codec could shrink."""
     rng = random.Random(size)
@@ -46,10 +66,8 @@ def values_of(size: int, count: int) -> list[bytes]:
 
 def produce_many(bootstrap: str, topic: str, size: int, seconds: float, **settings: Any) -> Rate:
     """``send_many`` for so many seconds."""
-    from tidelog import Producer
-
     values = values_of(size, max(1, CHUNK_BYTES // size))
-    with Producer(bootstrap, **settings) as producer:
+    with _producer(bootstrap, settings) as producer:
         producer.send_many(topic, values)
         producer.flush(FLUSH_TIMEOUT_S)
         sent = 0
@@ -65,10 +83,8 @@ def produce_many(bootstrap: str, topic: str, size: int, seconds: float, **settin
 
 def produce_one_by_one(bootstrap: str, topic: str, size: int, seconds: float, **settings: Any) -> Rate:
     """``send()`` record by record for so many seconds."""
-    from tidelog import Producer
-
-    values = values_of(size, 10_000)
-    with Producer(bootstrap, **settings) as producer:
+    values = values_of(size, max(1, min(10_000, ONE_BY_ONE_BYTES_MAX // size)))
+    with _producer(bootstrap, settings) as producer:
         producer.send(topic, values[0]).result(FLUSH_TIMEOUT_S)
         send = producer.send
         sent = 0
@@ -85,10 +101,8 @@ def produce_one_by_one(bootstrap: str, topic: str, size: int, seconds: float, **
 
 def fill(bootstrap: str, topic: str, size: int, count: int, **settings: Any) -> None:
     """Send exactly ``count`` records and wait for their acknowledgement."""
-    from tidelog import Producer
-
     values = values_of(size, max(1, CHUNK_BYTES // size))
-    with Producer(bootstrap, **settings) as producer:
+    with _producer(bootstrap, settings) as producer:
         left = count
         while left:
             some = values[:left]

@@ -119,7 +119,7 @@ def test_what_a_cluster_refuses_is_one_line_and_exit_code_1(
     [
         (("topcs",), ("No such command", "topcs")),
         (("topics", "create"), ("Missing argument",)),
-        (("topics", "create", "x", "--partitions", "0"), ("--partitions", "x>=1")),
+        (("topics", "create", "x", "--partitions", "0"), ("--partitions", "1<=x")),
         (("topics", "create", "x", "--set", "retention.ms"), ("name=value", "'retention.ms'")),
         (("topics", "create", "x", "--assign", "1", "--partitions", "2"), ("--assign", "both")),
         (("configs", "describe"), ("--topic, --broker and --all-brokers",)),
@@ -193,7 +193,7 @@ def test_a_line_that_cannot_be_read_is_named(tidelog: Tidelog) -> None:
     tidelog("topics", "create", "t-wrong-lines")
     code, _, err = tidelog("produce", "t-wrong-lines", "--key-separator", ":", stdin=b"a:1\nnokey\n")
     assert code == 1
-    assert "line 2: expected KEY:VALUE, found 'nokey'; 1 records before it were sent" in err
+    assert "line 2: expected KEY:VALUE, found 'nokey'; records sent before it: 1, acknowledged: 1" in err
     code, _, err = tidelog("produce", "t-wrong-lines", "--json-lines", stdin=b'{"valu": 1}\n')
     assert code == 1
     assert "line 1" in err

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_an_existing_cluster_keeps_its_size_and_settings(home: Path) -> None:
     LocalCluster.create(home, nodes=1)
     other = tidelog("cluster", "start", "--nodes", "3")
     assert other.returncode == 1
-    assert b"holds a cluster of 1 nodes, not 3" in other.stderr
+    assert b"holds a cluster of 1 node, not 3" in other.stderr
     other = tidelog("cluster", "start", "--set", "num.partitions=4")
     assert other.returncode == 1
     assert b"holds a cluster already" in other.stderr
@@ -246,3 +247,77 @@ def test_a_stopped_local_cluster_is_named(home: Path, capsys: pytest.CaptureFixt
 def test_run_without_a_cluster_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "status"]) == 1
     assert "no cluster here; `tidelog cluster start` makes one" in capsys.readouterr().err
+
+
+def test_a_node_that_the_cluster_will_not_have_makes_no_cluster(home: Path) -> None:
+    refused = tidelog("cluster", "start", "7", "--nodes", "5")
+    assert (refused.returncode, refused.stderr) == (1, b"tidelog: expected a node of 1 to 5, found 7\n")
+    refused = tidelog("cluster", "start", "--set", "num.partitions=many")
+    assert refused.returncode == 2
+    assert b"num.partitions: expected a whole number" in refused.stderr
+    assert b"line" not in refused.stderr
+    assert not home.exists()
+
+
+def test_a_taken_port_of_one_node_keeps_all_from_starting(home: Path) -> None:
+    cluster = LocalCluster.create(home, nodes=3)
+    with (
+        socket.create_server(("127.0.0.1", cluster.node(3).ports.http)),
+        pytest.raises(CommandFailed, match=r"node 3: port .* is taken"),
+    ):
+        cluster.start()
+    assert cluster.running() == []
+
+
+def test_a_minority_is_told_what_is_missing(home: Path) -> None:
+    LocalCluster.create(home, nodes=3)
+    done = tidelog("cluster", "start", "2")
+    assert done.returncode == 1
+    assert b"node 2 runs and does not serve yet: of 3 nodes a majority must run, found 2;" in done.stderr
+
+
+def test_a_directory_that_was_moved_does_not_start_empty(stopped: LocalCluster, tmp_path: Path) -> None:
+    moved = stopped.directory.rename(tmp_path / "moved")
+    cluster = LocalCluster.open(moved)
+    with pytest.raises(CommandFailed, match=r"expected log\.dirs to name .*moved/node-1/data.*found .*mine"):
+        cluster.start()
+    assert not stopped.directory.exists()
+    config = cluster.node(1).config_path
+    config.write_text(config.read_text().replace(str(stopped.directory), str(moved)))
+    cluster.start()
+    cluster.wait_ready()
+    kill_all(cluster)
+
+
+def test_an_interrupted_start_leaves_no_process(home: Path) -> None:
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "cluster", "start", "2", "--free-ports"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 30
+        while not (home / "node-2" / "process.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert LocalCluster.open(home).running() == []
+
+
+def test_a_cluster_is_laid_out_once_when_it_is_started_twice_at_once(home: Path) -> None:
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "cluster", "start", "--nodes", "1", "--free-ports"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate(timeout=90) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted(out.split(b",")[0] for out, _ in said) == [b"1 node started", b"all nodes were running"]
+
+
+def test_half_a_layout_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            LocalCluster.create(tmp_path / "x", nodes=3)
+    assert list((tmp_path / "x").iterdir()) == []
+    LocalCluster.create(tmp_path / "x", nodes=3)
