@@ -147,9 +147,14 @@ def test_right_histories_pass(seed: int) -> None:
 
 
 def acknowledged(history: History, final: Final) -> list[Sent]:
-    """What was acknowledged and is in the final log."""
+    """What must be in the final log and is: of a transaction whose outcome nobody knows, nothing must."""
     there = {value for records in final.values() for _, value in records}
-    return [sent for sent in history.sends if sent.outcome is Outcome.OK and sent.value in there]
+    unknown = {each.key for each in history.transactions if each.outcome is Outcome.UNKNOWN}
+    return [
+        sent
+        for sent in history.sends
+        if sent.outcome is Outcome.OK and sent.value in there and sent.transaction not in unknown
+    ]
 
 
 def drop_from_final(history: History, final: Final, rng: random.Random) -> None:
