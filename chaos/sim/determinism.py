@@ -42,6 +42,8 @@ def differences(
         Pool(scenarios, count, file=file, hash_seed=HASH_SEEDS[0], run_s_max=run_s_max) as pool,
         Pool(scenarios, count, file=file, hash_seed=HASH_SEEDS[1], run_s_max=run_s_max) as other,
     ):
+        pool.start()
+        other.start()  # now: the sources may be edited while the first runs are under way
         first = {finished.job: finished for finished in pool.run(jobs) if finished is not None}
         again = {finished.job: finished for finished in other.run(reversed(jobs)) if finished is not None}
         apart = [Difference(job, what) for job in jobs if (what := _difference(first[job], again[job]))]

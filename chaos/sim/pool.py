@@ -187,6 +187,16 @@ class Pool:
             self._end(self._workers[-1])
         self._selector.close()
 
+    def start(self) -> None:
+        """Start every worker now and wait until each has imported its scenarios; else the first jobs start them.
+
+        Raises :class:`WorkerRefused` if one cannot start.
+        """
+        while len(self._workers) < self._count:
+            self._start()
+        while not all(worker.ready for worker in self._workers):
+            self._collect()
+
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished | None]:
         """Yield each job's result as it comes, in no order; ``None`` at least every second or so between.
 
