@@ -44,6 +44,29 @@ def test_an_unknown_command_is_refused_with_those_there_are() -> None:
     assert "demo" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["check", "shell", "generate", "setup", "clean"])
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("-h", 0), ("--dry-run", 2), ("everything", 2)])
+def test_what_is_not_understood_does_nothing(
+    tools: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    argument: str,
+    code: int,
+) -> None:
+    """`./dev clean --help` once removed the environment."""
+    commands = tools["commands"]
+
+    def ran(_: object) -> int:
+        raise AssertionError("it ran")
+
+    monkeypatch.setitem(commands.COMMANDS, name, commands.COMMANDS[name]._replace(run=ran, steps=None))
+    assert commands.main([name, argument]) == code
+    out, err = capsys.readouterr()
+    assert (f"usage: ./dev {name}" in out) == (code == 0)
+    assert (argument in err) == (code == 2)
+
+
 def test_it_works_through_a_link_and_from_another_directory(tmp_path: Path) -> None:
     (tmp_path / "my-dev").symlink_to(ROOT / "dev")
     done = subprocess.run([tmp_path / "my-dev"], cwd=tmp_path, capture_output=True, text=True, timeout=60)

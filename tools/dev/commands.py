@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dev import checks, environment, preflight
@@ -128,6 +128,13 @@ COMMANDS = {
 }
 
 
+OWN_OPTIONS: Mapping[str, Sequence[str]] = {
+    "check": ["--no-tests"], "shell": [], "generate": [], "setup": [], "clean": [],
+}  # fmt: skip
+"""What may follow the commands that hand nothing on. Anything else is refused before they do something: `clean --help`
+must not clean."""
+
+
 def _list() -> None:
     print("usage: ./dev COMMAND [ARGUMENT …]\n")
     for command in COMMANDS.values():
@@ -144,6 +151,14 @@ def main(arguments: Sequence[str]) -> int:
     if command is None:
         print(f"./dev: no command {arguments[0]!r}. There are: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
+    if (known := OWN_OPTIONS.get(arguments[0])) is not None:
+        if set(arguments[1:]) & {"-h", "--help"}:
+            print(f"usage: ./dev {command.usage}\n\n{command.summary}")
+            return 0
+        if unknown := [given for given in arguments[1:] if given not in known]:
+            expected = " or ".join(("nothing", *known))
+            print(f"./dev {arguments[0]}: expected {expected} after it, found {unknown[0]!r}", file=sys.stderr)
+            return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if command.steps is not None:
