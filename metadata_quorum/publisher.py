@@ -70,13 +70,13 @@ class Publisher:
     def __init__(self, source: CommittedSource, image: Callable[[], MetadataImage]) -> None:
         self._source = source
         self._image = image
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in order of arrival, which a set would not keep
         self._snapshots: dict[tuple[Offset, ControllerEpoch], _Snapshot] = {}
         self._closed = False
 
     def wake(self) -> None:
         """Something was committed, or the leader changed."""
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)
@@ -110,14 +110,14 @@ class Publisher:
     async def _wait(self, seconds: float) -> bool:
         """Wait for :meth:`wake`; whether it came in time."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiting[future] = None
         try:
             async with asyncio.timeout(seconds):
                 await future
         except TimeoutError:
             return False
         finally:
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)
         return True
 
     def _answer(self, error: ErrorCode, found: tuple[CommittedEntry, ...] = ()) -> FetchMetadataResponse:
