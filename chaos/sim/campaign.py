@@ -219,9 +219,10 @@ def counts_text(counts: Counter[str], expected: frozenset[str]) -> str:
 
 
 def _folded(text: str) -> str:
-    return textwrap.fill(
-        text, 118, initial_indent=" " * 6, subsequent_indent=" " * 14, break_on_hyphens=False, break_long_words=False
-    )
+    """Fold at the commas, a kind and its count stay together."""
+    tied = text.replace(" ", "\0").replace(",\0", ", ")
+    lines = textwrap.wrap(tied, 112, subsequent_indent=" " * 8, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(f"      {line}" for line in lines).replace("\0", " ")
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidelog.chaos.sim import campaign
-from tidelog.chaos.sim.campaign import Verdict, jobs_of, run_campaign, verdict_text
+from tidelog.chaos.sim.campaign import Verdict, counts_text, jobs_of, run_campaign, verdict_text
 from tidelog.chaos.sim.command import kept, main, seed_range
 from tidelog.chaos.sim.pool import Job, Pool
 from tidelog.chaos.sim.scenario import Scenario
@@ -277,6 +278,14 @@ def test_a_file_without_a_sound_scenario_is_refused(tmp_path: Path, text: str, w
         load_file(file)
     with pytest.raises(ScenarioError, match="no file"):
         load_file(tmp_path / "nowhere.py")
+
+
+def test_long_counts_are_folded_between_kinds() -> None:
+    counts = Counter({f"kind-{number}": 1234 for number in range(40)})
+    lines = campaign._folded(f"faults: {counts_text(counts, frozenset())}").splitlines()
+    assert len(lines) > 3
+    assert all(len(line) <= 118 and line.rstrip(",").endswith(" 1,234") for line in lines)
+    assert all(line.startswith(" " * 14) for line in lines[1:])
 
 
 def test_ranges_and_places() -> None:
