@@ -112,7 +112,7 @@ class NodeConfig:
     metadata_log_dir: str | None = text(None, "The directory of the metadata log; by default the first log directory.")
 
     # --- Controller ---
-    broker_heartbeat_interval_ms: int = integer(250, "Time between two heartbeats of a broker.", at_least=1)
+    broker_heartbeat_interval_ms: int = integer(250, "Longest time between two heartbeats of a broker.", at_least=1)
     broker_session_timeout_ms: int = integer(
         700, "Time without a heartbeat after which a broker is fenced.", at_least=1
     )
