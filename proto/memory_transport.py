@@ -162,6 +162,13 @@ class MemoryFabric:
         if not wire.lost[to_server]:
             action()
 
+    def on_answer(self, request: Request[Any], response: Response, asked_s: float) -> None:
+        """A handler has answered a request that arrived at a time of :meth:`now`."""
+
+    def now(self) -> float:
+        """The fabric's own time, for :meth:`on_answer`."""
+        return asyncio.get_running_loop().time()
+
     def is_cut(self, sender: str, receiver: str) -> bool:
         link = self._links.get((sender, receiver))
         return link is not None and link.cut
@@ -361,6 +368,8 @@ async def _serve_call(
     if handler is None:
         back(None, f"{server.address}: this listener does not serve {type(request).__name__}")
         return
+    fabric = server.network.fabric
+    asked_s = fabric.now()
     try:
         response = await handler(request, CallContext(server.listener, peer))
     except asyncio.CancelledError:
@@ -370,6 +379,7 @@ async def _serve_call(
         server.network.on_bug(bug)
         back(None, f"{server.address}: internal error")
         return
+    fabric.on_answer(request, response, asked_s)
     back(response, "")
 
 

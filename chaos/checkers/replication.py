@@ -7,6 +7,7 @@ byte-identical       below its high watermark a replica has the same batches as 
 no holes             batches follow one another without gap, and their leader epochs never fall
 epoch matching       two batches of the same leader epoch and offset are the same, committed or not (KIP-101's
                      truncation by epoch rests on it)
+members complete     who is in the in-sync or eligible replicas has everything that is committed
 marks behind         the high watermark is no further than the log of any member of the in-sync replicas
 visible marks        what a consumer was told as high watermark or end never goes back for it
 ===================  ========================================================================================
@@ -243,6 +244,24 @@ def marks_behind(
         f"has a log up to {ends[node]}"
         for node in isr
         if node in ends and ends[node] < high_watermark
+    ]
+
+
+def members_behind(
+    partition: PartitionName,
+    committed_end: int,
+    ends: Mapping[NodeId, int],
+    isr: Iterable[NodeId],
+    eligible: Iterable[NodeId],
+) -> list[str]:
+    """Judge one moment of the committed metadata: whoever may be elected without a loss holds everything that
+    was ever below a high watermark. ``ends``: the log ends of the members that run and are registered as they
+    run; who is not in it is passed over."""
+    who = dict.fromkeys(eligible, "eligible") | dict.fromkeys(isr, "in-sync")
+    return [
+        f"members complete: {what} node {node} has {partition} up to {ends[node]}; {committed_end} was committed"
+        for node, what in who.items()
+        if node in ends and ends[node] < committed_end
     ]
 
 

@@ -118,6 +118,8 @@ class SimulatedCluster(WatchedCluster):
         self.died: list[Callable[[NodeId], None]] = []
         """Told of each process that ends, before it is gone."""
         self.client_names: list[str] = []
+        self.lost_data: set[NodeId] = set()
+        """Nodes whose hosts lost data that was not synced, or their disks."""
         self.slow_disks: dict[NodeId, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -166,6 +168,7 @@ class SimulatedCluster(WatchedCluster):
         host = self.hosts[self.known(node_id)]
         self._die(host, dark=True)
         host.disk.lose_power(random.Random(self._rng.random()))
+        self.lost_data.add(host.node_id)
 
     async def stop_node(self, node_id: int) -> None:
         """Stop a node in good order (controlled shutdown); returns early where it is killed meanwhile."""
@@ -199,12 +202,14 @@ class SimulatedCluster(WatchedCluster):
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
         host.disk = host.new_disk()
+        self.lost_data.add(host.node_id)
 
     def wipe_logs(self, node_id: int) -> None:
         """Give a host that does not run empty log directories; what its controller role keeps stays."""
         host = self.hosts[self.known(node_id)]
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
+        self.lost_data.add(host.node_id)
         files = MemoryFiles(host.disk)
         for number in range(self._log_dirs):
             files.remove_tree(self.log_directory(node_id, number))
@@ -239,6 +244,7 @@ class SimulatedCluster(WatchedCluster):
                         found.append((path, synced, size))
         if not found:
             return False
+        self.lost_data.add(NodeId(node_id))
         path, synced, size = rng.choice(found)
         at = rng.randrange(synced, size)
         files.content(path)[at] ^= 1 << rng.randrange(8)

@@ -250,7 +250,8 @@ class FaultHand:
             return False
 
         async def stop() -> None:
-            await cluster.stop_node(node)
+            if node in cluster.nodes:  # it may have died in this very instant
+                await cluster.stop_node(node)
             await asyncio.sleep(seconds)
             self._start(node)
 

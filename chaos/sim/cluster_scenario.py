@@ -17,6 +17,7 @@ from tidelog.chaos.checkers.history import Circumstances, History
 from tidelog.chaos.checkers.log_anomalies import violations as history_violations
 from tidelog.chaos.sim.cluster_faults import FaultHand, FaultMix
 from tidelog.chaos.sim.observer import Observer
+from tidelog.chaos.sim.raw_producer import RawProducer
 from tidelog.chaos.sim.scenario import Fault, Outcome, Trace
 from tidelog.chaos.sim.workload import ReadingClient, SendingClient
 from tidelog.chaos.sim.world import World
@@ -45,6 +46,10 @@ class Setting:
     log_dirs: int = 1
     drift: float = 0.02
     producers: int = 2
+    hasty: int = 0
+    """Producers with acks=1, who are promised nothing."""
+    raw: int = 0
+    """Producers that write their own frames."""
     consumers: int = 1
     victim_only: tuple[str, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
@@ -110,6 +115,8 @@ class _Run:
         self.hand.clients.append(self._client_fault)
         self.observer = Observer(world, TOPIC)
         self.senders: list[SendingClient] = []
+        self.raw: list[RawProducer] = []
+        self.hasty: set[str] = set()
         self.readers: list[ReadingClient] = []
         self.ended_senders: list[SendingClient] = []
         self.ended_s = 0.0
@@ -118,6 +125,7 @@ class _Run:
     @property
     def operations(self) -> int:
         senders = sum(client.operations for client in (*self.senders, *self.ended_senders))
+        senders += sum(client.operations for client in self.raw)
         return senders + sum(client.operations for client in self.readers)
 
     async def run(self) -> None:
@@ -125,8 +133,13 @@ class _Run:
         await self.cluster.start()
         await self.cluster.create_topic(TOPIC, setting.partitions, setting.replication_factor, setting.topic_config)
         self.observer.begin()
-        for _ in range(setting.producers):
-            self.senders.append(self._sender())
+        for number in range(setting.producers + setting.hasty):
+            self.senders.append(self._sender(hasty=number >= setting.producers))
+        for number in range(setting.raw):
+            rng = random.Random(self.rng.random())
+            self.raw.append(
+                RawProducer(f"raw{number}", self.cluster, TOPIC, setting.partitions, self.history, rng, world.violated)
+            )
         for number in range(setting.consumers):
             places = {TOPIC: setting.partitions}
             rng = random.Random(self.rng.random())
@@ -144,7 +157,7 @@ class _Run:
         for reader in self.readers:
             await reader.finish()
 
-    def _sender(self) -> SendingClient:
+    def _sender(self, *, hasty: bool) -> SendingClient:
         rng = self.rng
         settings: dict[str, Any] = {
             "compression_type": rng.choice(("none", "lz4", "none")),
@@ -156,15 +169,20 @@ class _Run:
         }
         settings |= {name: rng.choice(values) for name, values in self.setting.producer_config.items()}
         self._lives += 1
+        name = f"p{self._lives}"
+        if hasty:
+            settings |= {"acks": 1, "enable_idempotence": False}
+            self.hasty.add(name)
         pause = rng.choice(((0.1, 1.5), (0.5, 2.0)))
         return SendingClient(
-            f"p{self._lives}",
+            name,
             self.cluster,
             {TOPIC: self.setting.partitions},
             self.history,
             random.Random(rng.random()),
             pause,
             settings,
+            self.observer.acknowledged,
         )
 
     def _client_fault(self, kind: str, arguments: tuple[Any, ...]) -> bool:
@@ -175,7 +193,7 @@ class _Run:
         if kind == "kill":
             sender.kill()
             self.ended_senders.append(sender)
-            self.senders[at] = self._sender()
+            self.senders[at] = self._sender(hasty=not sender.durable)
             return True
         self.cluster.loop.pause(sender.process)
 
@@ -218,6 +236,11 @@ class _Run:
                 world.violated(f"{sender.name} did not end: {error!r}{self.observer.standing()}")
             if sender.undecided:
                 world.violated(f"{sender.name}: {sender.undecided} records have no outcome")
+        for raw in self.raw:
+            try:
+                await raw.finish(SETTLE_S)
+            except TimeoutError:
+                world.violated(f"{raw.name} did not end{self.observer.standing()}")
         return True
 
     def _failures(self) -> list[tuple[str, BaseException | None]]:
@@ -257,8 +280,11 @@ class _Run:
         for reader in self.readers:
             if reader.refused:
                 world.violated(f"{reader.name}: its position was refused: {reader.refused}")
-        final = self.observer.judge_replicas()
-        for text in history_violations(self.history, final, Circumstances()):
+            for text in reader.marks_violated:
+                world.violated(text)
+        final = self.observer.judge_end()
+        circumstances = Circumstances(without_idempotence=frozenset(self.hasty))
+        for text in history_violations(self.history, final, circumstances):
             world.violated(text)
         for node_id, text in cluster.refused:
             world.violated(f"node {node_id} refused to start: {text}")

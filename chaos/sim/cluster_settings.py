@@ -8,6 +8,8 @@ from tidelog.chaos.sim.cluster_scenario import ClusterScenario, Setting
 
 _ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
+_QUICK_SHRINK: Final = {"replica.lag.time.max.ms": "2000"}
+
 REPLICATION: Final = Setting(
     "replication",
     "Processes killed, paused and stopped, links cut, slowed and broken, clocks off: nothing acknowledged is lost.",
@@ -32,6 +34,8 @@ REPLICATION: Final = Setting(
         "alter-config": 1,
     },
     _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+    hasty=1,
+    config=_QUICK_SHRINK,
 )
 
 POWER_LOSS: Final = Setting(
@@ -55,7 +59,7 @@ POWER_LOSS: Final = Setting(
 
 UNCLEAN: Final = Setting(
     "unclean",
-    "One host keeps losing unsynced data and disks, the others only their processes: no replica leads without its data.",
+    "One host keeps losing unsynced data and disks, the others only their processes: nobody leads without its data.",
     {
         "power-loss": 5,
         "wipe-logs": 2,
@@ -71,6 +75,8 @@ UNCLEAN: Final = Setting(
     },
     _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     victim_only=("power-loss", "wipe-logs", "bit-flip"),
+    hasty=1,
+    config=_QUICK_SHRINK,
 )
 
 DISK: Final = Setting(
@@ -107,7 +113,9 @@ PRODUCERS: Final = Setting(
         "slow-disk": 2,
     },
     _ALWAYS | {"dedup-hit"},
-    producers=3,
+    producers=2,
+    raw=1,
+    config=_QUICK_SHRINK,
     faults=16,
     producer_config={
         "request_timeout_ms": (300, 1_000),

@@ -14,9 +14,10 @@ from __future__ import annotations
 import contextvars
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tidelog.chaos.sim.loop import SimulatedLoop
+from tidelog.proto.api import Request, Response
 from tidelog.proto.memory_transport import Link, MemoryFabric, Wire
 
 LATENCY_S: Final = (0.0001, 0.0015)
@@ -38,6 +39,8 @@ class SimulatedFabric(MemoryFabric):
         self.latency_s = LATENCY_S
         self.doubled = 0.0
         self.doubled_count = 0
+        self.answered: Callable[[Request[Any], Response, float], None] = lambda request, response, asked_s: None
+        """Told of each call's request and response, and when the request arrived."""
 
     def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
         low, high = self.latency_s
@@ -81,6 +84,12 @@ class SimulatedFabric(MemoryFabric):
             wire.closed = True
             wire.on_break(reason)
             self._end_side(wire, True, reason, wire.on_break_server, 0.0)
+
+    def on_answer(self, request: Request[Any], response: Response, asked_s: float) -> None:
+        self.answered(request, response, asked_s)
+
+    def now(self) -> float:
+        return self._loop.now
 
     def lose_host(self, node: str) -> None:
         """A host's power is gone: nobody is told."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.chaos.checkers.history import NO_OFFSET, History, Outcome, Polled, Positioned, Sent
+from tidelog.chaos.checkers.replication import VisibleMarkJudge
 from tidelog.chaos.sim.cluster import SimulatedCluster
 from tidelog.chaos.sim.loop import Process
 from tidelog.client.errors import OffsetOutOfRangeError, TidelogError
@@ -31,8 +32,11 @@ class SendingClient:
         rng: random.Random,
         pause_s: tuple[float, float],
         settings: Mapping[str, Any],
+        acknowledged: Callable[[TopicPartition, int], None],
     ) -> None:
         self.name = name
+        self.durable = settings.get("acks", -1) == -1
+        self._acknowledged = acknowledged
         self.acknowledged = 0
         self.acknowledged_s = 0.0
         self.operations = 0
@@ -62,7 +66,7 @@ class SendingClient:
             await asyncio.sleep(rng.uniform(*self._pause_s))
 
     async def _send(self, number: int, at: TopicPartition) -> None:
-        value = b"%s:%d:" % (self.name.encode(), number) + b"x" * self._rng.choice((0, 10, 200))
+        value = b"%s:%d:" % (self.name.encode(), number) + b"x" * self._rng.choice((0, 10, 200, 1_500))
         began = self._cluster.loop.now
         self.operations += 1
         self._under_way[number] = (at, value, began)
@@ -88,7 +92,10 @@ class SendingClient:
     def _ended(self, number: int, outcome: Outcome, offset: int = NO_OFFSET) -> None:
         at, value, began = self._under_way.pop(number)
         now = self._cluster.loop.now
-        self._history.sends.append(Sent(self.name, number, at, value, outcome, offset, began, now))
+        if outcome is Outcome.OK and self.durable:
+            self._acknowledged(at, offset)
+        sent = Sent(self.name, number, at, value, outcome, offset, began, now, durable=self.durable)
+        self._history.sends.append(sent)
 
     async def finish(self, timeout_s: float) -> None:
         """Stop sending and wait for every outcome. Raises the client's own error, or a time-out."""
@@ -128,6 +135,8 @@ class ReadingClient:
         self.consumer: Consumer = cluster.consumer(self.process, auto_offset_reset="none", **settings)
         self.positions = {TopicPartition(t, n): 0 for t, count in partitions.items() for n in range(count)}
         self.refused = ""
+        self.marks_violated: list[str] = []
+        self._marks = VisibleMarkJudge()
         self.operations = 0
         self._cluster = cluster
         self._history = history
@@ -155,9 +164,19 @@ class ReadingClient:
             for at, found in got.items():
                 self.positions[at] = found[-1][0] + 1
                 self._history.reads.append(Polled(self.name, at, found, began, ended))
+            if self._rng.random() < 0.3:
+                await self._ask_ends()
             if got and self._rng.random() < 0.02:
                 at = self._rng.choice(list(got))
                 self._seek(at, self._rng.randrange(self.positions[at]))
+
+    async def _ask_ends(self) -> None:
+        try:
+            ends = await self.consumer.end_offsets(list(self.positions), timeout=0.5)
+        except TidelogError:
+            return
+        for at, end in ends.items():
+            self.marks_violated += self._marks.observe(self.name, at, end)
 
     def _seek(self, at: TopicPartition, offset: int) -> None:
         self.consumer.seek(at, offset)

@@ -1,0 +1,164 @@
+"""Follows the metadata of a simulated cluster: every committed entry, every node's image, what brokers are granted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.broker.node import Node
+from tidelog.chaos.checkers.metadata import ImageJudge, PartitionStanding, StandingJudge
+from tidelog.chaos.sim.world import World
+from tidelog.metadata_quorum.controller_node import ControllerNode
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.metadata_quorum.image_change import MetadataDelta
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId, TopicIdPartition
+from tidelog.proto.api import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from tidelog.proto.metadata import PartitionRecord
+
+Elected = Callable[[TopicIdPartition, int, NodeId], None]
+"""Told of each leader that the committed metadata name: partition, leader epoch, leader."""
+
+
+class MetadataWatch:
+    """Judges metadata as they are committed. ``events`` counts what happened to partitions."""
+
+    def __init__(self, world: World, elected: Elected) -> None:
+        self.events: Counter[str] = Counter()
+        self._world = world
+        self._elected = elected
+        self._images = ImageJudge()
+        self._standings = StandingJudge()
+        self.image = MetadataImage()
+        """The newest committed."""
+        self.partitions: dict[TopicIdPartition, PartitionRecord] = {}
+        self._brokers: dict[NodeId, tuple[int, bool]] = {}
+        self._offset = -1
+        self._controllers: dict[NodeId, ControllerNode] = {}
+        self._nodes: dict[NodeId, Node] = {}
+        self._leads: dict[int, NodeId] = {}
+        world.cluster.fabric.answered = self._answered
+
+    def sample(self) -> None:
+        """Look at every node that runs."""
+        cluster = self._world.cluster
+        for node_id, node in cluster.nodes.items():
+            controller = node.controller
+            if controller is not None and self._controllers.get(node_id) is not controller:
+                self._controllers[node_id] = controller
+                controller.subscribe(self._committed)
+        for node_id, node in cluster.nodes.items():
+            if self._nodes.get(node_id) is not node:
+                self._nodes[node_id] = node
+                self._images.restarted(node_id)
+            image = node.view.image
+            if image.offset >= 0:
+                self._tell(self._images.observe(node_id, image.offset, image.epoch))
+            if node.controller is not None and node.controller.active:
+                self._active(node_id, node.controller.controller.epoch)
+
+    def compare_images(self) -> None:
+        """Compare what the images hold, once nodes have come to the same offset."""
+        for node_id, node in self._world.cluster.nodes.items():
+            image = node.view.image
+            self._tell(self._images.observe(node_id, image.offset, image.epoch, _content(image)))
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    def _tell(self, violations: list[str]) -> None:
+        for text in violations:
+            self._world.violated(text)
+
+    def _active(self, node_id: NodeId, epoch: int) -> None:
+        known = self._leads.get(epoch)
+        if known is None:
+            self._leads[epoch] = node_id
+            self.events["election"] += 1
+            self._world.note(f"node {node_id} is the active controller, epoch {epoch}")
+        elif known != node_id:
+            self._world.violated(f"controllers {known} and {node_id} in epoch {epoch}")
+
+    def _committed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """A controller heard of a committed entry; each of them does, this is for the first."""
+        if image.offset < 0:
+            return
+        self._tell(self._images.committed(image.offset, image.epoch))
+        if image.offset <= self._offset:
+            return
+        if image.offset != self._offset + 1:
+            # Entries between were heard of by nobody who lives: what follows is judged from here on.
+            self._standings = StandingJudge()
+        self._offset = image.offset
+        self.image = image
+        at_s = self._world.loop.now
+        for node_id, broker in image.brokers.items():
+            standing = (int(broker.broker_epoch), broker.fenced)
+            if self._brokers.get(node_id) != standing:
+                self._brokers[node_id] = standing
+                self._tell(self._standings.broker(node_id, standing[0], fenced=standing[1], at_s=at_s))
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+            for number, found in sorted(topic.partitions.items()):
+                key = TopicIdPartition(topic.topic_id, number)
+                before = self.partitions.get(key)
+                if before is not found:
+                    self.partitions[key] = found
+                    self._changed(key, topic.name, before, found)
+
+    def _changed(self, key: TopicIdPartition, topic: str, before: PartitionRecord | None, now: PartitionRecord) -> None:
+        standing = PartitionStanding(
+            key,
+            now.leader,
+            now.leader_epoch,
+            now.partition_epoch,
+            now.replicas,
+            now.isr,
+            now.eligible_leader_replicas,
+        )
+        self._tell(self._standings.partition(standing, unclean=now.leader_recovery))
+        self._elected(key, now.leader_epoch, now.leader)
+        self._world.note(
+            f"{topic}-{key.partition} partition epoch {now.partition_epoch}: leader {now.leader}/{now.leader_epoch} "
+            f"isr {now.isr} elr {now.eligible_leader_replicas} last {now.last_known_elr}"
+        )
+        if before is None:
+            return
+        self.events["leader-change"] += before.leader != now.leader
+        self.events["isr-shrink"] += bool(set(before.isr) - set(now.isr))
+        self.events["isr-growth"] += bool(set(now.isr) - set(before.isr))
+        self.events["elected-from-elr"] += now.leader in before.eligible_leader_replicas and before.leader != now.leader
+        self.events["last-known-leader"] += now.leader_recovery and not before.leader_recovery
+
+    def _answered(self, request: Any, response: Any, asked_s: float) -> None:
+        """A remote broker was answered."""
+        match request, response:
+            case BrokerHeartbeatRequest(), BrokerHeartbeatResponse() if response.error is ErrorCode.NONE:
+                what, needs = "a heartbeat", False
+            case AlterPartitionRequest(), AlterPartitionResponse() if any(
+                item.error is ErrorCode.NONE for item in response.partitions
+            ):
+                what, needs = "a change of the in-sync replicas", True
+            case _:
+                return
+        self._tell(self._standings.granted(request.node_id, request.broker_epoch, what, asked_s, needs_unfenced=needs))
+
+
+def _content(image: MetadataImage) -> tuple[Any, ...]:
+    """What an image holds, to be compared."""
+    return (
+        tuple(sorted((node, b.broker_epoch, b.fenced, b.in_controlled_shutdown) for node, b in image.brokers.items())),
+        tuple(
+            (topic.name, number, p.leader, p.leader_epoch, p.partition_epoch, p.isr, p.eligible_leader_replicas)
+            for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+            for number, p in sorted(topic.partitions.items())
+        ),
+        image.next_producer_id,
+    )
+
+
+__all__: Final = ["Elected", "MetadataWatch"]
