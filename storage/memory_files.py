@@ -38,7 +38,8 @@ class Faults:
     """What goes wrong, and when. Steps are counted from 1 over the life of this object.
 
     ``kill_at``: :class:`Killed` at that step, and at every later one: half the time (by ``rng``) a write
-    has been done in part, anything else has been done or not. ``fail_at``: an ``OSError`` with ``number``
+    has been done in part, anything else has been done or not. ``kill_in``: the same at the n-th step of a
+    kind from now. ``fail_at``: an ``OSError`` with ``number``
     at that step, once; a write may be done in part. ``broken``: every step under one of these paths fails.
     ``failing``: every step of one of these kinds fails, ``pwritev`` with ``ENOSPC`` on a disk that is full.
     """
@@ -47,6 +48,7 @@ class Faults:
         self.rng = rng or random.Random(0)
         self.steps = 0
         self.kill_at: int | None = None
+        self.kill_in: tuple[str, int] | None = None
         self.fail_at: int | None = None
         self.number = errno.EIO
         self.broken: dict[str, int] = {}
@@ -59,6 +61,10 @@ class Faults:
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{self.steps} {action} {path}")
+        if self.kill_in is not None and action == self.kill_in[0]:
+            self.kill_in = (action, self.kill_in[1] - 1)
+            if self.kill_in[1] <= 0:
+                self.kill_at, self.kill_in = self.steps, None
         if self.kill_at is not None and self.steps >= self.kill_at:
             return Killed(f"step {self.steps}: {action} {path}")
         for prefix, number in self.broken.items():

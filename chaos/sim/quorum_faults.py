@@ -37,6 +37,10 @@ class QuorumTrouble:
         self._waiting: list[tuple[int, int]] = []
         """Bursts of proposals that found no leader."""
         self._minority: tuple[NodeId, ...] = ()
+        self._coups: list[tuple[float, str, float]] = []
+        """What awaits the next voters that are elected."""
+        self._returns: dict[NodeId, tuple[float, float]] = {}
+        """Voter that will end by itself → when it starts again, and when its machine ends after that."""
         self._acts: dict[str, Callable[..., bool]] = {
             "propose": self.propose,
             "propose-late": self.propose_late,
@@ -46,6 +50,7 @@ class QuorumTrouble:
             "kill-all": self.kill_all,
             "power-loss-all": self.power_loss_all,
             "crash-in-disk-call": self.crash_in_disk_call,
+            "lose-new-leader": self.lose_new_leader,
             "stall": self.stall,
             "disconnect": self.disconnect,
             "isolate": self.isolate,
@@ -60,6 +65,8 @@ class QuorumTrouble:
             "bit-flip": self.bit_flip,
         }
         world.on_leading = self._leading
+        world.on_elected = self._elected
+        world.on_down = self._down
 
     def act(self, fault: Fault) -> None:
         """Do what a fault says, now."""
@@ -155,23 +162,47 @@ class QuorumTrouble:
     def _restart(self, node: NodeId, _: None) -> None:
         self.world.start(node)
 
-    def kill(self, role: str, number: int, down_s: float) -> bool:
-        """A process ends; it starts again after a while."""
+    def kill(self, role: str, number: int, burst: int, down_s: float) -> bool:
+        """A process ends, perhaps with proposals that nobody else has; it starts again after a while."""
+        return self._end(role, number, burst, down_s, power_loss=False)
+
+    def power_loss(self, role: str, number: int, burst: int, down_s: float) -> bool:
+        """A machine ends, and what was not synced is lost in whole or in part."""
+        return self._end(role, number, burst, down_s, power_loss=True)
+
+    def _end(self, role: str, number: int, burst: int, down_s: float, *, power_loss: bool) -> bool:
         voter = self._running(role, number)
         if voter is None:
             return False
-        self.world.kill(voter.node_id)
+        if burst and voter.leading:
+            self._burst(voter.node_id, burst, number)
+        self.world.kill(voter.node_id, power_loss=power_loss)
         self._restart_later(voter.node_id, down_s)
         return True
 
-    def power_loss(self, role: str, number: int, down_s: float) -> bool:
-        """A machine ends, and what was not synced is lost in whole or in part."""
-        voter = self._running(role, number)
-        if voter is None:
-            return False
-        self.world.kill(voter.node_id, power_loss=True)
-        self._restart_later(voter.node_id, down_s)
-        return True
+    def lose_new_leader(self, after_s: float, how: str, seconds: float) -> bool:
+        """The next voter that is elected is lost right after: ``kill``, ``isolate`` or ``pause``."""
+        self._coups.append((after_s, how, seconds))
+        return False  # counted when it happens
+
+    def _elected(self, node: NodeId) -> None:
+        if self._coups:
+            after_s, how, seconds = self._coups.pop(0)
+            self.world.later(after_s, self._lose, node, (how, seconds))
+
+    def _lose(self, node: NodeId, what: tuple[str, float]) -> None:
+        how, seconds = what
+        if self.world.voters[node].engine is None:
+            return
+        self.faults["lose-new-leader"] += 1
+        number = self.world.ids.index(node)
+        match how:
+            case "kill":
+                self.kill("any", number, 0, seconds)
+            case "isolate":
+                self.isolate("any", number, True, 2, seconds)
+            case _:
+                self.pause("any", number, seconds)
 
     def kill_all(self, down_s: float, apart_s: float) -> bool:
         """All processes end at once; they start again one after the other."""
@@ -189,14 +220,29 @@ class QuorumTrouble:
             self._restart_later(node, down_s + place * apart_s)
         return any_ran
 
-    def crash_in_disk_call(self, role: str, number: int, calls: int, power_loss: bool, down_s: float) -> bool:
-        """A process, or its machine, ends in the midst of its n-th disk call from now."""
+    def crash_in_disk_call(
+        self, role: str, number: int, kind: str, calls: int, power_loss: bool, down_s: float, again_s: float
+    ) -> bool:
+        """A process, or its machine, ends in the midst of its n-th disk call (of a kind) from now.
+
+        ``again_s``, if not 0: so long after it started again the machine ends.
+        """
         voter = self._running(role, number)
         if voter is None:
             return False
-        self.world.crash_in(voter.node_id, calls, power_loss=power_loss)
-        self._restart_later(voter.node_id, down_s)
+        self.world.crash_in(voter.node_id, calls, kind=kind, power_loss=power_loss)
+        self._returns[voter.node_id] = (down_s, again_s)
         return True
+
+    def _down(self, node: NodeId) -> None:
+        down_s, again_s = self._returns.pop(node, (0.1, 0.0))
+        self._restart_later(node, down_s)
+        if again_s:
+            self.world.later(down_s + again_s, self._lose_power, node)
+            self._restart_later(node, down_s + again_s + 0.05)
+
+    def _lose_power(self, node: NodeId, _: None) -> None:
+        self.world.kill(node, power_loss=True)
 
     def pause(self, role: str, number: int, seconds: float) -> bool:
         """A process is held up."""
@@ -241,12 +287,14 @@ class QuorumTrouble:
         self._resume_later(seconds, (node, peer), (peer, node))
         return True
 
-    def isolate(self, role: str, number: int, silent: bool, seconds: float) -> bool:
-        """A voter is cut off from all others."""
+    def isolate(self, role: str, number: int, silent: bool, burst: int, seconds: float) -> bool:
+        """A voter is cut off from all others, perhaps with proposals that nobody else hears of."""
         node = self.target(role, number)
         if len(self.world.ids) == 1:
             return False
         self.world.isolate(node, silent=silent)
+        if burst and self.world.voters[node].leading:
+            self._burst(node, burst, number)
         for other in self.world.ids:
             if other != node:
                 self._resume_later(seconds, (node, other), (other, node))
@@ -277,7 +325,13 @@ class QuorumTrouble:
         return self._spoil(role, number, other, seconds, delay_s, doubled=False)
 
     def duplicate(self, role: str, number: int, other: int, seconds: float) -> bool:
-        """What two voters say to one another arrives twice, the second time somewhat later."""
+        """What two voters say to one another arrives twice, the second time somewhat later. Role ``all``: on all
+        links."""
+        if role == "all":
+            for stream in self.world.streams.values():
+                stream.doubled = True
+                self.world.later(seconds, self._mend, stream)
+            return len(self.world.ids) > 1
         return self._spoil(role, number, other, seconds, 0.0, doubled=True)
 
     def _spoil(self, role: str, number: int, other: int, seconds: float, delay_s: float, *, doubled: bool) -> bool:
@@ -310,22 +364,24 @@ class QuorumTrouble:
     def _quick_again(voter: Voter, _: None) -> None:
         voter.slow_s = 0.0
 
-    def fsync_fails(self, role: str, number: int, power_loss: bool, down_s: float) -> bool:
-        """The next sync of a voter fails: it stops. ``power_loss``: its machine is lost then."""
-        return self._fail(role, number, "fdatasync", errno.EIO, down_s, power_loss=power_loss)
+    def fsync_fails(self, role: str, number: int, power_loss: bool, down_s: float, again_s: float) -> bool:
+        """The next sync of a voter fails: it stops. ``power_loss``: its machine is lost then; ``again_s``: or later."""
+        return self._fail(role, number, "fdatasync", errno.EIO, (down_s, again_s), power_loss=power_loss)
 
     def disk_full(self, role: str, number: int, down_s: float) -> bool:
         """The next write of a voter fails: it stops."""
-        return self._fail(role, number, "pwritev", errno.ENOSPC, down_s, power_loss=False)
+        return self._fail(role, number, "pwritev", errno.ENOSPC, (down_s, 0.0), power_loss=False)
 
-    def _fail(self, role: str, number: int, action: str, error: int, down_s: float, *, power_loss: bool) -> bool:
+    def _fail(
+        self, role: str, number: int, action: str, error: int, returns: tuple[float, float], *, power_loss: bool
+    ) -> bool:
         voter = self._running(role, number)
         if voter is None:
             return False
         voter.disk_fails = True
         voter.power_fails_with_it = power_loss
         voter.files.faults.failing[action] = error
-        self._restart_later(voter.node_id, down_s)
+        self._returns[voter.node_id] = returns
         return True
 
     def bit_flip(self, role: str, number: int, snapshot: bool, where: float, bit: int, down_s: float) -> bool:

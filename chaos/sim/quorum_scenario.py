@@ -19,6 +19,7 @@ from tidelog.metadata_quorum.quorum_types import QuorumLimits
 
 PROPOSALS_MIN: Final = 100
 SETTLE_S: Final = 20.0
+_STILL_S: Final = 2.8
 _ANSWERED_WITHIN_S: Final = 1.0
 """A proposal under a leader whom nothing may depose."""
 
@@ -42,25 +43,41 @@ def _down(rng: random.Random) -> float:
     return rng.choice((0.002, 0.05, _seconds(rng, 0.1, 0.4), _seconds(rng, 0.3, 1.5)))
 
 
+def _burst(rng: random.Random) -> int:
+    return rng.choice((0, 1, 4, 12))
+
+
 def _cut(rng: random.Random) -> float:
     return rng.choice((_seconds(rng, 0.01, 0.1), _seconds(rng, 0.1, 0.6), _seconds(rng, 0.5, 2.0)))
 
 
+_CALLS: Final = (
+    *(("", calls) for calls in (1, 2, 2, 3, 4, 7, 20)),
+    *((kind, calls) for kind in ("pwritev", "fdatasync", "rename", "fsync_dir", "fsync_dir") for calls in (1, 1, 2)),
+)
+"""Kind and number of the disk call in which a process ends."""
+
 KINDS: Final[dict[str, Draw]] = {
-    "kill": lambda rng: (_role(rng), _number(rng), _down(rng)),
-    "power-loss": lambda rng: (_role(rng), _number(rng), _down(rng)),
+    "kill": lambda rng: (_role(rng), _number(rng), _burst(rng), _down(rng)),
+    "power-loss": lambda rng: (_role(rng), _number(rng), _burst(rng), _down(rng)),
     "kill-all": lambda rng: (_down(rng), rng.choice((0.0, 0.01, 0.3))),
     "power-loss-all": lambda rng: (_down(rng), rng.choice((0.0, 0.01, 0.3))),
     "crash-in-disk-call": lambda rng: (
         _role(rng),
         _number(rng),
-        rng.choice((1, 2, 2, 3, 4, 5, 7, 10, 20)),
+        *rng.choice(_CALLS),
         rng.random() < 0.5,
-        _seconds(rng, 0.1, 0.8),
+        _seconds(rng, 0.02, 0.5),
+        rng.choice((0.0, 0.0, 0.02, 0.2, 0.5)),
+    ),
+    "lose-new-leader": lambda rng: (
+        rng.choice((0.0, 0.001, 0.003, 0.01, 0.04)),
+        rng.choice(("kill", "isolate", "pause")),
+        _cut(rng),
     ),
     "stall": lambda rng: (_role(rng), _number(rng), rng.random() < 0.5, _number(rng), _cut(rng)),
     "disconnect": lambda rng: (_role(rng), _number(rng), _number(rng), rng.choice((0.0, _cut(rng)))),
-    "isolate": lambda rng: (_role(rng), _number(rng), rng.random() < 0.6, _cut(rng)),
+    "isolate": lambda rng: (_role(rng), _number(rng), rng.random() < 0.6, _burst(rng), _cut(rng)),
     "partition": lambda rng: (
         rng.choice(("ring", "star", "halves", "chain")),
         _number(rng),
@@ -68,11 +85,17 @@ KINDS: Final[dict[str, Draw]] = {
         _seconds(rng, 0.3, 2.0),
     ),
     "delay": lambda rng: (_role(rng), _number(rng), _number(rng), _seconds(rng, 0.02, 0.4), _cut(rng)),
-    "duplicate": lambda rng: (_role(rng), _number(rng), _number(rng), _seconds(rng, 0.1, 1.0)),
+    "duplicate": lambda rng: (rng.choice(("all", _role(rng))), _number(rng), _number(rng), _seconds(rng, 0.1, 1.0)),
     "pause": lambda rng: (_role(rng), _number(rng), rng.choice((0.05, 0.3, 0.6, _seconds(rng, 0.5, 2.5)))),
     "clock-jump": lambda rng: (_role(rng), _number(rng), rng.choice((0.1, 0.5, 1.0, 30.0))),
     "slow-disk": lambda rng: (_role(rng), _number(rng), rng.choice((0.005, 0.05, 0.3)), _cut(rng)),
-    "fsync-fails": lambda rng: (_role(rng), _number(rng), rng.random() < 0.5, _seconds(rng, 0.1, 0.8)),
+    "fsync-fails": lambda rng: (
+        _role(rng),
+        _number(rng),
+        rng.random() < 0.4,
+        _seconds(rng, 0.02, 0.5),
+        rng.choice((0.0, 0.02, 0.2, 0.5)),
+    ),
     "disk-full": lambda rng: (_role(rng), _number(rng), _seconds(rng, 0.1, 0.8)),
     "bit-flip": lambda rng: (
         _role(rng),
@@ -86,11 +109,11 @@ KINDS: Final[dict[str, Draw]] = {
 """Kind of fault → how its arguments are drawn."""
 
 _MINORITY: Final[dict[str, Draw]] = {
-    "kill": lambda rng: ("minority", _number(rng), _down(rng)),
-    "power-loss": lambda rng: ("minority", _number(rng), _down(rng)),
+    "kill": lambda rng: ("minority", _number(rng), 0, _down(rng)),
+    "power-loss": lambda rng: ("minority", _number(rng), 0, _down(rng)),
     "stall": lambda rng: ("minority", _number(rng), rng.random() < 0.3, _number(rng), _cut(rng)),
     "disconnect": lambda rng: ("minority", _number(rng), _number(rng), _cut(rng)),
-    "isolate": lambda rng: ("minority", _number(rng), rng.random() < 0.6, _cut(rng)),
+    "isolate": lambda rng: ("minority", _number(rng), rng.random() < 0.6, 0, _cut(rng)),
     "pause": lambda rng: ("minority", _number(rng), _seconds(rng, 0.2, 1.5)),
     "clock-jump": lambda rng: ("minority", _number(rng), rng.choice((0.5, 1.0, 30.0))),
     "slow-disk": lambda rng: ("minority", _number(rng), rng.choice((0.05, 0.3)), _cut(rng)),
@@ -107,7 +130,7 @@ class Profile:
     voters: tuple[int, ...]
     weights: dict[str, int]
     """Kind of fault → how often it is drawn."""
-    faults: tuple[int, int] = (7, 12)
+    faults: tuple[int, int] = (9, 13)
     trouble_s: float = 3.0
     calm_s: float = 0.0
     """So long nothing happens at first."""
@@ -117,7 +140,19 @@ class Profile:
     batch_bytes: tuple[int, ...] = (300, 2_000, 20_000)
     retained_entries: tuple[int, ...] = (1, 5, 50)
     padding: tuple[int, ...] = (0, 500)
-    bursts: int = 14
+    bursts: tuple[int, ...] = (1, 1, 3, 8, 20)
+    """How many proposals are made at once."""
+    doubled: float = 0.0
+    """Share of runs in which everything is said twice."""
+    still_flips: int = 0
+    """So many bits are flipped at the end, each after nothing happened for so long that the journals are sealed."""
+    latency_s: tuple[tuple[float, float], ...] = ((0.0002, 0.003),)
+    payload_bytes: tuple[tuple[int, ...], ...] = ((0,), (0, 10, 200), (5, 40, 1_200))
+
+    @property
+    def length_s(self) -> float:
+        """How long trouble lasts, from the beginning."""
+        return self.calm_s + self.trouble_s + self.still_flips * _STILL_S
 
 
 _ALL: Final = dict.fromkeys(KINDS, 2)
@@ -143,27 +178,50 @@ PROFILES: Final[tuple[Profile, ...]] = (
             "disk-full": 1,
             "slow-disk": 2,
         },
-        faults=(9, 14),
+        faults=(10, 16),
+        compact_every=(0, 4, 10),
+        payload_bytes=((5, 40, 1_200), (500, 900, 2_000)),
     ),
     Profile(
         "elections",
-        (5,),
-        {"isolate": 6, "partition": 4, "kill": 4, "stall": 4, "pause": 2, "kill-all": 1, "duplicate": 2},
-        batch_bytes=(1, 300),
+        (3, 5, 5),
+        {
+            "lose-new-leader": 8,
+            "isolate": 6,
+            "partition": 3,
+            "kill": 4,
+            "stall": 4,
+            "delay": 4,
+            "pause": 2,
+            "kill-all": 1,
+            "duplicate": 4,
+        },
+        batch_bytes=(1, 1, 300),
         compact_every=(0,),
-        faults=(9, 14),
-        bursts=18,
+        faults=(10, 16),
+        doubled=0.4,
+        latency_s=((0.0002, 0.003), (0.001, 0.05)),
     ),
     Profile(
         "snapshots",
         (3,),
-        {"isolate": 4, "stall": 8, "disconnect": 6, "kill": 2, "crash-in-disk-call": 2, "duplicate": 4, "delay": 4},
-        compact_every=(4, 10),
+        {
+            "isolate": 6,
+            "stall": 6,
+            "disconnect": 4,
+            "kill": 4,
+            "crash-in-disk-call": 6,
+            "duplicate": 4,
+            "delay": 3,
+            "lose-new-leader": 2,
+        },
+        compact_every=(2, 4, 10),
         retained_entries=(1, 2),
         padding=(0, 500, 2_000),
         batch_bytes=(100, 300),
         faults=(10, 16),
-        bursts=24,
+        bursts=(1, 2, 3, 8),
+        latency_s=((0.0002, 0.003), (0.001, 0.05)),
     ),
     Profile("minority", (3, 5), dict.fromkeys(_MINORITY, 1), draws=_MINORITY, calm_s=1.6, drift=0.01),
     Profile(
@@ -171,6 +229,8 @@ PROFILES: Final[tuple[Profile, ...]] = (
         (3,),
         {"bit-flip": 8, "power-loss": 2, "kill": 2, "crash-in-disk-call": 2},
         compact_every=(10, 30),
+        trouble_s=2.0,
+        still_flips=1,
     ),
     Profile(
         "clocks",
@@ -204,6 +264,7 @@ class QuorumScenario:
     events_expected = frozenset(
         {
             "compaction",
+            "snapshot-install-keeps-suffix",
             "connect",
             "crash-in-disk-call",
             "damage-refused",
@@ -238,9 +299,14 @@ class QuorumScenario:
             Fault(_seconds(rng, profile.calm_s + 0.2, end), kind, draws[kind](rng))
             for kind in rng.choices(kinds, weights, k=rng.randint(*profile.faults))
         )
+        if rng.random() < profile.doubled:
+            entries.append(Fault(0.0, "duplicate", ("all", 0, 0, end)))
+        for flip in range(profile.still_flips):
+            at_s = end + (flip + 1) * _STILL_S
+            entries.append(Fault(at_s, "bit-flip", ("any", _number(rng), False, 0.9999, 3, 0.1)))
         count = 0
-        while count < PROPOSALS_MIN + 20 or len(entries) < profile.bursts:
-            burst = rng.choice((1, 1, 3, 8, 20))
+        while count < PROPOSALS_MIN + 20:
+            burst = rng.choice(profile.bursts)
             count += burst
             entries.append(Fault(_seconds(rng, 0.1, end), "propose", (burst, _number(rng))))
         entries.extend(Fault(_seconds(rng, 0.5, end), "propose-late", (_number(rng),)) for _ in range(3))
@@ -263,13 +329,14 @@ class QuorumScenario:
                 retained_entries=rng.choice(profile.retained_entries),
                 snapshot_part_bytes=rng.choice((60, 300, 4_000)),
             ),
+            latency_s=rng.choice(profile.latency_s),
             drift=profile.drift,
             compact_every=rng.choice(profile.compact_every),
             as_bytes=seed % 4 == 0,
             trace=trace,
         )
         world.state_padding = rng.choice(profile.padding)
-        trouble = QuorumTrouble(world, rng.choice(((0,), (0, 10, 200), (5, 40, 1_200))))
+        trouble = QuorumTrouble(world, rng.choice(profile.payload_bytes))
         began = world.now
         try:
             world.start()
@@ -278,7 +345,7 @@ class QuorumScenario:
                 if trace:
                     trace(f"{world.now:.6f} {entry}")
                 trouble.act(entry)
-            world.run(max(0.0, began + profile.calm_s + profile.trouble_s - world.now))
+            world.run(max(0.0, began + profile.length_s - world.now))
             if world.watch.calm is not None:
                 self._check_minority(world)
             world.settle(SETTLE_S)

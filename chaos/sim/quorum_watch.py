@@ -6,8 +6,10 @@ went wrong rather than the loss that may come of it much later:
 - *durable before it is said* (H3): a process that ends between two steps has lost nothing of the last one,
   neither term nor vote nor entry; one that ends within a step has not forgotten its vote;
 - *nothing is taken back*: within a term a follower keeps what it acknowledged to that term's leader;
-- *elected by a majority*: as many voters gave their vote, each counted once;
-- *committed by a majority*: when a leader commits an entry, a majority of voters hold it;
+- *votes for a log as good*: nobody votes for a candidate whose log is older or shorter than its own;
+- *elected by a majority*: a leader was given, and had heard, the votes of so many in its term, each counted once;
+- *counts what was said to it*: what a leader counts for a follower, that follower acknowledged in this term;
+- *committed by a majority*: when a leader commits an entry, it is of its own term, and a majority hold it;
 - *no leader alone*: who heard no answer of a majority for as long as it may does not lead;
 - *sent once*: on one stream a leader does not send an entry again that nobody asked for again;
 - *heard before it leads*: who is told that it leads has heard everything committed in earlier terms.
@@ -68,6 +70,9 @@ class QuorumWatch:
         self._alone_s = timing.majority_lost_s + CLOCK_GRAIN_S
         self._seen = {node: _Seen() for node in voters}
         self._votes: dict[tuple[int, NodeId], set[NodeId]] = {}
+        self._heard_votes: dict[tuple[int, NodeId], set[NodeId]] = {}
+        self._asked: dict[tuple[int, NodeId], tuple[int, int]] = {}
+        """Term and candidate → term and index of its last entry, by which it asked for votes."""
         self._epochs: dict[bytes, int] = {}
         self.calm: tuple[NodeId, int] | None = None
         """The leader and its term, if nothing that happens may depose it."""
@@ -119,16 +124,19 @@ class QuorumWatch:
         inputs: Iterable[ev.EngineInput],
         effects: Iterable[ev.Effect],
         local_now: float,
-    ) -> None:
-        """A step has returned ``effects``, which are still to be executed."""
+    ) -> bool:
+        """A step has returned ``effects``, which are still to be executed. Returns whether it won an election."""
         seen = self._seen[node]
         journal = engine.journal
         term = engine.term
         seen.journal = journal
         leads = engine.is_leader
+        elected = leads and seen.leads_in != term
         if seen.leads_in:
-            self._hear_answers(seen, inputs, seen.leads_in, local_now)
-        if leads and seen.leads_in != term:
+            self._hear_answers(node, engine, seen, inputs, local_now)
+        else:
+            self._hear_votes(node, term, inputs)
+        if elected:
             self._elected(node, engine, seen, local_now)
         elif not leads:
             seen.leads_in = 0
@@ -155,6 +163,7 @@ class QuorumWatch:
         calm = self.calm
         if calm is not None and node == calm[0] and (not leads or term != calm[1]):
             raise Violation(f"a minority in trouble deposed node {node}, leader of term {calm[1]}")
+        return elected
 
     def _journal_changed(self, node: NodeId, seen: _Seen, journal: RaftJournal, last: tuple[int, int]) -> None:
         seen.syncs = journal.syncs
@@ -166,9 +175,14 @@ class QuorumWatch:
             self.events["truncation"] += 1
         self._judged(self.judge.holds(node, journal))
 
-    def _hear_answers(self, seen: _Seen, inputs: Iterable[ev.EngineInput], term: int, local_now: float) -> None:
+    def _hear_answers(
+        self, node: NodeId, engine: RaftEngine, seen: _Seen, inputs: Iterable[ev.EngineInput], local_now: float
+    ) -> None:
+        term = seen.leads_in
         for given in inputs:
             if isinstance(given, ev.Received):
+                if engine.is_leader and engine.term == term:
+                    self._check_counted(node, engine, given.peer)
                 for message in given.messages:
                     if isinstance(message, rm.AppendResult | rm.SnapshotResult) and message.term == term:
                         seen.answered_at[given.peer] = local_now
@@ -177,14 +191,30 @@ class QuorumWatch:
             elif isinstance(given, ev.LinkUp | ev.LinkDown):
                 seen.sent.pop(given.peer, None)
 
+    def _hear_votes(self, node: NodeId, term: int, inputs: Iterable[ev.EngineInput]) -> None:
+        for given in inputs:
+            if isinstance(given, ev.Received):
+                for message in given.messages:
+                    if isinstance(message, rm.VoteGranted) and message.term == term:
+                        self._heard_votes.setdefault((term, node), set()).add(given.peer)
+
+    def _check_counted(self, node: NodeId, engine: RaftEngine, peer: NodeId) -> None:
+        counted = engine._SyncObj__raftMatchIndex[engine._peers[peer]]
+        claim = self._seen[peer].claim
+        if claim[0] <= engine.term and counted > (claim[1] if claim[0] == engine.term else 0):
+            raise Violation(
+                f"counts what was said to it: node {node} counts node {peer} up to {counted} in term {engine.term}; "
+                f"the last that it acknowledged is {claim[1]} in term {claim[0]}"
+            )
+
     def _elected(self, node: NodeId, engine: RaftEngine, seen: _Seen, local_now: float) -> None:
         term = engine.term
         self.events["election"] += 1
         seen.leads_in = term
         seen.answered_at = dict.fromkeys((peer for peer in self._seen if peer != node), local_now)
         seen.sent = {}
-        votes = self._votes.get((term, node), set())
-        if len(votes | {node}) < self._majority:
+        votes = {node} | (self._votes.get((term, node), set()) & self._heard_votes.get((term, node), set()))
+        if len(votes) < self._majority:
             raise Violation(f"elected by a majority: node {node} leads in term {term} by the votes of {sorted(votes)}")
         self._judged(self.judge.leads(node, term, engine.journal))
 
@@ -203,14 +233,32 @@ class QuorumWatch:
                 claim = (message.term, message.next_index - 1)
                 seen.claim = max(seen.claim, claim)
         elif isinstance(message, rm.VoteGranted):
-            self._votes.setdefault((message.term, peer), set()).add(node)
-            self._judged(self.judge.voted(node, message.term, peer))
+            votes = self._votes.setdefault((message.term, peer), set())
+            if node not in votes:
+                votes.add(node)
+                self._voted(node, seen, peer, message.term)
         elif isinstance(message, rm.VoteRequest):
             self._votes.setdefault((message.term, node), set()).add(node)
+            self._asked[message.term, node] = (message.last_term, message.last_index)
             self._judged(self.judge.voted(node, message.term, node))
+
+    def _voted(self, node: NodeId, seen: _Seen, candidate: NodeId, term: int) -> None:
+        self._judged(self.judge.voted(node, term, candidate))
+        before = seen.durable  # a vote may come before what else the step brought
+        asked = self._asked.get((term, candidate), (0, 0))
+        if before is not None and (before[3], before[2]) > asked:
+            raise Violation(
+                f"votes for a log as good: node {node}, whose log ends at entry {before[2]} of term {before[3]}, votes "
+                f"for node {candidate}, whose ends at {asked[1]} of term {asked[0]}"
+            )
 
     def _committed(self, node: NodeId, engine: RaftEngine, index: int) -> None:
         term = engine.journal.term_at(index)
+        if term != engine.term:
+            raise Violation(
+                f"committed by a majority: node {node}, leader of term {engine.term}, commits up to entry {index} of "
+                f"term {term}"
+            )
         holders = 0
         for seen in self._seen.values():
             journal = seen.journal

@@ -90,6 +90,8 @@ class Stream:
     doubled: bool = False
     """Everything on it arrives a second time, somewhat later."""
     incarnation: int = 0
+    end_heard_at: float = 0.0
+    """When both ends have heard that it broke."""
     frames: deque[tuple[float, Messages]] = field(default_factory=deque)
 
 
@@ -143,6 +145,11 @@ class QuorumWorld:
         self._wakes = 0
         self._digest = hashlib.blake2b(digest_size=16)
         self.on_leading: Callable[[NodeId], None] | None = None
+        """Called when a voter is told that it leads."""
+        self.on_elected: Callable[[NodeId], None] | None = None
+        """Called when a voter is elected, which is before."""
+        self.on_down: Callable[[NodeId], None] | None = None
+        """Called when a process ended by itself: in a disk call, or because its disk failed."""
 
     # --- acting ------------------------------------------------------------------------------------
 
@@ -162,10 +169,14 @@ class QuorumWorld:
             if power_loss:
                 voter.files.restart(power_loss=True)
 
-    def crash_in(self, node: NodeId, calls: int, *, power_loss: bool = False) -> None:
-        """Let a voter's process (or machine) end in the midst of its n-th disk call from now."""
+    def crash_in(self, node: NodeId, calls: int, *, kind: str = "", power_loss: bool = False) -> None:
+        """Let a voter's process (or machine) end in the midst of its n-th disk call (of a kind) from now."""
         voter = self.voters[node]
-        voter.files.faults.kill_at = voter.files.faults.steps + calls
+        faults = voter.files.faults
+        if kind:
+            faults.kill_in = (kind, calls)
+        else:
+            faults.kill_at = faults.steps + calls
         voter.power_fails_with_it = power_loss
 
     def stall(self, a: NodeId, b: NodeId) -> None:
@@ -288,7 +299,7 @@ class QuorumWorld:
         """End all trouble, restart everyone, and demand progress and equality within a bound."""
         self.heal()
         for voter in self.voters.values():
-            voter.files.faults.kill_at = None
+            voter.files.faults.kill_at = voter.files.faults.kill_in = None
             voter.files.faults.failing.clear()
             voter.disk_fails = False
             voter.slow_s = 0.0
@@ -368,6 +379,9 @@ class QuorumWorld:
     def _connect(self, stream: Stream, _: None) -> None:
         if stream.up or stream.blocked or stream.source.engine is None or stream.target.engine is None:
             return
+        if self.now < stream.end_heard_at:
+            self._at(stream.end_heard_at, self._connect, stream, None)
+            return
         stream.up = True
         stream.incarnation += 1
         stream.frames.clear()  # what the old stream had left is not heard any more
@@ -385,7 +399,9 @@ class QuorumWorld:
             stream.frames.clear()
         elif stream.frames:  # on their way already: they arrive before the end of the stream does
             gone_at = max(gone_at, stream.frames[-1][0])
-        self._tell(stream.source, ev.LinkDown(stream.target.node_id), self.now + self.rng.uniform(0.0, 0.002))
+        down_at = self.now + self.rng.uniform(0.0, 0.002)
+        stream.end_heard_at = max(gone_at, down_at)
+        self._tell(stream.source, ev.LinkDown(stream.target.node_id), down_at)
         self._tell(stream.target, ev.PeerSuspected(stream.source.node_id), gone_at)
         self._reconnect_later(stream)
 
@@ -439,7 +455,8 @@ class QuorumWorld:
             if not stream.scheduled:
                 self._schedule(stream)
             if stream.doubled:
-                self._at(at + rng.uniform(0.0, 0.05), self._arrive_again, stream, (stream.incarnation, together))
+                again_at = at + rng.uniform(0.0, rng.choice((0.005, 0.05, 0.4)))
+                self._at(again_at, self._arrive_again, stream, (stream.incarnation, together))
 
     # --- inside: processes -------------------------------------------------------------------------
 
@@ -498,8 +515,7 @@ class QuorumWorld:
         self.events["crash-in-disk-call"] += 1
         power_loss = voter.power_fails_with_it
         self._dead(voter, "crashed in a disk call", in_step=True)
-        if power_loss:
-            voter.files.restart(power_loss=True)
+        self._down(voter, power_loss)
 
     def _stopped_by_disk(self, voter: Voter) -> None:
         """The disk failed, and the node stopped, as it must."""
@@ -508,8 +524,13 @@ class QuorumWorld:
         if voter.engine is not None:
             voter.engine.close(clean=False)
         self._dead(voter, "stopped by its disk", in_step=True)
+        self._down(voter, power_loss)
+
+    def _down(self, voter: Voter, power_loss: bool) -> None:
         if power_loss:
             voter.files.restart(power_loss=True)
+        if self.on_down is not None:
+            self.on_down(voter.node_id)
 
     def _dead(self, voter: Voter, how: str, *, in_step: bool = False) -> None:
         if self._trace:
@@ -564,7 +585,9 @@ class QuorumWorld:
                 self.now, node, len(effects), engine.term, journal.last_index, engine.commit_index, journal.syncs
             )
         )
-        self.watch.stepped(node, engine, inputs, effects, local_now)
+        elected = self.watch.stepped(node, engine, inputs, effects, local_now)
+        if elected and self.on_elected is not None:
+            self.on_elected(node)
         synced = journal.syncs != syncs
         if synced:
             voter.synced_at = self.now
@@ -617,6 +640,8 @@ class QuorumWorld:
                 if found_index != index:
                     raise Violation(f"node {node} loaded the state of {found_index} as that of {index}")
                 self.events["snapshot-install" if voter.started else "snapshot-load"] += 1
+                if voter.started and voter.engine is not None and voter.engine.journal.last_index > index:
+                    self.events["snapshot-install-keeps-suffix"] += 1
                 voter.compacted = max(voter.compacted, index)
                 self.watch.loaded(node, index, digest)
             case ev.Leading(term):
