@@ -162,8 +162,8 @@ class MemoryFabric:
         if not wire.lost[to_server]:
             action()
 
-    def on_answer(self, request: Request[Any], response: Response, asked_s: float) -> None:
-        """A handler has answered a request that arrived at a time of :meth:`now`."""
+    def on_answer(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
+        """A node has answered a request that arrived at a time of :meth:`now`."""
 
     def now(self) -> float:
         """The fabric's own time, for :meth:`on_answer`."""
@@ -379,7 +379,7 @@ async def _serve_call(
         server.network.on_bug(bug)
         back(None, f"{server.address}: internal error")
         return
-    fabric.on_answer(request, response, asked_s)
+    fabric.on_answer(server.node, request, response, asked_s)
     back(response, "")
 
 

@@ -20,6 +20,8 @@ from tidelog.chaos.sim.loop import SimulatedLoop
 from tidelog.proto.api import Request, Response
 from tidelog.proto.memory_transport import Link, MemoryFabric, Wire
 
+Answered = Callable[[str, Request[Any], Response, float], None]
+"""Told of each call: the node that answered, request and response, and when the request arrived."""
 LATENCY_S: Final = (0.0001, 0.0015)
 SILENCE_S: Final = (0.5, 6.0)
 """How long after a host lost its power its peers' connections to it end (their keepalive)."""
@@ -39,8 +41,7 @@ class SimulatedFabric(MemoryFabric):
         self.latency_s = LATENCY_S
         self.doubled = 0.0
         self.doubled_count = 0
-        self.answered: Callable[[Request[Any], Response, float], None] = lambda request, response, asked_s: None
-        """Told of each call's request and response, and when the request arrived."""
+        self.answered: Answered = lambda server, request, response, asked_s: None
 
     def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
         low, high = self.latency_s
@@ -85,8 +86,8 @@ class SimulatedFabric(MemoryFabric):
             wire.on_break(reason)
             self._end_side(wire, True, reason, wire.on_break_server, 0.0)
 
-    def on_answer(self, request: Request[Any], response: Response, asked_s: float) -> None:
-        self.answered(request, response, asked_s)
+    def on_answer(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
+        self.answered(server, request, response, asked_s)
 
     def now(self) -> float:
         return self._loop.now

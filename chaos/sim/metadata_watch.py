@@ -134,8 +134,11 @@ class MetadataWatch:
         self.events["elected-from-elr"] += now.leader in before.eligible_leader_replicas and before.leader != now.leader
         self.events["last-known-leader"] += now.leader_recovery and not before.leader_recovery
 
-    def _answered(self, request: Any, response: Any, asked_s: float) -> None:
-        """A remote broker was answered."""
+    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+        """A remote broker was answered. What a controller says that is deposed and has not heard of it yet, without
+        committing anything, binds nobody."""
+        if not self._leads or server != f"node{self._leads[max(self._leads)]}":
+            return
         match request, response:
             case BrokerHeartbeatRequest(), BrokerHeartbeatResponse() if response.error is ErrorCode.NONE:
                 what, needs = "a heartbeat", False
