@@ -42,7 +42,7 @@ class FaultMix:
         made: list[Fault] = []
         at = rng.uniform(begin_s, begin_s + 3.0)
         pause = (end_s - begin_s) / max(count, 1)
-        kinds = rng.choices(list(self.kinds), list(self.kinds.values()), k=count)
+        kinds = rng.choices(list(self.kinds), list(self.kinds.values()), k=count) if count else []
         for kind in kinds:
             made.append(Fault(round(min(at, end_s), 3), kind, self._arguments(rng, kind, victim)))
             at += rng.choice((0.01, 0.1, 0.5, 1.0, 2.0)) * pause * rng.random() * 2

@@ -7,64 +7,27 @@ the end. Then the logs of all replicas, what producers were told and what consum
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from tidelog.chaos.checkers.history import Circumstances, History
-from tidelog.chaos.checkers.log_anomalies import violations as history_violations
-from tidelog.chaos.sim.cluster_faults import FaultHand, FaultMix
-from tidelog.chaos.sim.observer import Observer
-from tidelog.chaos.sim.raw_producer import RawProducer
+from tidelog.chaos.sim.cluster_faults import FaultMix
 from tidelog.chaos.sim.scenario import Fault, Outcome, Trace
-from tidelog.chaos.sim.workload import ReadingClient, SendingClient
+from tidelog.chaos.sim.simulation import Body, Setting, Simulation
 from tidelog.chaos.sim.world import World
-from tidelog.client.errors import TidelogError
 
-TOPIC: Final = "orders"
-SETTLE_S: Final = 40.0
-"""Bound of each wait after everything was mended."""
-MARGIN_S: Final = 3.0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What sets one cluster scenario apart from another."""
-
-    name: str
-    about: str
-    kinds: Mapping[str, int]
-    events: frozenset[str]
-    nodes: int = 3
-    controllers: int | None = None
-    partitions: int = 2
-    replication_factor: int = 3
-    faults: int = 12
-    seconds: float = 60.0
-    log_dirs: int = 1
-    drift: float = 0.02
-    producers: int = 2
-    hasty: int = 0
-    """Producers with acks=1, who are promised nothing."""
-    raw: int = 0
-    """Producers that write their own frames."""
-    consumers: int = 1
-    victim_only: tuple[str, ...] = ()
-    config: Mapping[str, str] = field(default_factory=dict)
-    topic_config: Mapping[str, str] = field(default_factory=dict)
-    producer_config: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Settings of producers; each run and producer chooses among the values."""
+MARGIN_S = 3.0
+"""No fault begins so shortly before the end."""
 
 
 class ClusterScenario:
     """A scenario of a whole cluster."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, body: Body | None = None) -> None:
         self.__doc__ = setting.about
         self.name = setting.name
         self.setting = setting
+        self._body = body
         self.faults_expected = frozenset(setting.kinds)
         self.events_expected = setting.events
         self._mix = FaultMix(
@@ -89,10 +52,10 @@ class ClusterScenario:
             drift=setting.drift,
             trace=trace,
         )
-        run = _Run(world, setting, self.schedule(seed) if schedule is None else schedule)
+        run = Simulation(world, setting, self.schedule(seed) if schedule is None else schedule)
         outcome = Outcome(self.name, seed)
         try:
-            world.run(run.run)
+            world.run(lambda: run.run(self._body))
         finally:
             outcome.violations = world.violations
             outcome.faults = run.hand.count
@@ -103,188 +66,24 @@ class ClusterScenario:
         return outcome
 
 
-class _Run:
-    def __init__(self, world: World, setting: Setting, schedule: Sequence[Fault]) -> None:
-        self.world = world
-        self.cluster = world.cluster
-        self.setting = setting
-        self.schedule = schedule
-        self.rng = random.Random(world.rng.random())
-        self.history = History()
-        self.hand = FaultHand(self.cluster, TOPIC, world.note)
-        self.hand.clients.append(self._client_fault)
-        self.observer = Observer(world, TOPIC)
-        self.senders: list[SendingClient] = []
-        self.raw: list[RawProducer] = []
-        self.hasty: set[str] = set()
-        self.readers: list[ReadingClient] = []
-        self.ended_senders: list[SendingClient] = []
-        self.ended_s = 0.0
-        self._lives = 0
+def scenario(
+    *, name: str = "", faults: Mapping[str, int] | Sequence[str] = (), fault_count: int = 12, **setting: Any
+) -> Callable[[Body], ClusterScenario]:
+    """Make a scenario of a coroutine, which acts while clients work; what follows judges itself.
 
-    @property
-    def operations(self) -> int:
-        senders = sum(client.operations for client in (*self.senders, *self.ended_senders))
-        senders += sum(client.operations for client in self.raw)
-        return senders + sum(client.operations for client in self.readers)
+    ``name``: that of the function by default. ``faults``: kinds that are dealt out at random meanwhile,
+    ``fault_count`` of them, with weights where it is a mapping. ``setting``: fields of
+    :class:`~tidelog.chaos.sim.simulation.Setting`, such as ``nodes``, ``partitions``, ``seconds``,
+    ``config``.
+    """
+    kinds = dict(faults) if isinstance(faults, Mapping) else dict.fromkeys(faults, 1)
 
-    async def run(self) -> None:
-        setting, world = self.setting, self.world
-        await self.cluster.start()
-        await self.cluster.create_topic(TOPIC, setting.partitions, setting.replication_factor, setting.topic_config)
-        self.observer.begin()
-        for number in range(setting.producers + setting.hasty):
-            self.senders.append(self._sender(hasty=number >= setting.producers))
-        for number in range(setting.raw):
-            rng = random.Random(self.rng.random())
-            self.raw.append(
-                RawProducer(f"raw{number}", self.cluster, TOPIC, setting.partitions, self.history, rng, world.violated)
-            )
-        for number in range(setting.consumers):
-            places = {TOPIC: setting.partitions}
-            rng = random.Random(self.rng.random())
-            self.readers.append(
-                ReadingClient(f"c{number}", self.cluster, places, self.history, rng, {"fetch_max_wait_ms": 500})
-            )
-        began = self.cluster.loop.now
-        await self.hand.deal(self.schedule, began)
-        if (left := began + setting.seconds - self.cluster.loop.now) > 0:
-            await asyncio.sleep(left)
-        if await self._settle():
-            await self._judge()
-        self.observer.end()
-        self.ended_s = world.now_s
-        for reader in self.readers:
-            await reader.finish()
-
-    def _sender(self, *, hasty: bool) -> SendingClient:
-        rng = self.rng
-        settings: dict[str, Any] = {
-            "compression_type": rng.choice(("none", "lz4", "none")),
-            "linger_ms": rng.choice((0, 5, 50)),
-            "batch_size": rng.choice((300, 16_384)),
-            "request_timeout_ms": rng.choice((1_000, 3_000)),
-            "delivery_timeout_ms": rng.choice((4_000, 60_000, 60_000)),
-            "max_block_ms": 20_000,
-        }
-        settings |= {name: rng.choice(values) for name, values in self.setting.producer_config.items()}
-        self._lives += 1
-        name = f"p{self._lives}"
-        if hasty:
-            settings |= {"acks": 1, "enable_idempotence": False}
-            self.hasty.add(name)
-        pause = rng.choice(((0.1, 1.5), (0.5, 2.0)))
-        return SendingClient(
-            name,
-            self.cluster,
-            {TOPIC: self.setting.partitions},
-            self.history,
-            random.Random(rng.random()),
-            pause,
-            settings,
-            self.observer.acknowledged,
+    def make(body: Body) -> ClusterScenario:
+        about = (body.__doc__ or body.__name__).strip()
+        own = {"seconds": 10.0, "events": frozenset[str](), **setting}
+        count = fault_count if kinds else 0
+        return ClusterScenario(
+            Setting(name or body.__name__.replace("_", "-"), about, kinds, faults=count, **own), body
         )
 
-    def _client_fault(self, kind: str, arguments: tuple[Any, ...]) -> bool:
-        at = arguments[0] % len(self.senders)
-        sender = self.senders[at]
-        if sender.process.paused:
-            return False
-        if kind == "kill":
-            sender.kill()
-            self.ended_senders.append(sender)
-            self.senders[at] = self._sender(hasty=not sender.durable)
-            return True
-        self.cluster.loop.pause(sender.process)
-
-        def resume() -> None:
-            if sender in self.senders:
-                self.cluster.loop.resume(sender.process)
-
-        self.hand.later(arguments[1], resume)
-        return True
-
-    # --- the end ------------------------------------------------------------------------------------
-
-    async def _settle(self) -> bool:
-        """Undo every fault and wait until all is whole; whether it became so."""
-        cluster, world = self.cluster, self.world
-        world.note("mend everything")
-        await self.hand.over()
-        for node in cluster.node_ids:
-            if not cluster.is_up(node) and cluster.hosts[node].starting is None:
-                cluster.start_soon(node)
-        began = cluster.loop.now
-        steps = (
-            (cluster.wait_ready(SETTLE_S), "all nodes ready"),
-            (cluster.wait_for(self._isr_whole, "every ISR whole", SETTLE_S), "every ISR whole"),
-            (cluster.wait_for(lambda: self._heard_since(began), "every producer heard again", SETTLE_S), "producers"),
-        )
-        for step, what in steps:
-            try:
-                await step
-            except (TimeoutError, AssertionError) as error:
-                world.violated(f"no progress after healing, {what}: {error}{self.observer.standing()}")
-                for unused, _ in steps:
-                    unused.close()
-                return False
-            world.note(what)
-        for sender in self.senders:
-            try:
-                await sender.finish(SETTLE_S)
-            except TidelogError as error:
-                world.violated(f"{sender.name} did not end: {error!r}{self.observer.standing()}")
-            if sender.undecided:
-                world.violated(f"{sender.name}: {sender.undecided} records have no outcome")
-        for raw in self.raw:
-            try:
-                await raw.finish(SETTLE_S)
-            except TimeoutError:
-                world.violated(f"{raw.name} did not end{self.observer.standing()}")
-        return True
-
-    def _failures(self) -> list[tuple[str, BaseException | None]]:
-        ends = [(client.name, client.failure()) for client in self.senders]
-        ends += [(client.name, client.failure()) for client in self.readers]
-        return [(name, error) for name, error in ends if error is not None]
-
-    def _isr_whole(self) -> bool:
-        topic = self.cluster.image.topic(TOPIC)
-        return topic is not None and all(
-            len(found.isr) == len(found.replicas) and found.leader in self.cluster.nodes
-            for found in topic.partitions.values()
-        )
-
-    def _heard_since(self, began: float) -> bool:
-        return all(sender.acknowledged_s > began for sender in self.senders)
-
-    async def _judge(self) -> None:
-        cluster, world = self.cluster, self.world
-        for name, error in self._failures():
-            world.violated(f"{name} ended by itself: {error!r}")
-        try:
-            await cluster.wait_for(self.observer.replicas_level, "replicas level", SETTLE_S)
-        except (TimeoutError, AssertionError) as error:
-            world.violated(f"{error}{self.observer.standing()}")
-            return
-        ends = self.observer.log_ends()
-        try:
-            await cluster.wait_for(
-                lambda: all(r.refused or all(r.positions[at] >= end for at, end in ends.items()) for r in self.readers),
-                "every consumer at the end",
-                SETTLE_S,
-            )
-        except (TimeoutError, AssertionError) as error:
-            positions = {reader.name: reader.positions for reader in self.readers}
-            world.violated(f"{error}: positions {positions}, ends {ends}{self.observer.standing()}")
-        for reader in self.readers:
-            if reader.refused:
-                world.violated(f"{reader.name}: its position was refused: {reader.refused}")
-            for text in reader.marks_violated:
-                world.violated(text)
-        final = self.observer.judge_end()
-        circumstances = Circumstances(without_idempotence=frozenset(self.hasty))
-        for text in history_violations(self.history, final, circumstances):
-            world.violated(text)
-        for node_id, text in cluster.refused:
-            world.violated(f"node {node_id} refused to start: {text}")
+    return make

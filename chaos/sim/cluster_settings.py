@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.chaos.sim.cluster_scenario import ClusterScenario, Setting
+from tidelog.chaos.sim.cluster_scenario import ClusterScenario
+from tidelog.chaos.sim.simulation import Setting
 
 _ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
