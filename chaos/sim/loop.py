@@ -42,7 +42,7 @@ class Process:
         self.paused = False
         self._began = loop.now
         self._offset = loop.now + offset_s
-        self._held: deque[asyncio.Handle] = deque()
+        self._held: deque[_Due] = deque()
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -59,6 +59,36 @@ PROCESS: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar(
 """The process that runs now; ``None`` for the world itself."""
 
 
+class _Due:
+    """What the loop is to call: all that asyncio asks of its handles, and little else, since a run makes many."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context
+    ):
+        self._when = when
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        """The time of the world."""
+        return self._when
+
+    def __repr__(self) -> str:
+        return f"<{self._callback!r} at {self._when:.4f}>"
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The loop. ``now`` is the world's time in seconds; :meth:`time` is that of the process that asks."""
 
@@ -66,8 +96,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = now
         self.steps = 0
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self._ready: deque[_Due] = deque()
+        self._timers: list[tuple[float, int, _Due]] = []
         self._numbers = itertools.count()
         self._steps_now = 0
 
@@ -83,7 +113,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> _Due:
         process = PROCESS.get()
         return self.at(when if process is None else process.world(when), callback, *args, context=context)
 
@@ -93,7 +123,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> _Due:
         process = PROCESS.get()
         return self.at(
             self.now + (delay if process is None else delay / process.rate), callback, *args, context=context
@@ -101,18 +131,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def at(
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Due:
         """Call at a time of the world, for the process of ``context`` (the caller's by default)."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._numbers), handle))
-        return handle
+        due = _Due(when, callback, args, contextvars.copy_context() if context is None else context)
+        heapq.heappush(self._timers, (when, next(self._numbers), due))
+        return due
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+    ) -> _Due:
+        due = _Due(self.now, callback, args, contextvars.copy_context() if context is None else context)
+        self._ready.append(due)
+        return due
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
@@ -149,14 +179,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._steps_now > STEPS_WITHOUT_TIME_MAX:
             raise Stuck(f"{self._steps_now} steps at one instant; the last ones: {list(ready)[-3:]}")
         for _ in range(count):
-            handle = ready.popleft()
-            if handle._cancelled:
+            due = ready.popleft()
+            if due._cancelled:
                 continue
-            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            context = due._context
+            process = context.get(PROCESS)
             if process is not None and process.paused:
-                process._held.append(handle)
-            else:
-                handle._run()
+                process._held.append(due)
+                continue
+            try:
+                context.run(due._callback, *due._args)  # type: ignore[arg-type]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"Exception in {due!r}", "exception": error, "handle": due})
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers leave when they are due."""
