@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tidelog.broker.alter_partition import alter_partition
@@ -24,6 +24,7 @@ from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.producer_ids import InitProducerId, allocator
 from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
+from tidelog.broker.log_end_reports import LogEndReports
 from tidelog.broker.log_upkeep import LogUpkeep
 from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.metadata_view import MetadataView
@@ -59,6 +60,7 @@ from tidelog.proto.api import (
 from tidelog.proto.network import Address, CallContext, Network, Server
 from tidelog.replication.flushing import RunBlocking
 from tidelog.replication.manager import ReplicaManager
+from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.settings import ReplicationSettings
 from tidelog.storage.log_manager import LogManager
 from tidelog.transactions.producer_ids import ProducerIds
@@ -126,8 +128,11 @@ class BrokerRole:
             run_blocking=run_blocking,
         )
         self._assignments = DirectoryAssignments(config.node_id, channel, self.broker_epoch, self._directory_of)
+        self._log_ends = LogEndReports(
+            config.node_id, channel, self.broker_epoch, lambda: view.image, self.replicas.partition
+        )
         self._reconciler = Reconciler(
-            config, clock, self.replicas, self._settings_changed, self._assignments.applied, self._is_gone
+            config, clock, self.replicas, self._settings_changed, self._states_applied, self._is_gone
         )
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
         self._metadata = Metadata(cluster_id, config, view, channel)
@@ -192,6 +197,7 @@ class BrokerRole:
             raise RegistrationRefused(lifecycle.failure)
         self._lifecycle.started = True
         self._supervisor.run("directory assignments", self._assignments.run())
+        self._supervisor.run("log end reports", self._log_ends.run())
         upkeep = LogUpkeep(config, self.logs, self.replicas, self._clock, self._run_blocking)
         self._upkeep = self._supervisor.run("log upkeep", upkeep.run())
 
@@ -303,6 +309,10 @@ class BrokerRole:
             return self.broker_epoch()
         found = self._view.image.broker(node_id)
         return BrokerEpoch(-1) if found is None or not found.active else found.broker_epoch
+
+    def _states_applied(self, states: Sequence[PartitionState]) -> None:
+        self._assignments.applied(states)
+        self._log_ends.applied(states)
 
     def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
         return self.logs.directory_of(key)

@@ -18,6 +18,7 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
 from tidelog.model.ids import (
     LOST_DIRECTORY,
+    NO_NODE,
     UNASSIGNED_DIRECTORY,
     DirectoryId,
     NodeId,
@@ -126,12 +127,14 @@ def _place(node_id: NodeId, found: PartitionRecord, is_gone: Callable[[Directory
     """Where this broker's replica is to stand.
 
     One whose disk was replaced may begin anew on another, but only as a follower that owes nothing: a
-    member of the ISR or ELR (or of what is left of them) with an empty log would pass for the topic's.
+    member of the ISR or ELR (or of what is left of them, while there is no leader) with an empty log
+    would pass for the topic's.
     """
     directory = directory_of(found, node_id)
     if directory in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY) or not is_gone(directory):
         return directory
-    owes = node_id in (*found.isr, *found.eligible_leader_replicas, *found.last_known_elr)
+    remembered = found.last_known_elr if found.leader == NO_NODE else ()
+    owes = node_id in (*found.isr, *found.eligible_leader_replicas, *remembered)
     return directory if owes else UNASSIGNED_DIRECTORY
 
 

@@ -24,7 +24,7 @@ any but fenced         none for the session time   fenced
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from tidelog.metadata_quorum.broker_liveness import BrokerLiveness
 from tidelog.metadata_quorum.config_view import ConfigView
@@ -184,7 +184,7 @@ class BrokerChanges:
             wiped = replaced and directory != log_dirs[0] and directory != UNASSIGNED_DIRECTORY
             change = updates.change(
                 at,
-                leaving=node_id,
+                leaving=(node_id,),
                 unclean=not clean,
                 wiped=wiped,
                 directory=log_dirs[0] if replaced else None,
@@ -228,7 +228,7 @@ class BrokerChanges:
         records: list[MetadataRecord] = []
         match state:
             case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW if not registration.fenced:
-                records += self.fence(image, request.node_id)
+                records += self.fence(image, (request.node_id,))
             case BrokerState.UNFENCED if registration.fenced:
                 records += self.unfence(image, request.node_id)
             case BrokerState.CONTROLLED_SHUTDOWN if not registration.in_controlled_shutdown:
@@ -250,18 +250,21 @@ class BrokerChanges:
 
     # --- What follows from a broker's state ---
 
-    def fence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
-        """A broker leaves every ISR, its leaderships move, then it is fenced. The fencing is the last record,
-        so that a controller that finds the change half done sees a silent, unfenced broker and does it again.
-        A fenced broker is not in controlled shutdown any more: it has nothing left to hand over."""
-        found = image.brokers[node_id]
-        record = BrokerRegistrationChangeRecord(
-            node_id,
-            found.broker_epoch,
-            fenced=True,
-            in_controlled_shutdown=False if found.in_controlled_shutdown else None,
-        )
-        return [*self._leave_isrs(image, node_id, image.partitions_of(node_id)), record]
+    def fence(self, image: MetadataImage, nodes: Sequence[NodeId]) -> list[MetadataRecord]:
+        """Brokers leave every ISR, their leaderships move to none of them, then they are fenced. The fencings are
+        the last records, so that a controller that finds the change half done sees silent, unfenced brokers and
+        does it again. A fenced broker is not in controlled shutdown any more: it has nothing left to hand over."""
+        records: list[MetadataRecord] = []
+        for node_id in nodes:
+            found = image.brokers[node_id]
+            shutting_down = False if found.in_controlled_shutdown else None
+            records.append(
+                BrokerRegistrationChangeRecord(
+                    node_id, found.broker_epoch, fenced=True, in_controlled_shutdown=shutting_down
+                )
+            )
+        held = sorted({at for node_id in nodes for at in image.partitions_of(node_id)})
+        return [*self._leave_isrs(image, nodes, held), *records]
 
     def unfence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
         """A broker may lead again: what has no leader and can be led by it gets one."""
@@ -277,7 +280,7 @@ class BrokerChanges:
         record = BrokerRegistrationChangeRecord(
             node_id, image.brokers[node_id].broker_epoch, in_controlled_shutdown=True
         )
-        return [record, *self._leave_isrs(image, node_id, image.partitions_of(node_id))]
+        return [record, *self._leave_isrs(image, (node_id,), image.partitions_of(node_id))]
 
     def directories_offline(
         self, image: MetadataImage, node_id: NodeId, offline: Iterable[DirectoryId]
@@ -294,18 +297,18 @@ class BrokerChanges:
         ]
         working = tuple(directory for directory in registration.log_dirs if directory not in failed)
         return [
-            *self._leave_isrs(image, node_id, affected),
+            *self._leave_isrs(image, (node_id,), affected),
             BrokerRegistrationChangeRecord(node_id, registration.broker_epoch, log_dirs=DirectoryList(working)),
         ]
 
     def _leave_isrs(
-        self, image: MetadataImage, node_id: NodeId, partitions: Iterable[TopicIdPartition]
+        self, image: MetadataImage, nodes: Collection[NodeId], partitions: Iterable[TopicIdPartition]
     ) -> Iterable[MetadataRecord]:
         updates = PartitionUpdates(image, self._configs)
         for at in partitions:
             partition = image.topics[at.topic_id].partitions[at.partition]
-            if node_id not in partition.isr and partition.leader != node_id:
+            if partition.leader not in nodes and not any(node in nodes for node in partition.isr):
                 continue
-            change = updates.change(at, leaving=node_id)
+            change = updates.change(at, leaving=nodes)
             if change is not None:
                 yield change

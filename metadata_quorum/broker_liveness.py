@@ -21,10 +21,17 @@ class _Session:
 
 
 class BrokerLiveness:
-    """The sessions of all registered brokers. A session ends ``session_timeout_ms`` after the last contact."""
+    """The sessions of all registered brokers. A session ends ``session_timeout_ms`` after the last contact.
 
-    def __init__(self, session_timeout_ms: int) -> None:
+    Brokers that died together were last heard from within one heartbeat interval of each other, and are to be
+    fenced together: else the first one's leaderships would go to the others, which are gone as well. So
+    one that is fenced waits for those that seem to have died with it, for at most an interval.
+    """
+
+    def __init__(self, session_timeout_ms: int, heartbeat_interval_ms: int) -> None:
         self._timeout_ms = session_timeout_ms
+        # No live broker is silent for one and a half intervals.
+        self._together_ms = max(0, min(heartbeat_interval_ms, session_timeout_ms - heartbeat_interval_ms * 3 // 2))
         self._sessions: dict[NodeId, _Session] = {}
 
     def reset(self, unfenced: Iterable[NodeId], fenced: Iterable[NodeId], now_ms: int) -> None:
@@ -83,7 +90,11 @@ class BrokerLiveness:
         )
 
     def expired(self, now_ms: int) -> list[NodeId]:
-        """The unfenced brokers whose sessions have ended, longest silence first."""
+        """The unfenced brokers whose sessions have ended, longest silence first; none yet while one is waited for
+        that was last heard from at nearly the same time."""
+        due_ms = self.next_expiry_ms()
+        if due_ms is None or now_ms < due_ms:
+            return []
         late = [
             (session.contact_ms, node)
             for node, session in self._sessions.items()
@@ -92,6 +103,9 @@ class BrokerLiveness:
         return [node for _, node in sorted(late)]
 
     def next_expiry_ms(self) -> int | None:
-        """When the next session ends if nobody is heard from; ``None`` without an unfenced broker."""
+        """When brokers are to be fenced next if nobody is heard from; ``None`` without an unfenced broker."""
         contacts = [session.contact_ms for session in self._sessions.values() if not session.fenced]
-        return min(contacts) + self._timeout_ms if contacts else None
+        if not contacts:
+            return None
+        together_ms = min(contacts) + self._together_ms
+        return max(contact for contact in contacts if contact <= together_ms) + self._timeout_ms

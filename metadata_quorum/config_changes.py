@@ -180,7 +180,7 @@ def _consequences(
     for name in names:
         topic = after.topics[after.topic_ids[name]]
         for partition in topic.in_order():
-            if partition.eligible_leader_replicas or partition.leader < 0:
+            if partition.eligible_leader_replicas or partition.last_known_elr or partition.leader < 0:
                 change = updates.change(TopicIdPartition(topic.topic_id, partition.partition))
                 if change is not None:
                     made.append(change)

@@ -39,6 +39,7 @@ from tidelog.metadata_quorum.image_change import MetadataDelta, apply_records, d
 from tidelog.metadata_quorum.isr_changes import alter_partition, assign_directories
 from tidelog.metadata_quorum.rebalance import leaderless_elections, preferred_elections, unpublished_topics
 from tidelog.metadata_quorum.topic_changes import TopicChanges
+from tidelog.metadata_quorum.unclean_recovery import UncleanRecovery
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.config_def import LONG_MAX
 from tidelog.model.errors import ErrorCode
@@ -56,6 +57,7 @@ from tidelog.proto.api import (
     IncrementalAlterConfigsRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    ReportLogEndsRequest,
     Request,
     UpdateFeaturesRequest,
 )
@@ -76,9 +78,10 @@ class Controller:
         self.committed = MetadataImage()
         self._draft: MetadataImage | None = None
         self._epoch = ControllerEpoch(-1)
-        self.liveness: Final = BrokerLiveness(config.broker_session_timeout_ms)
+        self.liveness: Final = BrokerLiveness(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms)
         self._brokers = BrokerChanges(config, cluster_id, self.configs)
         self._topics = TopicChanges(config, self.configs, rng)
+        self._recovery = UncleanRecovery(self.configs, config.unclean_recovery_timeout_ms)
         self._deciders: dict[type[Any], _Decide] = {
             RegisterBrokerRequest: self._register,
             BrokerHeartbeatRequest: self._heartbeat,
@@ -89,6 +92,7 @@ class Controller:
             UpdateFeaturesRequest: lambda request, _: update_features(self.draft, request),
             AlterPartitionRequest: lambda request, _: alter_partition(self.draft, self.configs, request),
             AssignReplicasToDirsRequest: lambda request, _: assign_directories(self.draft, self.configs, request),
+            ReportLogEndsRequest: lambda request, now_ms: self._recovery.report(self.draft, request, now_ms),
             AllocateProducerIdsRequest: lambda request, _: self._allocate_producer_ids(request),
         }
 
@@ -136,6 +140,7 @@ class Controller:
             (node for node, found in brokers.items() if found.fenced),
             now_ms,
         )
+        self._recovery.reset()
         return [
             *bootstrap_features(self.committed),
             *unpublished_topics(self.committed),
@@ -146,6 +151,7 @@ class Controller:
         """Become a standby. May be called twice."""
         self._draft = None
         self._epoch = ControllerEpoch(-1)
+        self._recovery.reset()
 
     def append(self, records: tuple[MetadataRecord, ...]) -> None:
         """Apply one entry to the draft: it is on its way to the log."""
@@ -177,15 +183,20 @@ class Controller:
         elif found.broker_epoch == request.broker_epoch:
             self.liveness.touch(request.node_id, found.fenced, request.current_metadata_offset, now_ms)
 
-    def fence_one_silent(self, now_ms: int) -> list[MetadataRecord]:
-        """Fence the broker that has been silent for longest, if its session has ended. One at a time, so that
-        the next is judged with the first one gone."""
+    def fence_silent(self, now_ms: int) -> list[MetadataRecord]:
+        """Fence the brokers whose sessions have ended, all in one decision: what one of them led goes to none of
+        the others."""
+        silent: list[NodeId] = []
         for node_id in self.liveness.expired(now_ms):
             self.liveness.fence(node_id)
             found = self.draft.broker(node_id)
             if found is not None and not found.fenced:
-                return self._brokers.fence(self.draft, node_id)
-        return []
+                silent.append(node_id)
+        return self._brokers.fence(self.draft, silent) if silent else []
+
+    def recover(self, now_ms: int) -> list[MetadataRecord]:
+        """Elect leaders by the logs that were reported, where the rest is waited for no longer."""
+        return self._recovery.elect(self.draft, now_ms)
 
     def balance(self) -> list[MetadataRecord]:
         """Elect preferred leaders where too few lead."""

@@ -410,27 +410,28 @@ class ControllerNode:
             if self._config.auto_leader_rebalance_enable and now_ms >= self._balance_due_ms:
                 self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
                 self._append(self.controller.balance())
-        while self._fence_one(now_ms):  # noqa: ASYNC110 - not a wait: it lets others run
-            await asyncio.sleep(0)  # a broker of many partitions takes long; others want to be heard
+            self._fence_silent(now_ms)
+            await asyncio.sleep(0)  # brokers of many partitions take long; others want to be heard
+            if self.controller.active and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
+                self._append(self.controller.recover(now_ms))
         interval_ms = self._config.metadata_log_max_snapshot_interval_ms
         if interval_ms and self._bytes_since_snapshot and now_ms - self._snapshot_ms >= interval_ms:
             self._begin_snapshot()
 
-    def _fence_one(self, now_ms: int) -> bool:
-        if not self.controller.active or len(self._under_way) >= ENTRIES_UNDER_WAY_MAX:
-            return False
-        records = self.controller.fence_one_silent(now_ms)
+    def _fence_silent(self, now_ms: int) -> None:
+        if len(self._under_way) >= ENTRIES_UNDER_WAY_MAX:
+            return
+        records = self.controller.fence_silent(now_ms)
         if records:
-            fencing = records[-1]
-            assert isinstance(fencing, BrokerRegistrationChangeRecord)
-            log.warning(
-                "fencing broker %d: no heartbeat for %d ms; %d partitions change",
-                fencing.node_id,
-                self._config.broker_session_timeout_ms,
-                len(records) - 1,
-            )
+            fenced = [record.node_id for record in records if isinstance(record, BrokerRegistrationChangeRecord)]
+            for node_id in fenced:
+                log.warning(
+                    "fencing broker %d: no heartbeat for %d ms; %d partitions change",
+                    node_id,
+                    self._config.broker_session_timeout_ms,
+                    len(records) - len(fenced),
+                )
             self._append(records)
-        return bool(records)
 
     # --- Snapshots ----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -84,13 +84,13 @@ def leader_test(
     partition: PartitionRecord,
     *,
     joining: NodeId | None = None,
-    leaving: NodeId | None = None,
+    leaving: Collection[NodeId] = (),
 ) -> Callable[[NodeId], bool]:
     """Say who may lead ``partition``: active brokers whose replica's directory works. ``joining`` counts as
-    active already, ``leaving`` no more (``LeaderAcceptor``)."""
+    active already, those of ``leaving`` no more (``LeaderAcceptor``)."""
 
     def can_lead(node_id: NodeId) -> bool:
-        if node_id == leaving or not (node_id == joining or image.is_active(node_id)):
+        if node_id in leaving or not (node_id == joining or image.is_active(node_id)):
             return False
         return image.has_online_directory(node_id, partition)
 
@@ -120,23 +120,23 @@ class PartitionUpdates:
         at: TopicIdPartition,
         *,
         joining: NodeId | None = None,
-        leaving: NodeId | None = None,
+        leaving: Collection[NodeId] = (),
         unclean: bool = False,
         wiped: bool = False,
         directory: DirectoryId | None = None,
     ) -> PartitionChangeRecord | None:
-        """Elect a leader for one partition. ``leaving`` leaves the ISR; ``unclean``: also the ELR, since it
-        stopped without a clean shutdown; ``wiped``: its replica stands on ``directory``, empty."""
+        """Elect a leader for one partition. Those of ``leaving`` leave the ISR; ``unclean``: also the ELR, since
+        they stopped without a clean shutdown; ``wiped``: their replicas are empty. ``directory``: where they
+        stand now."""
         topic, min_isr, election = self.min_isr_and_election(at)
         partition = topic.partitions[at.partition]
-        out = () if leaving is None else (leaving,)
         return change_partition(
             partition,
             can_lead=leader_test(self._image, partition, joining=joining, leaving=leaving),
             min_isr=min_isr,
             election=election,
-            isr=[node for node in partition.isr if node not in out],
-            unclean=out if unclean else (),
-            wiped=out if wiped else (),
-            directories={leaving: directory} if leaving is not None and directory is not None else None,
+            isr=[node for node in partition.isr if node not in leaving],
+            unclean=leaving if unclean else (),
+            wiped=leaving if wiped else (),
+            directories=None if directory is None else dict.fromkeys(leaving, directory),
         )

@@ -11,17 +11,19 @@ a leader is in the ISR, live, directory online        it stays
 else                                                  the first such replica of the ISR (of the ELR
                                                       when the ISR is empty) leads, leader epoch +1
 elected from the ELR                                  ISR = it alone
-ISR and ELR empty, the last known leader is live      it leads; ISR = it alone; recovery
-the same, unclean elections allowed                   the first live replica leads; the same
+it has fewer, and who stopped uncleanly leaves        it is remembered as last known ELR
+ISR and ELR empty, one is remembered and live         it leads; ISR = it alone; recovery
+ISR and ELR empty, several are remembered             the one whose log was found to be longest leads
+                                                      (:mod:`tidelog.metadata_quorum.unclean_recovery`)
+unclean elections allowed                             else the first live replica leads; the same
 nobody                                                leader none, leader epoch +1
-the ISR becomes empty                                 the leader until then is remembered as last known
-there is a leader again                               that memory is cleared
 ====================================================  ==============================================
 
 The ELR is sound because a leader does not advance the high watermark while its ISR is below min ISR:
-whoever was in the ISR last time it was not has everything committed. Two rules are stricter here than
-in Kafka: the last known leader must be live to be elected, and a replica whose disk was replaced is
-no longer the last known leader.
+whoever was in the ISR last time it was not has everything committed. The last known ELR is who would be
+eligible but for an unclean stop: each of them had everything committed, and may have lost a tail since. It
+is emptied with the ELR. Where Kafka remembers only the last leader, any of them may be the one that lost
+nothing. A replica whose disk was replaced is not among them, and who is elected must be live.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def change_partition(
     unclean: Collection[NodeId] = (),
     wiped: Collection[NodeId] = (),
     directories: Mapping[NodeId, DirectoryId] | None = None,
+    longest: NodeId = NO_NODE,
     recovered: bool = False,
 ) -> PartitionChangeRecord | None:
     """Return the record that changes ``partition``, or ``None`` where nothing changes.
@@ -70,15 +73,16 @@ def change_partition(
     ``can_lead``: whether a broker is live and its replica's directory online. ``min_isr``: the effective
     one, at most the number of replicas. ``isr``: the wanted ISR, the present one without. ``unclean``:
     brokers that stopped without a clean shutdown; they leave ISR and ELR. ``wiped``: brokers whose replica
-    has lost its data; as ``unclean``, and they are no last known leader either. ``directories``: new
-    places of replicas. ``recovered``: the leader says it is done with KIP-704's recovery.
+    has lost its data; as ``unclean``, and nobody remembers them either. ``directories``: new places of
+    replicas. ``longest``: whose log reaches furthest, where that was asked for because nobody is safe.
+    ``recovered``: the leader says it is done with KIP-704's recovery.
     """
     gone = {*unclean, *wiped}
     isr_next = [node for node in (partition.isr if isr is None else isr) if node not in gone]
-    last_known = [node for node in partition.last_known_elr if node not in wiped]
     elr_next = _eligible(partition, isr_next, gone, min_isr)
+    remembered = [node for node in _had_everything(partition) if node not in wiped]
 
-    elected = _elect(partition, isr_next, elr_next, last_known, can_lead, election)
+    elected = _elect(partition, isr_next, elr_next, remembered, can_lead, election, longest)
     leader_changes = elected.node_id != partition.leader
     if leader_changes and elected.node_id in elr_next:
         isr_next = [elected.node_id]
@@ -87,12 +91,9 @@ def change_partition(
         elr_next = []
     if len(isr_next) >= min_isr:
         elr_next = []
+        remembered = []
     elr_next = [node for node in elr_next if node not in isr_next]
-
-    if elected.node_id != NO_NODE:
-        last_known = []
-    elif not isr_next and partition.isr and partition.leader != NO_NODE:
-        last_known = [partition.leader] if partition.leader not in wiped else []
+    last_known = [node for node in remembered if node not in isr_next and node not in elr_next]
 
     recovering = (partition.leader_recovery and not recovered) or (leader_changes and elected.unclean)
     placed = _placed(partition, directories)
@@ -120,13 +121,32 @@ def _eligible(
     return [node for node in partition.replicas if node in candidates and node not in isr_next and node not in gone]
 
 
+def _had_everything(partition: PartitionRecord) -> list[NodeId]:
+    """Who has, or had before an unclean stop, everything committed; in the order of the replicas. Holds while the
+    ISR is below min ISR: nothing is committed meanwhile."""
+    found = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
+    return [node for node in partition.replicas if node in found]
+
+
+def asks_for_log_ends(partition: PartitionRecord) -> bool:
+    """Whether a partition has no leader and no safe candidate, and it takes the logs of several replicas to tell
+    which of them lost least."""
+    return (
+        partition.leader == NO_NODE
+        and not partition.isr
+        and not partition.eligible_leader_replicas
+        and len(partition.last_known_elr) > 1
+    )
+
+
 def _elect(
     partition: PartitionRecord,
     isr: Sequence[NodeId],
     elr: Sequence[NodeId],
-    last_known: Sequence[NodeId],
+    remembered: Sequence[NodeId],
     can_lead: Callable[[NodeId], bool],
     election: Election,
+    longest: NodeId,
 ) -> _Elected:
     safe = isr or elr
     preferred = partition.replicas[0]
@@ -137,8 +157,10 @@ def _elect(
     for node in partition.replicas:
         if node in safe and can_lead(node):
             return _Elected(node, False)
-    if not safe and len(last_known) == 1 and can_lead(last_known[0]):
-        return _Elected(last_known[0], True)
+    if not safe and len(remembered) == 1:
+        longest = remembered[0]
+    if not safe and longest != NO_NODE and can_lead(longest):
+        return _Elected(longest, True)
     if election is Election.UNCLEAN:
         for node in partition.replicas:
             if can_lead(node):

@@ -26,6 +26,8 @@ from tidelog.proto.api import (
     IncrementalAlterConfigsResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    ReportLogEndsRequest,
+    ReportLogEndsResponse,
     TopicResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -36,6 +38,7 @@ ControllerRequest = (
     | BrokerHeartbeatRequest
     | AlterPartitionRequest
     | AssignReplicasToDirsRequest
+    | ReportLogEndsRequest
     | AllocateProducerIdsRequest
     | CreateTopicsRequest
     | DeleteTopicsRequest
@@ -57,6 +60,8 @@ def refuse(request: ControllerRequest, error: ErrorCode, text: str) -> Any:
             return AlterPartitionResponse(error)
         case AssignReplicasToDirsRequest():
             return AssignReplicasToDirsResponse(error)
+        case ReportLogEndsRequest():
+            return ReportLogEndsResponse(error)
         case AllocateProducerIdsRequest():
             return AllocateProducerIdsResponse(error)
         case CreateTopicsRequest():

@@ -128,6 +128,12 @@ class NodeConfig:
     controller_quorum_retry_backoff_ms: int = integer(
         20, "First wait after no controller was the active one; it doubles up to 250.", at_least=1
     )
+    unclean_recovery_timeout_ms: int = long(
+        300_000,
+        "Time in which the logs of all replicas that may hold everything are asked for, where each of them stopped "
+        "uncleanly; then the best of those that are there leads.",
+        at_least=0,
+    )
     metadata_log_max_record_bytes_between_snapshots: int = long(
         20 * 2**20, "Bytes of metadata log after which a snapshot is made.", at_least=1
     )

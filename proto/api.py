@@ -615,6 +615,32 @@ class AssignReplicasToDirsResponse(Response):
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How far a replica's log reaches while its partition has no leader under ``leader_epoch``: the epoch of
+    its last record (-1 without any) and the offset after it."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLogEndsRequest(Request["ReportLogEndsResponse"]):
+    """A broker says how far its logs reach, of partitions whose safe replicas all stopped uncleanly (KIP-966)."""
+
+    node_id: NodeId
+    broker_epoch: BrokerEpoch
+    ends: tuple[LogEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLogEndsResponse(Response):
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
 class AllocateProducerIdsRequest(Request["AllocateProducerIdsResponse"]):
     node_id: NodeId
     broker_epoch: BrokerEpoch
@@ -695,6 +721,7 @@ CALLS: Final[dict[type[Request[Any]], type[Response]]] = {
     BrokerHeartbeatRequest: BrokerHeartbeatResponse,
     AlterPartitionRequest: AlterPartitionResponse,
     AssignReplicasToDirsRequest: AssignReplicasToDirsResponse,
+    ReportLogEndsRequest: ReportLogEndsResponse,
     AllocateProducerIdsRequest: AllocateProducerIdsResponse,
     FetchMetadataRequest: FetchMetadataResponse,
     FetchMetadataSnapshotRequest: FetchMetadataSnapshotResponse,

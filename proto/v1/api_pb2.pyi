@@ -714,6 +714,36 @@ class AssignReplicasToDirsResponse(_message.Message):
     error: int
     def __init__(self, error: _Optional[int] = ...) -> None: ...
 
+class LogEnd(_message.Message):
+    __slots__ = ("topic_id", "partition", "leader_epoch", "last_epoch", "end_offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    last_epoch: int
+    end_offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., last_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class ReportLogEndsRequest(_message.Message):
+    __slots__ = ("node_id", "broker_epoch", "ends")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    broker_epoch: int
+    ends: _containers.RepeatedCompositeFieldContainer[LogEnd]
+    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[LogEnd, _Mapping]]] = ...) -> None: ...
+
+class ReportLogEndsResponse(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    def __init__(self, error: _Optional[int] = ...) -> None: ...
+
 class AllocateProducerIdsRequest(_message.Message):
     __slots__ = ("node_id", "broker_epoch")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]

@@ -189,16 +189,28 @@ def test_unchanged_topics_keep_one_configuration_object(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("isr", "elr", "last_known", "begins_anew"),
-    [((2, 3), (), (), True), ((1, 2), (), (), False), ((2,), (1,), (), False), ((), (), (1,), False)],
+    ("leader", "isr", "elr", "last_known", "begins_anew"),
+    [
+        (2, (2, 3), (), (), True),
+        (2, (1, 2), (), (), False),
+        (2, (2,), (1,), (), False),
+        (-1, (), (), (1,), False),
+        # With a leader it does not pass for anything: who leads was elected already.
+        (2, (2,), (), (1,), True),
+    ],
 )
 def test_only_a_replica_that_owes_nothing_begins_anew_on_another_disk(
-    broker: Broker, isr: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], begins_anew: bool
+    broker: Broker,
+    leader: int,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    begins_anew: bool,
 ) -> None:
     old = DirectoryId(b"o" * 16)
     broker.gone.add(old)
     record = replace(
-        partition(A, 0, [1, 2, 3], leader=2),
+        partition(A, 0, [1, 2, 3], leader=leader),
         isr=tuple(NodeId(n) for n in isr),
         eligible_leader_replicas=tuple(NodeId(n) for n in elr),
         last_known_elr=tuple(NodeId(n) for n in last_known),

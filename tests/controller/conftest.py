@@ -133,7 +133,7 @@ class Bench:
             if node not in nodes and not found.fenced:
                 self.beat(node)
         self.now_ms += 150
-        while records := self.controller.fence_one_silent(self.now_ms):
+        while records := self.controller.fence_silent(self.now_ms):
             self.take(records)
 
     # --- Topics ---

@@ -540,7 +540,7 @@ async def test_a_bug_in_a_decision_takes_the_node_down(
     def broken(now_ms: int) -> Any:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(node.controller, "fence_one_silent", broken)
+    monkeypatch.setattr(node.controller, "fence_silent", broken)
     await until(lambda: quorum.fatal)
     assert str(quorum.fatal.pop()) == "a bug"
 

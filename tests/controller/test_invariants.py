@@ -136,10 +136,12 @@ class World:
                 assert not isr & elr
                 assert not elr or len(isr) < min_isr, "an ELR beside an ISR that lets the high watermark rise"
                 assert all(image.is_active(node) for node in isr), "a broker that is away is in an ISR"
+                remembered = set(partition.last_known_elr)
+                assert not remembered & (isr | elr)
+                assert not remembered or len(isr) < min_isr, "remembered for what was committed without them since"
                 if partition.leader >= 0:
                     assert partition.leader in isr
                     assert image.has_online_directory(partition.leader, partition)
-                    assert not partition.last_known_elr
                 else:
                     able = [node for node in (isr or elr) if image.is_active(node)]
                     assert not any(image.has_online_directory(NodeId(node), partition) for node in able)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.metadata_quorum.image_change import merged
-from tidelog.metadata_quorum.partition_change import Election, change_partition
+from tidelog.metadata_quorum.partition_change import Election, asks_for_log_ends, change_partition
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     DirectoryId,
@@ -57,12 +57,14 @@ def change(before: PartitionRecord, live: Collection[int], *, min_isr: int = 2, 
     for key in ("isr", "unclean", "wiped"):
         if key in more:
             more[key] = nodes(*more[key])
+    if "longest" in more:
+        more["longest"] = NodeId(more["longest"])
     record = change_partition(before, can_lead=lambda node: node in live, min_isr=min_isr, **more)
     return before if record is None else merged(before, record)
 
 
 def state(after: PartitionRecord) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """(leader, ISR, ELR, last known leader)"""
+    """(leader, ISR, ELR, last known ELR)"""
     return after.leader, after.isr, after.eligible_leader_replicas, after.last_known_elr
 
 
@@ -83,25 +85,46 @@ ONLINE, PREFERRED, UNCLEAN = Election.ONLINE, Election.PREFERRED, Election.UNCLE
         # Below min ISR: who leaves is an eligible leader.
         (partition((1, 2), 1), (1,), {"isr": (1,)}, (1, (1,), (2,), ())),
         # Two rounds: ELR members stay until the ISR is big enough again.
-        (partition((1,), 1, elr=(2,)), (), {"isr": ()}, (-1, (), (1, 2), (1,))),
+        (partition((1,), 1, elr=(2,)), (), {"isr": ()}, (-1, (), (1, 2), ())),
         (partition((1,), 1, elr=(2,)), (1, 3), {"isr": (1, 3)}, (1, (1, 3), (), ())),
         # Elected from the ELR: alone in the ISR, no recovery.
-        (partition((), -1, elr=(1, 2), last_known=(1,)), (2,), {}, (2, (2,), (1,), ())),
+        (partition((), -1, elr=(1, 2), last_known=(3,)), (2,), {}, (2, (2,), (1,), (3,))),
         # The ELR counts only while the ISR is empty.
         (partition((3,), 3, elr=(1, 2)), (1, 2), {"isr": (3,)}, (-1, (3,), (1, 2), ())),
-        # An unclean stop takes one out of ISR and ELR.
-        (partition((1, 2), 1), (2,), {"unclean": (1,)}, (2, (2,), (), ())),
+        # An unclean stop takes one out of ISR and ELR. Who had everything committed by then is remembered ...
+        (partition((1, 2), 1), (2,), {"unclean": (1,)}, (2, (2,), (), (1,))),
         (partition((1,), 1, elr=(2,)), (), {"unclean": (1,)}, (-1, (), (2,), (1,))),
-        (partition((), -1, elr=(2,), last_known=(1,)), (), {"unclean": (2,)}, (-1, (), (), (1,))),
-        # Nobody is eligible: the last known leader comes back, if it is live.
+        (partition((1,), 1, elr=(2,)), (1,), {"unclean": (2,)}, (1, (1,), (), (2,))),
+        (partition((), -1, elr=(2,), last_known=(1,)), (), {"unclean": (2,)}, (-1, (), (), (1, 2))),
+        (partition((), -1, elr=(3, 1), last_known=(2,)), (), {"unclean": (3,)}, (-1, (), (1,), (2, 3))),
+        # ... unless more is committed without it.
+        (partition((1, 2, 3), 1), (2, 3), {"unclean": (1,)}, (2, (2, 3), (), ())),
+        (partition((1,), 1, last_known=(2,)), (1, 3), {"isr": (1, 3)}, (1, (1, 3), (), ())),
+        (partition((1,), 1, last_known=(2,)), (1, 2), {"isr": (1, 2)}, (1, (1, 2), (), ())),
+        (partition((1, 2), 1), (2,), {"unclean": (1,), "min_isr": 1}, (2, (2,), (), ())),
+        (partition((1,), 1, last_known=(2, 3)), (1,), {"min_isr": 1}, (1, (1,), (), ())),
+        # Several are remembered: nobody leads before their logs were compared.
+        (partition((), -1, last_known=(1, 2)), (1, 2, 3), {}, (-1, (), (), (1, 2))),
+        (partition((), -1, last_known=(1, 2)), (1, 2), {"longest": 2}, (2, (2,), (), (1,))),
+        (partition((), -1, last_known=(1, 2)), (1, 3), {"longest": 2}, (-1, (), (), (1, 2))),
+        (partition((), -1, last_known=(1, 2)), (1, 2, 3), {"longest": 3}, (3, (3,), (), (1, 2))),
+        (partition((), -1, last_known=(1, 2)), (1, 2), {"longest": 2, "min_isr": 1}, (2, (2,), (), ())),
+        # Not while somebody is safe.
+        (partition((), -1, elr=(3,), last_known=(1, 2)), (1, 2), {"longest": 2}, (-1, (), (3,), (1, 2))),
+        # The same replica is safe no more, others are remembered with it.
+        (partition((1,), 1, last_known=(2,)), (2,), {"unclean": (1,), "isr": ()}, (-1, (), (), (1, 2))),
+        # Nobody is eligible and one is remembered: it leads, if it is live.
         (partition((), -1, last_known=(1,)), (1, 2), {}, (1, (1,), (), ())),
         (partition((), -1, last_known=(1,)), (2, 3), {}, (-1, (), (), (1,))),
         # Not while somebody is eligible, though not live.
         (partition((), -1, elr=(2,), last_known=(1,)), (1,), {}, (-1, (), (2,), (1,))),
         # ... unless unclean elections are allowed.
-        (partition((), -1, elr=(2,), last_known=(1,)), (1, 3), {"election": UNCLEAN}, (1, (1,), (), ())),
-        (partition((1,), 1), (2, 3), {"isr": (), "election": UNCLEAN}, (2, (2,), (), ())),
-        # A wiped disk: no last known leader any more.
+        (partition((), -1, elr=(2,), last_known=(1,)), (1, 3), {"election": UNCLEAN}, (1, (1,), (), (2,))),
+        (partition((1,), 1), (2, 3), {"isr": (), "election": UNCLEAN}, (2, (2,), (), (1,))),
+        (partition((), -1, last_known=(1, 2)), (3,), {"election": UNCLEAN}, (3, (3,), (), (1, 2))),
+        # A wiped disk: not remembered any more; who is left alone leads.
+        (partition((), -1, last_known=(1, 2)), (2,), {"wiped": (1,)}, (2, (2,), (), ())),
+        (partition((1,), 1, elr=(2,)), (1,), {"wiped": (2,)}, (1, (1,), (), ())),
         (partition((1,), 1), (), {"wiped": (1,)}, (-1, (), (), ())),
         (partition((), -1, last_known=(1,)), (1,), {"wiped": (1,)}, (-1, (), (), ())),
         # Preferred: the first replica, if it is in the ISR and live.
@@ -135,8 +158,9 @@ def test_unclean_election_marks_recovery_until_the_leader_says_it_is_done() -> N
     assert recovered.isr == (2, 3)
 
 
-def test_election_of_the_last_known_leader_marks_recovery() -> None:
+def test_election_of_who_is_remembered_marks_recovery() -> None:
     assert change(partition((), -1, last_known=(1,)), (1,)).leader_recovery
+    assert change(partition((), -1, last_known=(1, 2)), (1, 2), longest=2).leader_recovery
 
 
 def test_clean_election_does_not_mark_recovery() -> None:
@@ -162,76 +186,111 @@ def test_directories_follow_their_replicas() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["fence", "crash", "unfence", "shrink", "grow", "preferred"]),
+        st.sampled_from(
+            ["fence", "crash", "lose", "wipe", "unfence", "shrink", "grow", "follow", "preferred", "compare"]
+        ),
         st.integers(min_value=1, max_value=4),
     ),
-    max_size=40,
+    max_size=60,
 )
 
 
-@settings(max_examples=300, deadline=None)
+class Model:
+    """Logs as lists of epochs, one for each record, and how many of them are committed.
+
+    With each step the leader writes and its ISR replicates; what is committed rises only while the ISR has
+    ``min_isr`` members. Whoever was remembered and lost nothing is in ``whole``.
+    """
+
+    def __init__(self, min_isr: int, election: Election) -> None:
+        self.current = partition((1, 2, 3, 4), 1, replicas=(1, 2, 3, 4))
+        self.min_isr = min_isr
+        self.election = election
+        self.live = {1, 2, 3, 4}
+        self.logs: dict[int, list[int]] = {node: [] for node in (1, 2, 3, 4)}
+        self.committed: list[int] = []
+
+    def has_everything(self, node: int) -> bool:
+        return self.logs[node][: len(self.committed)] == self.committed
+
+    def react(self, **how: Any) -> None:
+        how.setdefault("election", self.election)
+        before = self.current
+        known = {*before.isr, *before.eligible_leader_replicas, *before.last_known_elr}
+        self.current = now = change(before, self.live, min_isr=self.min_isr, **how)
+        if now.leader < 0 or now.leader == before.leader:
+            return
+        if self.election is UNCLEAN or not any(self.has_everything(node) for node in known):
+            # Allowed, or every replica that had it lost it: the leader's log is what there is.
+            kept = [a == b for a, b in zip(self.committed, self.logs[now.leader], strict=False)]
+            self.committed = self.committed[: kept.index(False) if False in kept else len(kept)]
+        assert self.has_everything(now.leader), f"leader {now.leader} lacks committed records"
+
+    def without(self, node: int) -> tuple[int, ...]:
+        return tuple(other for other in self.current.isr if other != node)
+
+    def do(self, step: str, node: int) -> None:
+        leader = self.current.leader
+        match step:
+            case "fence" if node in self.live:
+                self.live.discard(node)
+                self.react(isr=self.without(node))
+            case "crash" | "lose" | "wipe":
+                self.live.discard(node)
+                self.react(isr=self.without(node))
+                keep = {"crash": 1.0, "lose": 0.5, "wipe": 0.0}[step]
+                self.logs[node] = self.logs[node][: int(keep * len(self.logs[node]))]
+                self.react(**{"wiped" if step == "wipe" else "unclean": (node,)})
+            case "unfence":
+                self.live.add(node)
+                self.react()
+            case "shrink" if leader > 0 and node != leader:
+                self.react(isr=self.without(node))
+            case "grow" if leader > 0 and node in self.live and node not in self.current.isr:
+                self.logs[node] = list(self.logs[leader])
+                self.react(isr=(*self.current.isr, node))
+            case "follow" if leader > 0 and node in self.live and node not in self.current.isr:
+                same = [a == b for a, b in zip(self.logs[node], self.logs[leader], strict=False)]
+                shared = same.index(False) if False in same else len(same)
+                self.logs[node] = self.logs[leader][: (shared + len(self.logs[leader]) + 1) // 2]
+            case "preferred":
+                self.react(election=PREFERRED)
+            case "compare" if asks_for_log_ends(self.current) and self.live.issuperset(self.current.last_known_elr):
+                reach = {other: (self.logs[other][-1:], len(self.logs[other])) for other in sorted(self.live)}
+                self.react(longest=max(reach, key=lambda other: reach[other]))
+                assert self.current.leader > 0
+            case _:
+                pass
+
+    def check(self) -> None:
+        now = self.current
+        isr, elr, remembered = set(now.isr), set(now.eligible_leader_replicas), set(now.last_known_elr)
+        assert not isr & elr
+        assert not remembered & (isr | elr)
+        assert isr | elr | remembered <= set(now.replicas)
+        assert len(isr) < self.min_isr or not (elr | remembered)
+        if now.leader > 0:
+            assert now.leader in isr
+            assert now.leader in self.live
+            self.logs[now.leader].append(now.leader_epoch)
+            for member in isr:
+                self.logs[member] = list(self.logs[now.leader])
+            if len(isr) >= self.min_isr:
+                self.committed = list(self.logs[now.leader])
+        else:
+            assert not (isr | elr) & self.live or isr, "an eligible replica is live and does not lead"
+        if self.election is not UNCLEAN:
+            for member in isr | elr:
+                assert self.has_everything(member), f"{member} is safe and lacks committed records"
+
+
+@settings(max_examples=400, deadline=None)
 @given(steps=STEPS, min_isr=st.integers(1, 3), unclean=st.booleans())
-def test_no_committed_record_is_lost_without_unclean_elections(
+def test_what_is_committed_is_lost_only_when_all_that_had_it_lost_it(
     steps: list[tuple[str, int]], min_isr: int, unclean: bool
 ) -> None:
-    """A model of the log: who holds how much, how much is committed.
-
-    In each step the leader writes, its ISR replicates, and what is committed rises only while the ISR has
-    ``min_isr`` members. As long as no unclean election happened, every leader must hold all of it: KIP-966's
-    promise. A replica that crashes loses everything; one that is fenced keeps what it has.
-    """
-    current = partition((1, 2, 3, 4), 1, replicas=(1, 2, 3, 4))
-    live = {1, 2, 3, 4}
-    holds = dict.fromkeys((1, 2, 3, 4), 0)
-    committed = 0
-    dirty = False
-
-    def react(**how: Any) -> None:
-        nonlocal current, dirty
-        election = UNCLEAN if unclean else ONLINE
-        how.setdefault("election", election)
-        before = current
-        current = change(current, live, min_isr=min_isr, **how)
-        if current.leader_recovery and not before.leader_recovery:
-            dirty = True
-
+    """KIP-966's promise, and what is left of it after unclean stops: one of those remembered lost nothing."""
+    model = Model(min_isr, UNCLEAN if unclean else ONLINE)
     for step, node in steps:
-        if step == "fence" and node in live:
-            live.discard(node)
-            react(isr=tuple(other for other in current.isr if other != node))
-        elif step == "crash":
-            live.discard(node)
-            react(isr=tuple(other for other in current.isr if other != node))
-            holds[node] = 0
-            react(unclean=(node,))
-        elif step == "unfence":
-            live.add(node)
-            react()
-        elif step == "shrink" and current.leader > 0 and node != current.leader:
-            react(isr=tuple(other for other in current.isr if other != node))
-        elif step == "grow" and current.leader > 0 and node in live and node not in current.isr:
-            holds[node] = holds[current.leader]
-            react(isr=(*current.isr, node))
-        elif step == "preferred":
-            react(election=PREFERRED)
-
-        isr, elr = set(current.isr), set(current.eligible_leader_replicas)
-        assert not isr & elr
-        assert isr | elr <= set(current.replicas)
-        assert len(isr) < min_isr or not elr
-        assert len(current.last_known_elr) <= 1
-        if current.leader > 0:
-            assert current.leader in isr
-            assert current.leader in live
-            assert not current.last_known_elr
-            if not dirty:
-                assert holds[current.leader] >= committed, f"leader {current.leader} lacks committed records"
-            holds[current.leader] += 1
-            for member in isr:
-                holds[member] = holds[current.leader]
-            if len(isr) >= min_isr:
-                committed = holds[current.leader]
-        else:
-            assert not (isr | elr) & live or isr, "an eligible replica is live and does not lead"
-        if dirty:
-            committed = min(committed, max(holds.values()))
+        model.do(step, node)
+        model.check()

@@ -379,8 +379,8 @@ _MEMBERS: Final = (
         rule="R14",
         what="A broker that is fenced keeps its leaderships and its places in the ISRs.",
         module=_BROKERS,
-        old="        return [*self._leave_isrs(image, node_id, image.partitions_of(node_id)), record]\n",
-        new="        return [record]\n",
+        old="        return [*self._leave_isrs(image, nodes, held), *records]\n",
+        new="        return records\n",
         scenario="replication",
     ),
     Mutant(
