@@ -29,8 +29,9 @@ class WatchedCluster:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest metadata that a running node has."""
-        return max((node.view.image for node in self.nodes.values()), key=lambda image: image.offset)
+        """The newest metadata that a running node has; empty where none runs."""
+        images = (node.view.image for node in self.nodes.values())
+        return max(images, key=lambda image: image.offset, default=MetadataImage())
 
     def leader_of(self, topic: str, partition: int) -> NodeId | None:
         """The partition's leader, ``None`` where there is none (or no such partition)."""

@@ -214,6 +214,12 @@ class SimulatedCluster(WatchedCluster):
         for number in range(self._log_dirs):
             files.remove_tree(self.log_directory(node_id, number))
 
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every node that runs, or was told to start, serves and knows the others as live."""
+        deadline = self.loop.now + timeout_s
+        await self.wait_for(lambda: all(h.starting is None for h in self.hosts.values()), "nodes started", timeout_s)
+        await super().wait_ready(max(deadline - self.loop.now, POLL_S))
+
     def is_up(self, node_id: int) -> bool:
         """Whether a node's process runs (it may be starting, or paused)."""
         return self.hosts[self.known(node_id)].files is not None

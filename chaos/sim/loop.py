@@ -42,7 +42,7 @@ class Process:
         self.paused = False
         self._began = loop.now
         self._offset = loop.now + offset_s
-        self._held: deque[_Due] = deque()
+        self._held: deque[Due] = deque()
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -59,7 +59,7 @@ PROCESS: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar(
 """The process that runs now; ``None`` for the world itself."""
 
 
-class _Due:
+class Due:
     """What the loop is to call: all that asyncio asks of its handles, and little else, since a run makes many."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
@@ -96,8 +96,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = now
         self.steps = 0
-        self._ready: deque[_Due] = deque()
-        self._timers: list[tuple[float, int, _Due]] = []
+        self._ready: deque[Due] = deque()
+        self._timers: list[tuple[float, int, Due]] = []
         self._numbers = itertools.count()
         self._steps_now = 0
 
@@ -113,7 +113,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> _Due:
+    ) -> Due:
         process = PROCESS.get()
         return self.at(when if process is None else process.world(when), callback, *args, context=context)
 
@@ -123,7 +123,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> _Due:
+    ) -> Due:
         process = PROCESS.get()
         return self.at(
             self.now + (delay if process is None else delay / process.rate), callback, *args, context=context
@@ -131,16 +131,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def at(
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> _Due:
+    ) -> Due:
         """Call at a time of the world, for the process of ``context`` (the caller's by default)."""
-        due = _Due(when, callback, args, contextvars.copy_context() if context is None else context)
+        due = Due(when, callback, args, contextvars.copy_context() if context is None else context)
         heapq.heappush(self._timers, (when, next(self._numbers), due))
         return due
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> _Due:
-        due = _Due(self.now, callback, args, contextvars.copy_context() if context is None else context)
+    ) -> Due:
+        due = Due(self.now, callback, args, contextvars.copy_context() if context is None else context)
         self._ready.append(due)
         return due
 

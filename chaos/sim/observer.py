@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from tidelog.broker.node import Node
 from tidelog.chaos.checkers.replication import ReplicaLogJudge, StoredBatch, marks_behind, members_behind
+from tidelog.chaos.sim.loop import Due
 from tidelog.chaos.sim.metadata_watch import MetadataWatch
 from tidelog.chaos.sim.world import World
 from tidelog.model.ids import NO_NODE, NodeId, TopicIdPartition, TopicPartition
@@ -35,7 +35,7 @@ class Observer:
         self._metadata = MetadataWatch(world, self._elected)
         self._committed_ends: dict[TopicIdPartition, int] = {}
         self._counts: Counter[str] = Counter()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Due | None = None
 
     @property
     def events(self) -> Counter[str]:
