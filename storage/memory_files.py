@@ -181,10 +181,14 @@ class _Directory:
 
     def lose_power(self, rng: random.Random, in_order: bool) -> None:
         changes = self.changes
-        if in_order or rng.random() < 0.5:
+        how = 0 if in_order else rng.randrange(3)
+        if how == 0:
             kept = changes[: rng.choice((0, len(changes), rng.randrange(len(changes) + 1)))]
-        else:
+        elif how == 1:
             kept = [change for change in changes if rng.random() < 0.5]
+        else:
+            lost = rng.randrange(len(changes) + 1)
+            kept = [change for at, change in enumerate(changes) if at != lost]
         self.names = dict(self.durable)
         for change in kept:
             _rename(self.names, change)
@@ -351,6 +355,10 @@ class MemoryFiles:
     def synced_size(self, path: str) -> int:
         """How large a file was when it was last synced; no step."""
         return len(self._file(path).durable)
+
+    def synced_content(self, path: str) -> bytearray:
+        """The bytes of a file that a loss of power would leave, to look at; no step."""
+        return self._file(path).durable
 
     def flip(self, path: str, position: int, mask: int = 1) -> None:
         """Change bits of a byte, in what is read and in what is durable; no step."""

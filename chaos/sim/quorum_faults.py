@@ -50,9 +50,12 @@ class QuorumTrouble:
             "kill-all": self.kill_all,
             "power-loss-all": self.power_loss_all,
             "crash-in-disk-call": self.crash_in_disk_call,
+            "crash-in-catch-up": self.crash_in_catch_up,
             "lose-new-leader": self.lose_new_leader,
             "stall": self.stall,
             "disconnect": self.disconnect,
+            "disconnect-in-burst": self.disconnect_in_burst,
+            "miss-commit": self.miss_commit,
             "isolate": self.isolate,
             "partition": self.partition,
             "delay": self.delay,
@@ -115,8 +118,14 @@ class QuorumTrouble:
 
     def _leading(self, node: NodeId) -> None:
         waiting, self._waiting = self._waiting, []
-        for count, size in waiting:
-            self.world.later(self.world.rng.uniform(0.0, 0.002), self._propose_waiting, node, (count, size))
+        for burst in waiting:
+            self.world.later(self.world.rng.uniform(0.0, 0.002), self._propose_waiting, node, burst)
+
+    def propose_waiting(self, node: NodeId) -> None:
+        """Propose what found no leader so far."""
+        waiting, self._waiting = self._waiting, []
+        for burst in waiting:
+            self._burst(node, *burst)
 
     def _propose_waiting(self, node: NodeId, burst: tuple[int, int]) -> None:
         if self.world.voters[node].leading:
@@ -234,6 +243,28 @@ class QuorumTrouble:
         self._returns[voter.node_id] = (down_s, again_s)
         return True
 
+    def crash_in_catch_up(
+        self,
+        role: str,
+        number: int,
+        out_s: float,
+        kind: str,
+        calls: int,
+        power_loss: bool,
+        down_s: float,
+        again_s: float,
+    ) -> bool:
+        """A voter that was cut off ends in the midst of a disk call as it catches up with the others."""
+        voter = self._running(role, number)
+        if voter is None or len(self.world.ids) == 1:
+            return False
+        self.isolate("any", self.world.ids.index(voter.node_id), True, 0, out_s)
+        self.world.later(out_s, self._crash_soon, voter.node_id, (kind, calls, power_loss, down_s, again_s))
+        return True
+
+    def _crash_soon(self, node: NodeId, how: tuple[str, int, bool, float, float]) -> None:
+        self.crash_in_disk_call("any", self.world.ids.index(node), *how)
+
     def _down(self, node: NodeId) -> None:
         down_s, again_s = self._returns.pop(node, (0.1, 0.0))
         self._restart_later(node, down_s)
@@ -285,6 +316,47 @@ class QuorumTrouble:
             return False
         self.world.disconnect(node, peer, block=seconds > 0)
         self._resume_later(seconds, (node, peer), (peer, node))
+        return True
+
+    def disconnect_in_burst(self, other: int, count: int, apart_s: float, after_s: float, seconds: float) -> bool:
+        """While many proposals are on their way, the streams between the leader and another voter break, and those
+        to the rest are held for a while."""
+        leader = self.world.leader
+        peer = None if leader is None else self._other(leader, other)
+        if leader is None or peer is None:
+            return False
+        for place in range(8):
+            self.world.later(place * apart_s, self._propose_waiting, leader, (count, other))
+        self.world.later(after_s, self.world.disconnect, leader, peer)
+        for rest in self.world.ids:
+            if rest not in (leader, peer):
+                for pair in ((leader, rest), (rest, leader)):
+                    self.world.later(after_s, self.world.stall, *pair)
+                    self._resume_later(after_s + seconds, pair)
+        return True
+
+    def miss_commit(self, other: int, count: int, apart_s: float) -> bool:
+        """A follower gets entries and does not hear that they are committed; when it is heard again, the leader has
+        a snapshot in the midst of them and sends that."""
+        world = self.world
+        leader = world.leader
+        peer = None if leader is None else self._other(leader, other)
+        if leader is None or peer is None:
+            return False
+        self._propose_waiting(leader, (count, other))
+        for node in world.ids:
+            if node != leader:
+                world.stall(node, leader)  # nothing is committed for now
+                if node != peer:
+                    world.later(apart_s, world.stall, leader, node)  # and what comes then, only one follower has
+                    self._resume_later(4 * apart_s, (node, leader))
+                    self._resume_later(9 * apart_s, (leader, node))
+        world.later(apart_s, self._propose_waiting, leader, (2, other))
+        world.later(3 * apart_s, world.stall, leader, peer)
+        world.later(3 * apart_s, self._propose_waiting, leader, (1, other))
+        world.later(7 * apart_s, world.compact, leader)
+        world.later(9 * apart_s, world.disconnect, leader, peer)
+        self._resume_later(9 * apart_s, (leader, peer), (peer, leader))
         return True
 
     def isolate(self, role: str, number: int, silent: bool, burst: int, seconds: float) -> bool:

@@ -53,7 +53,7 @@ def _cut(rng: random.Random) -> float:
 
 _CALLS: Final = (
     *(("", calls) for calls in (1, 2, 2, 3, 4, 7, 20)),
-    *((kind, calls) for kind in ("pwritev", "fdatasync", "rename", "fsync_dir", "fsync_dir") for calls in (1, 1, 2)),
+    *((kind, calls) for kind in ("pwritev", "fdatasync", "rename", "fsync_dir", "fsync_dir") for calls in (1, 2, 3)),
 )
 """Kind and number of the disk call in which a process ends."""
 
@@ -68,7 +68,17 @@ KINDS: Final[dict[str, Draw]] = {
         *rng.choice(_CALLS),
         rng.random() < 0.5,
         _seconds(rng, 0.02, 0.5),
-        rng.choice((0.0, 0.0, 0.02, 0.2, 0.5)),
+        rng.choice((0.0, 0.0, 0.2, 0.5)),
+    ),
+    "crash-in-catch-up": lambda rng: (
+        rng.choice(("follower", "follower", "any")),
+        _number(rng),
+        _seconds(rng, 0.2, 0.8),
+        rng.choice(("pwritev", "fdatasync", "rename", "fsync_dir", "fsync_dir")),
+        rng.choice((1, 2, 3)),
+        rng.random() < 0.5,
+        _seconds(rng, 0.02, 0.3),
+        rng.choice((0.0, 0.2, 0.5)),
     ),
     "lose-new-leader": lambda rng: (
         rng.choice((0.0, 0.001, 0.003, 0.01, 0.04)),
@@ -77,6 +87,14 @@ KINDS: Final[dict[str, Draw]] = {
     ),
     "stall": lambda rng: (_role(rng), _number(rng), rng.random() < 0.5, _number(rng), _cut(rng)),
     "disconnect": lambda rng: (_role(rng), _number(rng), _number(rng), rng.choice((0.0, _cut(rng)))),
+    "miss-commit": lambda rng: (_number(rng), rng.choice((3, 8)), rng.choice((0.001, 0.002, 0.004))),
+    "disconnect-in-burst": lambda rng: (
+        _number(rng),
+        rng.choice((1, 2, 3)),
+        rng.choice((0.0005, 0.003, 0.01)),
+        _seconds(rng, 0.0, 0.06),
+        _seconds(rng, 0.05, 0.3),
+    ),
     "isolate": lambda rng: (_role(rng), _number(rng), rng.random() < 0.6, _burst(rng), _cut(rng)),
     "partition": lambda rng: (
         rng.choice(("ring", "star", "halves", "chain")),
@@ -130,7 +148,7 @@ class Profile:
     voters: tuple[int, ...]
     weights: dict[str, int]
     """Kind of fault → how often it is drawn."""
-    faults: tuple[int, int] = (9, 13)
+    faults: tuple[int, int] = (11, 15)
     trouble_s: float = 3.0
     calm_s: float = 0.0
     """So long nothing happens at first."""
@@ -178,8 +196,8 @@ PROFILES: Final[tuple[Profile, ...]] = (
             "disk-full": 1,
             "slow-disk": 2,
         },
-        faults=(10, 16),
-        compact_every=(0, 4, 10),
+        faults=(12, 17),
+        compact_every=(4, 10, 20),
         payload_bytes=((5, 40, 1_200), (500, 900, 2_000)),
     ),
     Profile(
@@ -208,9 +226,12 @@ PROFILES: Final[tuple[Profile, ...]] = (
         {
             "isolate": 6,
             "stall": 6,
-            "disconnect": 4,
-            "kill": 4,
-            "crash-in-disk-call": 6,
+            "disconnect": 3,
+            "disconnect-in-burst": 3,
+            "miss-commit": 4,
+            "kill": 3,
+            "crash-in-disk-call": 4,
+            "crash-in-catch-up": 10,
             "duplicate": 4,
             "delay": 3,
             "lose-new-leader": 2,
@@ -223,7 +244,17 @@ PROFILES: Final[tuple[Profile, ...]] = (
         bursts=(1, 2, 3, 8),
         latency_s=((0.0002, 0.003), (0.001, 0.05)),
     ),
-    Profile("minority", (3, 5), dict.fromkeys(_MINORITY, 1), draws=_MINORITY, calm_s=1.6, drift=0.01),
+    Profile(
+        "catch-up",
+        (3,),
+        {"miss-commit": 6, "crash-in-catch-up": 10, "crash-in-disk-call": 6, "disconnect-in-burst": 2, "kill": 2},
+        compact_every=(4, 10, 30),
+        retained_entries=(1,),
+        padding=(0, 500, 2_000),
+        faults=(11, 15),
+        bursts=(1, 2, 3, 8),
+    ),
+    Profile("minority", (3, 5), dict.fromkeys(_MINORITY, 1), draws=_MINORITY, calm_s=1.6, drift=0.01, faults=(12, 16)),
     Profile(
         "damage",
         (3,),
@@ -251,6 +282,8 @@ PROFILES: Final[tuple[Profile, ...]] = (
             "clock-jump": 1,
             "disk-full": 1,
         },
+        compact_every=(4, 10, 20),
+        faults=(14, 20),
     ),
 )
 """A seed's profile is that of its number modulo their count."""
@@ -348,7 +381,7 @@ class QuorumScenario:
             world.run(max(0.0, began + profile.length_s - world.now))
             if world.watch.calm is not None:
                 self._check_minority(world)
-            world.settle(SETTLE_S)
+            world.settle(SETTLE_S, trouble.propose_waiting)
         except Violation as violation:
             outcome.violations.append(
                 f"{profile.name}, {len(world.ids)} voters, at {world.now - began:.3f} s: {violation}"

@@ -5,6 +5,7 @@ went wrong rather than the loss that may come of it much later:
 
 - *durable before it is said* (H3): a process that ends between two steps has lost nothing of the last one,
   neither term nor vote nor entry; one that ends within a step has not forgotten its vote;
+- *acknowledges what is the same*: what a follower acknowledges or commits, the leader of that term holds too;
 - *nothing is taken back*: within a term a follower keeps what it acknowledged to that term's leader;
 - *votes for a log as good*: nobody votes for a candidate whose log is older or shorter than its own;
 - *elected by a majority*: a leader was given, and had heard, the votes of so many in its term, each counted once;
@@ -155,6 +156,8 @@ class QuorumWatch:
             if engine.commit_index > seen.commit:
                 self._committed(node, engine, engine.commit_index)
             self._not_alone(node, seen, local_now)
+        elif engine.commit_index > seen.commit and engine.leader_id is not None:
+            self._check_same(node, journal, engine.leader_id, term, engine.commit_index, "commits")
         seen.commit = engine.commit_index
         if term != seen.term:
             seen.term = term
@@ -231,6 +234,8 @@ class QuorumWatch:
         elif isinstance(message, rm.AppendResult):
             if message.success:
                 claim = (message.term, message.next_index - 1)
+                if seen.journal is not None:
+                    self._check_same(node, seen.journal, peer, *claim, "acknowledges")
                 seen.claim = max(seen.claim, claim)
         elif isinstance(message, rm.VoteGranted):
             votes = self._votes.setdefault((message.term, peer), set())
@@ -241,6 +246,17 @@ class QuorumWatch:
             self._votes.setdefault((message.term, node), set()).add(node)
             self._asked[message.term, node] = (message.last_term, message.last_index)
             self._judged(self.judge.voted(node, message.term, node))
+
+    def _check_same(self, node: NodeId, journal: RaftJournal, leader: NodeId, term: int, index: int, what: str) -> None:
+        other = self._seen[leader]
+        if other.leads_in != term or other.journal is None:
+            return
+        mine, theirs = journal.term_at(index), other.journal.term_at(index)
+        if index > other.journal.last_index or (mine is not None and theirs is not None and mine != theirs):
+            raise Violation(
+                f"acknowledges what is the same: node {node} {what} entry {index} of term {mine}; node {leader}, "
+                f"leader of term {term}, has one of term {theirs} there"
+            )
 
     def _voted(self, node: NodeId, seen: _Seen, candidate: NodeId, term: int) -> None:
         self._judged(self.judge.voted(node, term, candidate))

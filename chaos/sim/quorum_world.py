@@ -249,7 +249,7 @@ class QuorumWorld:
         self._step(voter, inputs)
         return True
 
-    def compact(self, node: NodeId) -> None:
+    def compact(self, node: NodeId, _: None = None) -> None:
         """Let a voter write a snapshot of what it has applied."""
         voter = self.voters[node]
         index, digest = self.judge.applied(node)
@@ -295,8 +295,11 @@ class QuorumWorld:
         self.now = end
         return until is not None and until()
 
-    def settle(self, seconds: float = 20.0) -> None:
-        """End all trouble, restart everyone, and demand progress and equality within a bound."""
+    def settle(self, seconds: float = 20.0, then: Callable[[NodeId], None] | None = None) -> None:
+        """End all trouble, restart everyone, and demand progress and equality within a bound.
+
+        ``then`` is called with the leader once there is one.
+        """
         self.heal()
         for voter in self.voters.values():
             voter.files.faults.kill_at = voter.files.faults.kill_in = None
@@ -307,6 +310,8 @@ class QuorumWorld:
         self.start()  # a file that was refused is restored now
         if not self.run(seconds, lambda: self.leader is not None):
             raise Violation(f"progress: no leader within {seconds} s after healing")
+        if then is not None and self.leader is not None:
+            then(self.leader)
         payload = b"settled-%d" % self.steps
         handed_in = False
 
