@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.node import Node
+from tidelog.chaos.checkers.brokers import (
+    ChangeJudge,
+    Registered,
+    Running,
+    broker_changed,
+    fenced_in_charge,
+    offline_leader,
+)
 from tidelog.chaos.checkers.metadata import ImageJudge, PartitionStanding, StandingJudge
 from tidelog.chaos.sim.world import World
 from tidelog.metadata_quorum.controller_node import ControllerNode
@@ -29,39 +38,42 @@ Elected = Callable[[TopicIdPartition, int, NodeId], None]
 class MetadataWatch:
     """Judges metadata as they are committed. ``events`` counts what happened to partitions."""
 
-    def __init__(self, world: World, elected: Elected) -> None:
+    def __init__(
+        self, world: World, elected: Elected, changed: Callable[[TopicIdPartition], None] = lambda key: None
+    ) -> None:
+        """``changed``: told of each partition whose committed state is another now."""
         self.events: Counter[str] = Counter()
         self._world = world
         self._elected = elected
+        self._partition_changed = changed
+        self._changes = ChangeJudge()
         self._images = ImageJudge()
         self._standings = StandingJudge()
         self.image = MetadataImage()
         """The newest committed."""
         self.partitions: dict[TopicIdPartition, PartitionRecord] = {}
-        self._brokers: dict[NodeId, tuple[int, bool]] = {}
+        self._brokers: dict[NodeId, Registered] = {}
         self._offset = -1
         self._controllers: dict[NodeId, ControllerNode] = {}
         self._nodes: dict[NodeId, Node] = {}
         self._leads: dict[int, NodeId] = {}
         world.cluster.fabric.answered = self._answered
 
-    def sample(self) -> None:
-        """Look at every node that runs."""
-        cluster = self._world.cluster
-        for node_id, node in cluster.nodes.items():
-            controller = node.controller
-            if controller is not None and self._controllers.get(node_id) is not controller:
+    def look(self, node_id: NodeId, node: Node) -> None:
+        """Look at a node that runs, now that it may have heard something."""
+        if self._nodes.get(node_id) is not node:
+            self._nodes[node_id] = node
+            self._images.restarted(node_id)
+        controller = node.controller
+        if controller is not None:
+            if self._controllers.get(node_id) is not controller:
                 self._controllers[node_id] = controller
                 controller.subscribe(self._committed)
-        for node_id, node in cluster.nodes.items():
-            if self._nodes.get(node_id) is not node:
-                self._nodes[node_id] = node
-                self._images.restarted(node_id)
-            image = node.view.image
-            if image.offset >= 0:
-                self._tell(self._images.observe(node_id, image.offset, image.epoch))
-            if node.controller is not None and node.controller.active:
-                self._active(node_id, node.controller.controller.epoch)
+            if controller.active:
+                self._active(node_id, controller.controller.epoch)
+        image = node.view.image
+        if image.offset >= 0:
+            self._tell(self._images.observe(node_id, image.offset, image.epoch))
 
     def compare_images(self) -> None:
         """Compare what the images hold, once nodes have come to the same offset."""
@@ -97,15 +109,24 @@ class MetadataWatch:
         self._offset = image.offset
         self.image = image
         at_s = self._world.loop.now
+        fenced = []
         for node_id, broker in image.brokers.items():
-            standing = (int(broker.broker_epoch), broker.fenced)
-            if self._brokers.get(node_id) != standing:
-                self._brokers[node_id] = standing
-                self._tell(self._standings.broker(node_id, standing[0], fenced=standing[1], at_s=at_s))
+            now = Registered(int(broker.broker_epoch), broker.fenced, broker.in_controlled_shutdown)
+            was = self._brokers.get(node_id)
+            if broker.fenced:
+                fenced.append(node_id)
+            if was == now:
+                continue
+            self._brokers[node_id] = now
+            if was is None or was.broker_epoch != now.broker_epoch:
+                self._changes.broker(node_id, now.broker_epoch, at_s)
+            self._tell(self._standings.broker(node_id, now.broker_epoch, fenced=now.fenced, at_s=at_s))
+            self._tell(broker_changed(node_id, was, now, self._running(node_id)))
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
             for number, found in sorted(topic.partitions.items()):
                 key = TopicIdPartition(topic.topic_id, number)
                 before = self.partitions.get(key)
+                self._tell(fenced_in_charge(key, found.leader, found.isr, fenced))
                 if before is not found:
                     self.partitions[key] = found
                     self._changed(key, topic.name, before, found)
@@ -122,6 +143,12 @@ class MetadataWatch:
         )
         self._tell(self._standings.partition(standing, unclean=now.leader_recovery))
         self._elected(key, now.leader_epoch, now.leader)
+        if before is None or before.partition_epoch != now.partition_epoch:
+            self._changes.partition(key, now.partition_epoch, self._world.loop.now)
+        if before is None or before.leader_epoch != now.leader_epoch:
+            online = self.image.has_online_directory(now.leader, now)
+            self._tell(offline_leader(key, now.leader, online=online))
+        self._partition_changed(key)
         self._world.note(
             f"{topic}-{key.partition} partition epoch {now.partition_epoch}: leader {now.leader}/{now.leader_epoch} "
             f"isr {now.isr} elr {now.eligible_leader_replicas} last {now.last_known_elr}"
@@ -134,6 +161,22 @@ class MetadataWatch:
         self.events["elected-from-elr"] += now.leader in before.eligible_leader_replicas and before.leader != now.leader
         self.events["last-known-leader"] += now.leader_recovery and not before.leader_recovery
 
+    def _running(self, node_id: NodeId) -> Running | None:
+        cluster = self._world.cluster
+        node = cluster.nodes.get(node_id)
+        if node is None or node.broker is None:
+            return None
+        name, fabric = f"node{node_id}", cluster.fabric
+        others = [f"node{other}" for other in cluster.controller_ids if other != node_id]
+        is_cut = any(fabric.is_cut(name, other) or fabric.is_cut(other, name) for other in others)
+        standing, lifecycle = node.broker.standing, node.broker._lifecycle
+        return Running(
+            int(node.broker.broker_epoch()),
+            ready=lifecycle is not None and lifecycle._lifecycle.ready,
+            wants_shut_down=standing in (Standing.SHUTTING_DOWN, Standing.STOPPED),
+            reachable=not is_cut and not cluster.hosts[node_id].process.paused,
+        )
+
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
         """A remote broker was answered. What a controller says that is deposed and has not heard of it yet, without
         committing anything, binds nobody."""
@@ -142,9 +185,19 @@ class MetadataWatch:
         match request, response:
             case BrokerHeartbeatRequest(), BrokerHeartbeatResponse() if response.error is ErrorCode.NONE:
                 what, needs = "a heartbeat", False
-            case AlterPartitionRequest(), AlterPartitionResponse() if any(
-                item.error is ErrorCode.NONE for item in response.partitions
-            ):
+            case AlterPartitionRequest(), AlterPartitionResponse():
+                made = {
+                    TopicIdPartition(item.topic_id, item.partition)
+                    for item in response.partitions
+                    if item.error is ErrorCode.NONE
+                }
+                if not made:
+                    return
+                for item in request.partitions:
+                    key = TopicIdPartition(item.topic_id, item.partition)
+                    members = {member.node_id: int(member.broker_epoch) for member in item.new_isr}
+                    if key in made:
+                        self._tell(self._changes.granted(key, item.partition_epoch, members, asked_s))
                 what, needs = "a change of the in-sync replicas", True
             case _:
                 return

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
-from tidelog.broker.node import Node
-from tidelog.chaos.checkers.replication import ReplicaLogJudge, StoredBatch, marks_behind, members_behind
+from tidelog.chaos.checkers.brokers import LeaderKnowledgeJudge
+from tidelog.chaos.checkers.replication import ReplicaLogJudge
 from tidelog.chaos.sim.loop import Due
 from tidelog.chaos.sim.metadata_watch import MetadataWatch
+from tidelog.chaos.sim.replica_watch import ReplicaWatch, Undisturbed, batches_of, stored_batch
 from tidelog.chaos.sim.world import World
+from tidelog.client.metadata import MetadataCache
 from tidelog.model.ids import NO_NODE, NodeId, TopicIdPartition, TopicPartition
 from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.records import Batch, split_batches
-from tidelog.replication.replica import Replica
-from tidelog.storage.log import Log
-from tidelog.storage.log_errors import LogDirFailed
-from tidelog.storage.log_read import LogRead
-from tidelog.storage.memory_files import Faults, MemoryFiles
 
-SAMPLE_S: Final = 0.05
-READ_BYTES: Final = 1 << 20
+SAMPLE_S: Final = 0.2
+_NODE: Final = "node"
 
 
 class Observer:
-    """Counts events and judges the state of nodes, sampled as virtual time passes."""
+    """Counts events and judges nodes and clients after each message, logs as virtual time passes."""
 
-    def __init__(self, world: World, topic: str) -> None:
+    def __init__(self, world: World, topic: str, *, synced: bool = False) -> None:
+        """``synced``: what is acknowledged is on disks (flush.messages=1), and is looked for there."""
         self._world = world
         self._cluster = world.cluster
         self._topic = topic
         self._logs = ReplicaLogJudge()
-        self._metadata = MetadataWatch(world, self._elected)
-        self._committed_ends: dict[TopicIdPartition, int] = {}
+        self._metadata = MetadataWatch(world, self._elected, self._partition_changed)
+        self._watch = ReplicaWatch(world, self._metadata, self._logs, synced=synced)
+        self._clients: dict[str, MetadataCache] = {}
+        self._versions: dict[str, int] = {}
+        self._leaders = LeaderKnowledgeJudge()
+        self._touched = ""
         self._counts: Counter[str] = Counter()
         self._timer: Due | None = None
 
@@ -45,60 +45,48 @@ class Observer:
     def begin(self) -> None:
         """Look from now on."""
         self._cluster.died.append(self._died)
+        self._world.arrived = self._arrived
         self._sample()
 
     def end(self) -> None:
         """Look no more."""
+        self._world.arrived = lambda name: None
         if self._timer is not None:
             self._timer.cancel()
         for node_id in list(self._cluster.nodes):
             self._died(node_id)
 
+    def client(self, name: str, cache: MetadataCache) -> None:
+        """Watch what a client knows of leaders."""
+        self._clients[name] = cache
+
     # --- while it runs ------------------------------------------------------------------------------
+
+    def _arrived(self, name: str) -> None:
+        """A message is about to be taken: look at whom the last one was for."""
+        touched, self._touched = self._touched, name
+        self._look(touched)
+
+    def _look(self, name: str) -> None:
+        if name.startswith(_NODE):
+            node_id = NodeId(int(name.removeprefix(_NODE)))
+            node = self._cluster.nodes.get(node_id)
+            if node is not None:
+                self._metadata.look(node_id, node)
+                self._watch.look(node_id, node)
+        elif (cache := self._clients.get(name)) is not None and self._versions.get(name) != cache.version:
+            self._versions[name] = cache.version
+            for topic in cache.topics.values():
+                for found in topic.partitions:
+                    key = TopicIdPartition(topic.topic_id, found.partition)
+                    self._tell(self._leaders.observe(name, key, found.leader_epoch))
 
     def _sample(self) -> None:
         self._timer = self._cluster.loop.at(self._cluster.loop.now + SAMPLE_S, self._sample)
-        self._metadata.sample()
-        for node_id, key, replica in self._replicas():
-            partition = replica.partition
-            log = partition.log
-            if partition.offline or log.closed:
-                continue
-            if partition.leading is not None:
-                self._tell(self._logs.leads(key, partition.leader_epoch, node_id, log.log_end_offset))
-                self._judge_marks(node_id, key, replica)
-            mark, end = partition.high_watermark, log.log_end_offset
-            if mark > self._committed_ends.get(key, 0):
-                self._committed_ends[key] = mark
-            wanted = self._logs.wanted(key, node_id, log.log_start_offset, mark, end)
-            if wanted is not None:
-                try:
-                    with _Undisturbed(self._cluster.hosts[node_id].files):
-                        batches = [_stored(batch) for batch in _batches(log, wanted, end)]
-                except LogDirFailed:
-                    continue  # its directory has failed, which the node is about to find out
-                self._tell(self._logs.observe(key, node_id, log.log_start_offset, mark, end, batches))
-        self._judge_members()
-
-    def _judge_members(self) -> None:
-        """Whoever may be elected safely holds what was committed."""
-        image = self._metadata.image
-        for key, found in self._metadata.partitions.items():
-            if found.leader_recovery:
-                self._committed_ends.pop(key, None)  # elected uncleanly: what was committed may be gone
-                continue
-            ends = {}
-            for node_id in (*found.isr, *found.eligible_leader_replicas):
-                node, registered = self._cluster.nodes.get(node_id), image.broker(node_id)
-                replica = None if node is None else _replica_of(node, key)
-                if node is None or node.broker is None or replica is None or registered is None:
-                    continue
-                partition = replica.partition
-                is_it = node.broker.broker_epoch() == registered.broker_epoch
-                if is_it and not partition.offline and not partition.log.closed:
-                    ends[node_id] = partition.log.log_end_offset
-            committed = self._committed_ends.get(key, 0)
-            self._tell(members_behind(key, committed, ends, found.isr, found.eligible_leader_replicas))
+        for node_id, node in self._cluster.nodes.items():
+            self._metadata.look(node_id, node)
+            self._watch.look(node_id, node)
+        self._watch.compare_logs()
 
     def acknowledged(self, at: TopicPartition, offset: int) -> None:
         """A producer was told that a record is there, for good: two replicas hold it by now."""
@@ -108,7 +96,7 @@ class Observer:
         key = TopicIdPartition(topic.topic_id, at.partition)
         without = [
             node_id
-            for node_id, _, replica in ((n, k, r) for n, k, r in self._replicas() if k == key)
+            for node_id, _, replica in ((n, k, r) for n, k, r in self._watch.replicas() if k == key)
             if node_id not in self._cluster.lost_data
             and not replica.partition.offline
             and replica.partition.log.log_end_offset <= offset
@@ -117,29 +105,21 @@ class Observer:
         if holders < 2:
             self._world.violated(f"{at} offset {offset} was acknowledged; nodes {without} do not have it")
 
-    def _judge_marks(self, node_id: NodeId, key: TopicIdPartition, replica: Replica) -> None:
-        partition = replica.partition
-        assert partition.leading is not None
-        ends: dict[NodeId, int] = {}
-        for other, node in self._cluster.nodes.items():
-            found = _replica_of(node, key)
-            if found is None or other in self._cluster.lost_data:
-                continue
-            if found.partition.leader_epoch <= partition.leader_epoch and not found.partition.offline:
-                ends[other] = found.partition.log.log_end_offset
-        isr = partition.leading.isr.committed
-        self._tell(marks_behind(key, node_id, partition.high_watermark, ends, isr))
-
     def _elected(self, key: TopicIdPartition, leader_epoch: int, leader: NodeId) -> None:
         if leader != NO_NODE:
             self._tell(self._logs.elected(key, leader_epoch, leader))
 
+    def _partition_changed(self, key: TopicIdPartition) -> None:
+        self._watch.judge_members(key)
+
     def _died(self, node_id: NodeId) -> None:
         """Take down what a process counted, before it is gone."""
-        self._logs.restarted(node_id)
         node = self._cluster.nodes.get(node_id)
         if node is None or node.broker is None:
+            self._watch.died(node_id)
             return
+        self._watch.look(node_id, node)
+        self._watch.died(node_id)
         for key, replica in node.broker.replicas.replicas.items():
             counts = replica.partition.counts
             self._counts["truncation"] += counts.truncations
@@ -151,18 +131,12 @@ class Observer:
         for text in violations:
             self._world.violated(text)
 
-    def _replicas(self) -> Iterator[tuple[NodeId, TopicIdPartition, Replica]]:
-        for node_id, node in self._cluster.nodes.items():
-            if node.broker is not None:
-                for key, replica in node.broker.replicas.replicas.items():
-                    yield node_id, key, replica
-
     # --- the end ------------------------------------------------------------------------------------
 
     def replicas_level(self) -> bool:
         """Whether all replicas of each partition have the same end, and it is committed."""
         ends: dict[TopicIdPartition, set[int]] = {}
-        for _, key, replica in self._replicas():
+        for _, key, replica in self._watch.replicas():
             found = ends.setdefault(key, set())
             found.add(replica.partition.log.log_end_offset)
             found.add(replica.partition.high_watermark)
@@ -172,7 +146,7 @@ class Observer:
         """The end of each partition's log."""
         return {
             TopicPartition(self._topic, key.partition): replica.partition.log.log_end_offset
-            for _, key, replica in self._replicas()
+            for _, key, replica in self._watch.replicas()
         }
 
     def judge_end(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
@@ -181,11 +155,11 @@ class Observer:
         self._logs.look_again()
         final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         ends: dict[TopicIdPartition, dict[NodeId, tuple[int, int]]] = {}
-        for node_id, key, replica in self._replicas():
+        for node_id, key, replica in self._watch.replicas():
             log, mark = replica.partition.log, replica.partition.high_watermark
-            with _Undisturbed(self._cluster.hosts[node_id].files):
-                batches = list(_batches(log, log.log_start_offset, log.log_end_offset))
-            stored = [_stored(batch) for batch in batches]
+            with Undisturbed(self._cluster.hosts[node_id].files):
+                batches = list(batches_of(log, log.log_start_offset, log.log_end_offset))
+            stored = [stored_batch(batch) for batch in batches]
             self._tell(self._logs.observe(key, node_id, log.log_start_offset, mark, log.log_end_offset, stored))
             ends.setdefault(key, {})[node_id] = (mark, log.log_end_offset)
             at = TopicPartition(self._topic, key.partition)
@@ -213,7 +187,7 @@ class Observer:
                 f"node {node_id}: {node.standing} controller {node.known_leader} image {node.view.image.offset} "
                 f"active {node.is_active_controller} starting {host.starting is not None} paused {host.process.paused}"
             )
-        for node_id, key, replica in self._replicas():
+        for node_id, key, replica in self._watch.replicas():
             partition = replica.partition
             what = (
                 f"node {node_id} {partition.state.topic}-{key.partition}: leader {partition.state.leader}/"
@@ -229,34 +203,3 @@ class Observer:
                     f"isr {found.isr} elr {found.eligible_leader_replicas} last {found.last_known_elr}"
                 )
         return "".join(f"\n    {line}" for line in lines)
-
-
-class _Undisturbed:
-    """While a node's log is looked at from outside, its disk neither fails nor counts."""
-
-    def __init__(self, files: MemoryFiles | None) -> None:
-        assert files is not None
-        self._files = files
-
-    def __enter__(self) -> None:
-        self._faults = self._files.faults
-        self._files.faults = Faults()
-
-    def __exit__(self, *raised: object) -> None:
-        self._files.faults = self._faults
-
-
-def _replica_of(node: Node, key: TopicIdPartition) -> Replica | None:
-    return None if node.broker is None else node.broker.replicas.replicas.get(key)
-
-
-def _batches(log: Log, offset: int, end: int) -> Iterator[Batch]:
-    while offset < end:
-        read = log.read(offset, READ_BYTES, offset_end=end)
-        assert isinstance(read, LogRead), read
-        yield from split_batches(bytes(read.records))
-        offset = read.next_offset
-
-
-def _stored(batch: Batch) -> StoredBatch:
-    return StoredBatch(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)

@@ -71,7 +71,7 @@ class Simulation:
         self.history = History()
         self.hand = FaultHand(self.cluster, TOPIC, world.note)
         self.hand.clients.append(self._client_fault)
-        self.observer = Observer(world, TOPIC)
+        self.observer = Observer(world, TOPIC, synced=setting.topic_config.get("flush.messages") == "1")
         self.senders: list[SendingClient] = []
         self.raw: list[RawProducer] = []
         self.hasty: set[str] = set()
@@ -111,9 +111,9 @@ class Simulation:
         for number in range(setting.consumers):
             places = {TOPIC: setting.partitions}
             rng = random.Random(self.rng.random())
-            self.readers.append(
-                ReadingClient(f"c{number}", self.cluster, places, self.history, rng, {"fetch_max_wait_ms": 500})
-            )
+            reader = ReadingClient(f"c{number}", self.cluster, places, self.history, rng, {"fetch_max_wait_ms": 500})
+            self.observer.client(reader.name, reader.known)
+            self.readers.append(reader)
         began = self.cluster.loop.now
         dealing = asyncio.ensure_future(self.hand.deal(self.schedule, began))
         if body is not None:
@@ -145,7 +145,7 @@ class Simulation:
             settings |= {"acks": 1, "enable_idempotence": False}
             self.hasty.add(name)
         pause = rng.choice(((0.1, 1.5), (0.5, 2.0)))
-        return SendingClient(
+        sender = SendingClient(
             name,
             self.cluster,
             {TOPIC: self.setting.partitions},
@@ -155,6 +155,8 @@ class Simulation:
             settings,
             self.observer.acknowledged,
         )
+        self.observer.client(name, sender.known)
+        return sender
 
     def _client_fault(self, kind: str, arguments: tuple[Any, ...]) -> bool:
         at = arguments[0] % len(self.senders)

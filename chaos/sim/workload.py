@@ -12,6 +12,7 @@ from tidelog.chaos.checkers.replication import VisibleMarkJudge
 from tidelog.chaos.sim.cluster import SimulatedCluster
 from tidelog.chaos.sim.loop import Process
 from tidelog.client.errors import OffsetOutOfRangeError, TidelogError
+from tidelog.client.metadata import MetadataCache
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class SendingClient:
         self._pause_s = pause_s
         self._under_way: dict[int, tuple[TopicPartition, bytes, float]] = {}
         self._task = cluster.run_in(self.process, self._run())
+
+    @property
+    def known(self) -> MetadataCache:
+        """What the client knows of the cluster."""
+        return self.producer._core.cluster.cache
 
     @property
     def undecided(self) -> int:
@@ -142,6 +148,11 @@ class ReadingClient:
         self._history = history
         self._rng = rng
         self._task = cluster.run_in(self.process, self._run())
+
+    @property
+    def known(self) -> MetadataCache:
+        """What the client knows of the cluster."""
+        return self.consumer._core.cluster.cache
 
     async def _run(self) -> None:
         await self.consumer.start()

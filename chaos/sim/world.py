@@ -51,6 +51,8 @@ class World:
         self.violations: list[str] = []
         self.logged: Counter[str] = Counter()
         """Events that nodes log."""
+        self.arrived: Callable[[str], None] = lambda name: None
+        """Told of each message that arrives, before it is taken: who it is for."""
         self.trace = trace
         self._hash = hashlib.blake2b(digest_size=16)
         self.loop.set_exception_handler(self._loop_error)
@@ -127,6 +129,7 @@ class World:
         self._hash.update(line.encode())
         if self.trace is not None:
             self.trace(line)
+        self.arrived(server if to_server else client)
 
     def _loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

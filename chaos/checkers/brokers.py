@@ -1,0 +1,156 @@
+"""Judges of brokers in the committed metadata, against what their processes do and ask for.
+
+===================  ========================================================================================
+fenced does nothing  a fenced broker leads nothing and is in no in-sync replicas (KIP-841)
+online leaders       a leader's replica stands on a log directory that its broker has (KIP-858)
+asked for            a running process is unfenced only once it is ready, and shut down only if it wants to be
+node ids             a registration replaces no process that is alive and in good standing (KIP-631)
+change as decided    a change of in-sync replicas is made only under the partition and broker epochs that it
+                     was decided under (KIP-497, KIP-903)
+client's leaders     what a client knows of a partition's leader is never replaced by something older (KIP-320)
+===================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tidelog.chaos.checkers.replication import PartitionName
+from tidelog.model.ids import NO_NODE, NodeId
+
+NOT_NAMED: Final = -1
+"""A broker epoch that a request leaves open."""
+
+
+def fenced_in_charge(
+    partition: PartitionName, leader: NodeId, isr: Iterable[NodeId], fenced: Iterable[NodeId]
+) -> list[str]:
+    """Judge a partition of one committed image."""
+    out = sorted(fenced)
+    found = []
+    if leader != NO_NODE and leader in out:
+        found.append(f"fenced does nothing: node {leader} is fenced and leads {partition}")
+    inside = [node for node in isr if node in out]
+    if inside:
+        found.append(f"fenced does nothing: nodes {inside} are fenced and in sync in {partition}")
+    return found
+
+
+def offline_leader(partition: PartitionName, leader: NodeId, *, online: bool) -> list[str]:
+    """Judge a new leader's log directory."""
+    if online or leader == NO_NODE:
+        return []
+    return [f"online leaders: node {leader} leads {partition} from a log directory that it does not have"]
+
+
+class Registered(NamedTuple):
+    """A broker in a committed image."""
+
+    broker_epoch: int
+    fenced: bool
+    shutting_down: bool
+
+
+class Running(NamedTuple):
+    """The process that runs under a node id, as it sees itself."""
+
+    broker_epoch: int
+    ready: bool
+    wants_shut_down: bool
+    reachable: bool
+    """Neither paused nor cut off: its session cannot have run out."""
+
+
+def broker_changed(node: NodeId, before: Registered | None, now: Registered, running: Running | None) -> list[str]:
+    """Judge a committed change of a broker by the process that runs there at that moment, if one does."""
+    if running is None:
+        return []
+    found = []
+    if running.broker_epoch == now.broker_epoch:
+        is_same = before is not None and before.broker_epoch == now.broker_epoch
+        was_fenced = not is_same or before is None or before.fenced
+        was_shutting_down = is_same and before is not None and before.shutting_down
+        if was_fenced and not now.fenced and not running.ready:
+            found.append(f"asked for: node {node} is unfenced, which is not ready")
+        if now.shutting_down and not was_shutting_down and not running.wants_shut_down:
+            found.append(f"asked for: node {node} is shut down, which has not asked for it")
+    elif (
+        before is not None
+        and before.broker_epoch == running.broker_epoch
+        and now.broker_epoch != before.broker_epoch
+        and not before.fenced
+        and running.reachable
+        and not running.wants_shut_down
+    ):
+        found.append(
+            f"node ids: broker epoch {now.broker_epoch} of node {node} replaces {before.broker_epoch}, which is alive"
+        )
+    return found
+
+
+class ChangeJudge:
+    """Compares changes of in-sync replicas that were granted with the epochs they were decided under."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[PartitionName, tuple[list[float], list[int]]] = {}
+        self._brokers: dict[NodeId, tuple[list[float], list[int]]] = {}
+
+    def partition(self, partition: PartitionName, partition_epoch: int, at_s: float) -> None:
+        """A partition epoch is committed."""
+        times, epochs = self._partitions.setdefault(partition, ([], []))
+        times.append(at_s)
+        epochs.append(partition_epoch)
+
+    def broker(self, node: NodeId, broker_epoch: int, at_s: float) -> None:
+        """A broker epoch is committed."""
+        times, epochs = self._brokers.setdefault(node, ([], []))
+        times.append(at_s)
+        epochs.append(broker_epoch)
+
+    def granted(
+        self, partition: PartitionName, partition_epoch: int, members: Mapping[NodeId, int], asked_s: float
+    ) -> list[str]:
+        """A change was made that was asked for at a time under these epochs."""
+        found = []
+        known = _at(self._partitions.get(partition), asked_s)
+        if partition_epoch < known:
+            found.append(
+                f"change as decided: {partition}'s in-sync replicas were changed by what was decided under partition "
+                f"epoch {partition_epoch}, asked for at {asked_s:.3f}, when it was {known}"
+            )
+        for node, broker_epoch in members.items():
+            known = _at(self._brokers.get(node), asked_s)
+            if NOT_NAMED < broker_epoch < known:
+                found.append(
+                    f"change as decided: {partition} took node {node} for in sync under broker epoch {broker_epoch}, "
+                    f"asked for at {asked_s:.3f}, when it was {known}"
+                )
+        return found
+
+
+class LeaderKnowledgeJudge:
+    """What clients take for the leaders of partitions."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, PartitionName], int] = {}
+
+    def observe(self, client: str, partition: PartitionName, leader_epoch: int) -> list[str]:
+        """A client takes the leader of an epoch for the present one."""
+        key = (client, partition)
+        before = self._known.get(key, leader_epoch)
+        self._known[key] = leader_epoch
+        if leader_epoch < before:
+            return [
+                f"client's leaders: {client} knew leader epoch {before} of {partition} and now goes by {leader_epoch}"
+            ]
+        return []
+
+
+def _at(history: tuple[list[float], list[int]] | None, at_s: float) -> int:
+    """Return what held at a time; -1 before there was anything."""
+    if history is None:
+        return -1
+    place = bisect_right(history[0], at_s)
+    return history[1][place - 1] if place else -1

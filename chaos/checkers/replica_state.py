@@ -1,0 +1,102 @@
+"""Judges of one replica by itself, at any moment of its life.
+
+===================  ========================================================================================
+marks within         a high watermark lies within the log; a leader's never falls while it leads, in one life
+producers known      what a replica knows of producers is what its log says of them, after a start, after a
+                     cut and as a leader: else a retry is written twice, or acknowledged without being there
+===================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tidelog.chaos.checkers.replication import PartitionName
+from tidelog.model.ids import NodeId
+
+NO_LEADERSHIP = -1
+
+
+class MarkJudge:
+    """Feed it every replica whenever it may have moved."""
+
+    def __init__(self) -> None:
+        self._led: dict[tuple[PartitionName, NodeId], tuple[int, int]] = {}
+        """Leader epoch in which a node leads, and its high watermark."""
+
+    def restarted(self, node: NodeId) -> None:
+        """A node's process ended."""
+        for key in [key for key in self._led if key[1] == node]:
+            del self._led[key]
+
+    def observe(
+        self, partition: PartitionName, node: NodeId, leading_epoch: int, high_watermark: int, log_end: int
+    ) -> list[str]:
+        """A replica stands so. ``leading_epoch``: :data:`NO_LEADERSHIP` where it does not lead."""
+        found = []
+        if high_watermark > log_end:
+            found.append(
+                f"marks within: node {node}'s {partition} ends at {log_end}; its high watermark is {high_watermark}"
+            )
+        key = (partition, node)
+        if leading_epoch == NO_LEADERSHIP:
+            self._led.pop(key, None)
+            return found
+        epoch, mark = self._led.get(key, (leading_epoch, high_watermark))
+        self._led[key] = (leading_epoch, high_watermark)
+        if epoch == leading_epoch and high_watermark < mark:
+            found.append(
+                f"marks within: node {node} leads {partition} in leader epoch {epoch}; its high watermark fell from "
+                f"{mark} to {high_watermark}"
+            )
+        return found
+
+
+class ProducedBatch(NamedTuple):
+    """What a stored batch says of its producer."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    """Of its last record."""
+    offset: int
+    """Of its last record."""
+
+
+class KnownProducer(NamedTuple):
+    """The last thing that is known of a producer."""
+
+    epoch: int
+    sequence: int
+    offset: int
+
+
+def producers_of(batches: Iterable[ProducedBatch]) -> dict[int, KnownProducer]:
+    """Return what a log with these batches says of producers. Those without an id (-1) are passed over."""
+    return {
+        batch.producer_id: KnownProducer(batch.epoch, batch.sequence, batch.offset)
+        for batch in batches
+        if batch.producer_id >= 0
+    }
+
+
+def producers_apart(
+    partition: PartitionName, node: NodeId, known: Mapping[int, KnownProducer], stored: Mapping[int, KnownProducer]
+) -> list[str]:
+    """Compare what a replica knows of producers with what its log says of them."""
+    found = []
+    for producer_id in sorted({*known, *stored}):
+        has, due = known.get(producer_id), stored.get(producer_id)
+        if has != due:
+            found.append(
+                f"producers known: node {node} knows {_said(has)} of producer {producer_id} in {partition}; its log "
+                f"says {_said(due)}"
+            )
+    return found
+
+
+def _said(known: KnownProducer | None) -> str:
+    if known is None:
+        return "nothing"
+    return f"epoch {known.epoch}, sequence {known.sequence} at {known.offset}"
