@@ -6,8 +6,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog.chaos.sim.scenario import Fault
+
 FILE = Path(__file__).with_name("regressions.toml")
-_KEYS = {"scenario", "seed", "keep", "wrong", "fixed_in"}
+_KEYS = {"scenario", "seed", "faults", "wrong", "fixed_in"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +18,13 @@ class Regression:
 
     scenario: str
     seed: int
-    keep: tuple[int, ...] | None
-    """Places in the seed's schedule; ``None``: all of it."""
+    faults: tuple[Fault, ...] | None
+    """The schedule that failed, which stays the same when scenarios change; ``None``: the seed's own."""
     wrong: str
     fixed_in: str
 
     def __str__(self) -> str:
-        return f"{self.scenario}-{self.seed}" + ("" if self.keep is None else f"-{len(self.keep)}-faults")
+        return f"{self.scenario}-{self.seed}" + ("" if self.faults is None else f"-{len(self.faults)}-faults")
 
 
 def load(file: Path = FILE) -> tuple[Regression, ...]:
@@ -32,17 +34,17 @@ def load(file: Path = FILE) -> tuple[Regression, ...]:
         raise ValueError(f"{file.name}: expected [[seed]] entries only, found {', '.join(sorted(content))}")
     found = []
     for number, entry in enumerate(content.get("seed", []), 1):
-        if entry.keys() - _KEYS or _KEYS - {"keep"} - entry.keys():
+        if entry.keys() - _KEYS or _KEYS - {"faults"} - entry.keys():
             raise ValueError(
-                f"{file.name}, entry {number}: expected {', '.join(sorted(_KEYS))} (keep may be left out), "
+                f"{file.name}, entry {number}: expected {', '.join(sorted(_KEYS))} (faults may be left out), "
                 f"found {', '.join(sorted(entry))}"
             )
-        keep = entry.get("keep")
+        faults = entry.get("faults")
         found.append(
             Regression(
                 entry["scenario"],
                 entry["seed"],
-                None if keep is None else tuple(keep),
+                None if faults is None else tuple(map(Fault.parse, faults)),
                 entry["wrong"],
                 entry["fixed_in"],
             )

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+_EMPTY = "-"
+
 Trace = Callable[[str], None]
 """Hears one line for each thing that happens in a run, in order."""
 
@@ -27,7 +29,26 @@ class Fault:
     arguments: tuple[str | int | float | bool, ...] = ()
 
     def __str__(self) -> str:
-        return " ".join([f"{self.at_s:.3f}", self.kind, *map(str, self.arguments)])
+        return " ".join([f"{self.at_s:.3f}", self.kind, *(str(each) or _EMPTY for each in self.arguments)])
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """The fault that ``str`` shows so. Raises ``ValueError``."""
+        at_s, kind, *arguments = text.split()
+        return cls(float(at_s), kind, tuple(map(_argument, arguments)))
+
+
+def _argument(text: str) -> str | int | float | bool:
+    if text == _EMPTY:
+        return ""
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 @dataclass(slots=True)

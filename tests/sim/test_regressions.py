@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from tidelog.chaos.sim.determinism import differences
 from tidelog.chaos.sim.regressions import Regression, load
+from tidelog.chaos.sim.scenario import Fault
 from tidelog.chaos.sim.scenarios import SCENARIOS, Registry
-from tidelog.chaos.sim.worker import select
 
 FIRST_SEEDS = [Regression(name, 1, None, "nothing: the first seed", "") for name in SCENARIOS]
 
 
 @pytest.mark.parametrize("regression", [*load(), *FIRST_SEEDS], ids=str)
 def test_seed_holds(regression: Regression) -> None:
-    scenario = Registry().get(regression.scenario)
-    schedule = scenario.schedule(regression.seed)
-    outcome = scenario.run(regression.seed, select(schedule, regression.keep))
+    outcome = Registry().get(regression.scenario).run(regression.seed, regression.faults)
     assert outcome.violations == [], f"again: {regression.wrong}"
     assert outcome.operations > 0
 
@@ -30,14 +29,25 @@ def test_the_first_seed_of_every_scenario_gives_the_same_run_twice() -> None:
 
 def test_an_entry_is_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "regressions.toml"
-    file.write_text('[[seed]]\nscenario = "a"\nseed = 7\nkeep = [1, 2]\nwrong = "w"\nfixed_in = "f"\n')
-    assert load(file) == (Regression("a", 7, (1, 2), "w", "f"),)
+    file.write_text(
+        '[[seed]]\nscenario = "a"\nseed = 7\nfaults = ["1.500 kill node:2 0.25"]\nwrong = "w"\nfixed_in = "f"\n'
+    )
+    assert load(file) == (Regression("a", 7, (Fault(1.5, "kill", ("node:2", 0.25)),), "w", "f"),)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_fault_of_a_schedule_is_read_as_it_is_shown(name: str) -> None:
+    for seed in range(20):
+        schedule = Registry().get(name).schedule(seed)
+        assert tuple(Fault.parse(str(fault)) for fault in schedule) == tuple(
+            dataclasses.replace(fault, at_s=round(fault.at_s, 3)) for fault in schedule
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[[seed]]\nscenario = "a"\nseed = 7\nwrong = "w"\n', "entry 1: expected fixed_in"),
+        ('[[seed]]\nscenario = "a"\nseed = 7\nwrong = "w"\n', "entry 1: expected faults, fixed_in"),
         ('[[seed]]\nscenario = "a"\nseed = 7\nwrong = "w"\nfixed_in = "f"\nkept = [1]\n', "found .*kept"),
         ('[[seeds]]\nscenario = "a"\n', "only, found seeds"),
     ],
