@@ -43,6 +43,10 @@ def _down(rng: random.Random) -> float:
     return rng.choice((0.002, 0.05, _seconds(rng, 0.1, 0.4), _seconds(rng, 0.3, 1.5)))
 
 
+def _soon(rng: random.Random) -> float:
+    return rng.choice((0.002, 0.05, _seconds(rng, 0.1, 0.4)))
+
+
 def _burst(rng: random.Random) -> int:
     return rng.choice((0, 1, 4, 12))
 
@@ -56,29 +60,38 @@ _CALLS: Final = (
     *((kind, calls) for kind in ("pwritev", "fdatasync", "rename", "fsync_dir", "fsync_dir") for calls in (1, 2, 3)),
 )
 """Kind and number of the disk call in which a process ends."""
+_INSTALL_CALLS: Final = (
+    *((kind, calls) for kind in ("fdatasync", "rename", "fsync_dir") for calls in (1, 2)),
+    ("pwritev", 1),
+    ("fsync_dir", 1),
+    ("fsync_dir", 1),
+    ("fsync_dir", 3),
+)
+"""The same, of a process that installs a snapshot."""
+
+
+def _crash(rng: random.Random, among: Sequence[tuple[str, int]] = _CALLS) -> Arguments:
+    """Draw the call in which a process ends, whether its machine does, and when both are there again.
+
+    Names are lost by a machine that ends after the process that did not sync them has been followed by another.
+    """
+    kind, calls = rng.choice(among)
+    power_loss = rng.random() < 0.5
+    again_s = rng.choice((0.1, 0.2, 0.4)) if kind == "fsync_dir" else rng.choice((0.0, 0.0, 0.2, 0.5))
+    return (kind, calls, power_loss, rng.choice((0.01, 0.05, 0.2, 0.4)), again_s)
+
 
 KINDS: Final[dict[str, Draw]] = {
     "kill": lambda rng: (_role(rng), _number(rng), _burst(rng), _down(rng)),
     "power-loss": lambda rng: (_role(rng), _number(rng), _burst(rng), _down(rng)),
-    "kill-all": lambda rng: (_down(rng), rng.choice((0.0, 0.01, 0.3))),
-    "power-loss-all": lambda rng: (_down(rng), rng.choice((0.0, 0.01, 0.3))),
-    "crash-in-disk-call": lambda rng: (
-        _role(rng),
-        _number(rng),
-        *rng.choice(_CALLS),
-        rng.random() < 0.5,
-        _seconds(rng, 0.02, 0.5),
-        rng.choice((0.0, 0.0, 0.2, 0.5)),
-    ),
+    "kill-all": lambda rng: (_soon(rng), rng.choice((0.0, 0.01, 0.3))),
+    "power-loss-all": lambda rng: (_soon(rng), rng.choice((0.0, 0.01, 0.3))),
+    "crash-in-disk-call": lambda rng: (_role(rng), _number(rng), *_crash(rng)),
     "crash-in-catch-up": lambda rng: (
         rng.choice(("follower", "follower", "any")),
         _number(rng),
         _seconds(rng, 0.2, 0.8),
-        rng.choice(("pwritev", "fdatasync", "rename", "fsync_dir", "fsync_dir")),
-        rng.choice((1, 2, 3)),
-        rng.random() < 0.5,
-        _seconds(rng, 0.02, 0.3),
-        rng.choice((0.0, 0.2, 0.5)),
+        *_crash(rng, _INSTALL_CALLS),
     ),
     "lose-new-leader": lambda rng: (
         rng.choice((0.0, 0.001, 0.003, 0.01, 0.04)),
@@ -173,6 +186,12 @@ class Profile:
         return self.calm_s + self.trouble_s + self.still_flips * _STILL_S
 
 
+_ALONE: Final[dict[str, Draw]] = {
+    **KINDS,
+    "kill": lambda rng: ("any", 0, _burst(rng), _soon(rng)),
+    "power-loss": lambda rng: ("any", 0, _burst(rng), _soon(rng)),
+    "fsync-fails": lambda rng: ("any", 0, rng.random() < 0.4, _soon(rng), rng.choice((0.0, 0.02, 0.2))),
+}
 _ALL: Final = dict.fromkeys(KINDS, 2)
 
 PROFILES: Final[tuple[Profile, ...]] = (
@@ -218,7 +237,7 @@ PROFILES: Final[tuple[Profile, ...]] = (
         compact_every=(0,),
         faults=(10, 16),
         doubled=0.4,
-        latency_s=((0.0002, 0.003), (0.001, 0.05)),
+        latency_s=((0.0002, 0.003), (0.001, 0.05), (0.05, 0.25)),
     ),
     Profile(
         "snapshots",
@@ -282,6 +301,7 @@ PROFILES: Final[tuple[Profile, ...]] = (
             "clock-jump": 1,
             "disk-full": 1,
         },
+        draws=_ALONE,
         compact_every=(4, 10, 20),
         faults=(14, 20),
     ),

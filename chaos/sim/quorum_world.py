@@ -38,6 +38,7 @@ _MARK: Final = struct.Struct("<dIIQQQQ")
 _DELIVERED_TOGETHER: Final = 8
 _WAKES_AT_ONCE_MAX: Final = 500
 """So many steps without input at one instant are a voter that spins."""
+_CALM_LATENCY_S: Final = (0.0002, 0.003)
 _NEVER: Final = float("-inf")
 
 Messages = tuple[rm.RaftMessage, ...]
@@ -105,7 +106,7 @@ class QuorumWorld:
         timing: QuorumTiming | None = None,
         limits: QuorumLimits | None = None,
         *,
-        latency_s: tuple[float, float] = (0.0002, 0.003),
+        latency_s: tuple[float, float] = _CALM_LATENCY_S,
         drift: float = 0.0,
         compact_every: int = 0,
         as_bytes: bool = True,
@@ -301,6 +302,7 @@ class QuorumWorld:
         ``then`` is called with the leader once there is one.
         """
         self.heal()
+        self.latency_s = _CALM_LATENCY_S
         for voter in self.voters.values():
             voter.files.faults.kill_at = voter.files.faults.kill_in = None
             voter.files.faults.failing.clear()
@@ -312,6 +314,7 @@ class QuorumWorld:
             raise Violation(f"progress: no leader within {seconds} s after healing")
         if then is not None and self.leader is not None:
             then(self.leader)
+        self.run(0.01)
         payload = b"settled-%d" % self.steps
         handed_in = False
 
