@@ -15,6 +15,7 @@ _LEADER: Final = "tidelog.replication.leader"
 _ISR: Final = "tidelog.replication.isr"
 _FETCHER: Final = "tidelog.replication.fetcher"
 _CHANGE: Final = "tidelog.metadata_quorum.partition_change"
+_RECOVERY: Final = "tidelog.metadata_quorum.unclean_recovery"
 _BROKERS: Final = "tidelog.metadata_quorum.broker_changes"
 _CONTROLLER: Final = "tidelog.metadata_quorum.controller"
 _LOG: Final = "tidelog.storage.log"
@@ -468,8 +469,8 @@ _ELECTION: Final = (
     Mutant(
         id="wiped-last-leader-leads",
         rule="R19",
-        what="A last known leader whose only disk was replaced is elected with an empty log, and the others cut "
-        "theirs.",
+        what="A last leader whose only disk was replaced is remembered as one that had everything, elected with an "
+        "empty log, and the others cut theirs.",
         module=_BROKERS,
         old="                wiped=wiped,\n",
         new="                wiped=False,\n",
@@ -483,6 +484,37 @@ _ELECTION: Final = (
         old="        return image.has_online_directory(node_id, partition)\n",
         new="        return True\n",
         scenario="disk",
+    ),
+)
+
+_RECOVERIES: Final = (
+    Mutant(
+        id="one-of-the-safe-remembered",
+        rule="R28",
+        what="Of those that were safe before their unclean stops only the first is remembered, and leads without a "
+        "word: it may be the one that lost its tail (so does Kafka with the last leader).",
+        module=_CHANGE,
+        old="    last_known = [node for node in remembered if node not in isr_next and node not in elr_next]\n",
+        new="    last_known = [node for node in remembered if node not in isr_next and node not in elr_next][:1]\n",
+        scenario="unclean",
+    ),
+    Mutant(
+        id="shortest-log-recovers",
+        rule="R29",
+        what="Of the logs that were reported the one leads that reaches least far.",
+        module=_RECOVERY,
+        old="        longest = max(asked,",
+        new="        longest = min(asked,",
+        scenario="unclean",
+    ),
+    Mutant(
+        id="recovers-before-all-reported",
+        rule="R29",
+        what="The first of those that were safe to report leads, whatever the others have.",
+        module=_RECOVERY,
+        old="        if now_ms - search.since_ms < self._timeout_ms:\n",
+        new="        if now_ms < search.since_ms:\n",
+        scenario="unclean",
     ),
 )
 
@@ -703,6 +735,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *_IN_SYNC,
     *_MEMBERS,
     *_ELECTION,
+    *_RECOVERIES,
     *_IDEMPOTENCE,
     *_STORAGE,
     *_KNOWLEDGE,
