@@ -15,7 +15,10 @@ gap (out of order,    while an older batch is undecided: as retriable, without c
 unknown producer)     Of the oldest batch: the leader does not have what came before and has not this
                       batch either, nor any after it. The queue *needs a new epoch*; once nothing is
                       in flight and the producer has a newer identity, the pending batches are numbered
-                      from 0 under it (KIP-360)
+                      from 0 under it (KIP-360). Unless an older batch was given up while its fate was
+                      unknown, and an attempt of this one is lost too: then copies of both may still
+                      be under way, to be appended one after the other, and this one is sent again as
+                      it is until it gets through or its time is over
 refused for good      the batch fails. Its sequences stay a gap, which the next batch finds, as above
 too large             the batch is split in two, which inherit its sequences, and waits as for retry
 expired               the batch fails; in flight, it stays until its answer, which then only moves
@@ -86,6 +89,7 @@ class PartitionQueue:
         "recovering",
         "retry_at_ms",
         "topic",
+        "unresolved",
         "window",
     )
 
@@ -102,6 +106,8 @@ class PartitionQueue:
         self.next_sequence = 0
         self.recovering = False
         self.needs_epoch = False
+        self.unresolved = False
+        """Whether a batch was given up that may yet be appended under the present identity."""
         self.retry_at_ms = -1 << 62
         self.node = -1
 
@@ -126,9 +132,13 @@ class PartitionQueue:
             return len(self.window) < self.in_flight_max
         return len(self.window) <= self.in_flight_max or self.window.index(batch) < self.in_flight_max
 
-    def _decide(self, batch: ProducerBatch) -> None:
+    def _decide(self, batch: ProducerBatch, *, appended: bool) -> None:
         """``batch`` will not be sent again."""
         batch.decided = True
+        if appended:
+            self.unresolved = False  # so is everything before it
+        elif batch.failures or batch in self.in_flight:
+            self.unresolved = True
         while self.window and self.window[0].decided:
             self.window.popleft()
 
@@ -150,6 +160,7 @@ class PartitionQueue:
             if producer != self.producer and not self.window:
                 self.producer = producer
                 self.next_sequence = 0
+                self.unresolved = False
             batch.assign(self.producer, self.next_sequence)
             self.next_sequence = batch.next_sequence
         if not batch.attempt:
@@ -170,6 +181,7 @@ class PartitionQueue:
             batch.assign(producer, self.next_sequence)
             self.next_sequence = batch.next_sequence
         self.needs_epoch = False
+        self.unresolved = False
 
     def answer(self, batch: ProducerBatch, attempt: int, outcome: Outcome, retry_at_ms: int) -> Outcome | None:
         """Take the answer to one attempt; ``None``: it no longer counts.
@@ -182,7 +194,7 @@ class PartitionQueue:
         if outcome is Outcome.GAP:
             if batch.sequence < 0:
                 outcome = Outcome.FATAL
-            elif self.window[0] is batch:
+            elif self.window[0] is batch and not (self.unresolved and batch.failures):
                 self.needs_epoch = True
         if outcome is Outcome.TOO_LARGE and batch.count > 1 and not batch.finished:
             self.in_flight.remove(batch)
@@ -198,13 +210,14 @@ class PartitionQueue:
         if outcome in (Outcome.RETRY, Outcome.GAP):
             self.recovering = True
             if batch.finished:
-                self._decide(batch)
+                batch.failures += outcome is Outcome.RETRY
+                self._decide(batch, appended=False)
                 return Outcome.FATAL
             if outcome is Outcome.RETRY:
                 batch.failures += 1
             self._put_back(batch, retry_at_ms)
         else:
-            self._decide(batch)
+            self._decide(batch, appended=outcome is Outcome.SUCCESS)
         return outcome
 
     def lose(self, retry_at_ms: int) -> list[ProducerBatch]:
@@ -215,7 +228,7 @@ class PartitionQueue:
             batch = self.in_flight.pop()
             batch.failures += 1
             if batch.finished:
-                self._decide(batch)
+                self._decide(batch, appended=False)
                 gone.append(batch)
             else:
                 self._put_back(batch, retry_at_ms)
@@ -236,7 +249,7 @@ class PartitionQueue:
         while self.pending and self.pending[0].created_ms < created_before_ms:
             batch = self.pending.popleft()
             if batch.attempt:
-                self._decide(batch)
+                self._decide(batch, appended=False)
             late.append(batch)
         return late, late_in_flight
 

@@ -27,7 +27,7 @@ from tidelog.client.partition_queue import Outcome, PartitionQueue, classify
 from tidelog.client.producer_batch import ProducerBatch
 from tidelog.client.producer_config import ProducerConfig
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import ProducerEpoch, ProducerId, TopicId, TopicPartition
+from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.proto.api import InitProducerIdRequest
 from tidelog.proto.caller import FrameCaller
 from tidelog.proto.frames import (
@@ -47,6 +47,8 @@ COALESCE_BYTES: Final = 131_072
 """With so many frames under way to a node, less than this waits so long for more to travel along: a message
 costs a carrier some hundred microseconds at each end, whatever its size."""
 
+PRODUCER_EPOCH_MAX: Final = 0x7FFE
+"""The last epoch that is used of a producer id; Kafka keeps the one above it from being taken."""
 RETIRED_MAX: Final = 100_000
 """Partitions that are no longer sent to, whose next sequence is remembered. Beyond it, a new epoch starts all anew."""
 
@@ -346,10 +348,10 @@ class Sender:
                     for batch in queue.lose(queue.retry_at_ms):
                         self._accumulator.release(batch)
                     self._accumulator.requeued(queue)
+            if len(self._accumulator.retired) > RETIRED_MAX:
+                self._renew_identity()
         for name in idle:
             self._cluster.unwant(name)
-        if len(self._accumulator.retired) > RETIRED_MAX:
-            self._renew_identity()
         self._tell(tell)
         self._wake.set()
 
@@ -405,16 +407,18 @@ class Sender:
                 link.caller.reset("old attempts are given up before a new producer epoch")
 
     def _renew_identity(self) -> None:
-        """Get a producer id, or the next epoch of ours (KIP-360)."""
+        """Take the next epoch of our producer id (KIP-360): who leads then refuses what is still under way of
+        the older one. Ask for an id where there is none, or its epochs are used up. The lock is held."""
+        if self._identity is not None and self._identity[1] < PRODUCER_EPOCH_MAX:
+            self._metrics.epoch_bumps += 1
+            self._identity = (self._identity[0], self._identity[1] + 1)
+            self._accumulator.retired.clear()
+            return
         if self._identity_task is None or self._identity_task.done():
             self._identity_task = asyncio.get_running_loop().create_task(self._ask_identity(), name="producer id")
 
     async def _ask_identity(self) -> None:
         request = InitProducerIdRequest()
-        if self._identity is not None:
-            request = InitProducerIdRequest(
-                producer_id=ProducerId(self._identity[0]), producer_epoch=ProducerEpoch(self._identity[1])
-            )
         failures = 0
         while True:
             try:
@@ -422,9 +426,7 @@ class Sender:
                 if answer.error is ErrorCode.NONE:
                     break
                 fault: TidelogError = exception_for(answer.error, f"producer id: {answer.error_message}")
-                if answer.error in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
-                    request = InitProducerIdRequest()
-                elif not answer.error.retriable and answer.error is not ErrorCode.BROKER_NOT_AVAILABLE:
+                if not answer.error.retriable and answer.error is not ErrorCode.BROKER_NOT_AVAILABLE:
                     log.error("no producer id to be had: %s", fault)
                     self.fail_all(partial(_same, fault))
                     self._on_room()
