@@ -26,7 +26,7 @@ def lock_directory(files: QuorumFiles, directory: str) -> QuorumLock:
 
     Raises :class:`QuorumConfigurationError` where another process has it.
     """
-    files.makedirs(directory)
+    _make_durably(files, directory)
     try:
         return files.lock(f"{directory}/{LOCK_NAME}")
     except BlockingIOError:
@@ -69,18 +69,21 @@ def open_engine(
 
 
 def _make_durably(files: QuorumFiles, directory: str) -> None:
-    """Make a directory whose name, and those of the directories above that were made with it, survive a power cut.
+    """Make a directory whose name, and those of the directories above that were made for it, survive a power cut.
 
-    A directory that is there may have been made by a process that was killed before it synced the name.
+    One level after the other: so it is at most the lowest one there that a process which was killed did not sync.
     """
-    missing = directory
-    while (above := missing.rpartition("/")[0]) and not files.exists(above):
-        missing = above
-    files.makedirs(directory)
-    made = directory
-    while True:
-        above = made.rpartition("/")[0]
-        files.fsync_dir(above or ("/" if directory.startswith("/") else "."))
-        if made == missing:
-            return
-        made = above
+    missing: list[str] = []
+    level = directory
+    while level and not files.exists(level):
+        missing.append(level)
+        level = level.rpartition("/")[0]
+    if level:
+        files.fsync_dir(_above(level))
+    for made in reversed(missing):
+        files.makedirs(made)
+        files.fsync_dir(_above(made))
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")

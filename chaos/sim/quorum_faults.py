@@ -11,10 +11,11 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from tidelog.chaos.sim.quorum_links import Stream, Voter
 from tidelog.chaos.sim.quorum_watch import Violation
-from tidelog.chaos.sim.quorum_world import JOURNAL, SNAPSHOT, QuorumWorld, Voter
+from tidelog.chaos.sim.quorum_world import JOURNAL, SNAPSHOT, QuorumWorld
 from tidelog.chaos.sim.scenario import Fault
 from tidelog.model.ids import NodeId
 
@@ -239,7 +240,7 @@ class QuorumTrouble:
         voter = self._running(role, number)
         if voter is None:
             return False
-        self.world.crash_in(voter.node_id, calls, kind=kind, power_loss=power_loss)
+        self.world.crash_in(voter.node_id, calls, kind="" if kind == "any" else kind, power_loss=power_loss)
         self._returns[voter.node_id] = (down_s, again_s)
         return True
 
@@ -418,7 +419,7 @@ class QuorumTrouble:
         return True
 
     @staticmethod
-    def _mend(stream: Any, _: None) -> None:
+    def _mend(stream: Stream, _: None) -> None:
         stream.delay_s, stream.doubled = 0.0, False
 
     # --- disks -------------------------------------------------------------------------------------

@@ -64,9 +64,10 @@ class _Seen:
 class QuorumWatch:
     """Looks at engines before and after what they do. Methods raise :class:`Violation`."""
 
-    def __init__(self, voters: Sequence[NodeId], timing: QuorumTiming) -> None:
+    def __init__(self, voters: Sequence[NodeId], timing: QuorumTiming, events: Counter[str]) -> None:
+        """``events`` counts what the quorum goes through."""
         self.judge = QuorumJudge()
-        self.events: Counter[str] = Counter()
+        self.events = events
         self._majority = len(voters) // 2 + 1
         self._alone_s = timing.majority_lost_s + CLOCK_GRAIN_S
         self._seen = {node: _Seen() for node in voters}

@@ -153,6 +153,32 @@ def test_an_acknowledged_entry_survives_power_loss() -> None:
     assert bench.engine.journal.last_index == 10
 
 
+def test_a_directory_that_was_made_is_there_after_power_loss() -> None:
+    for seed in range(20):
+        bench = Bench()
+        bench.disk.faults.rng = random.Random(seed)
+        bench.hear(A, append(1, (1, 0), entries(2, 10, 1)))
+        bench.restart(power_loss=True)
+        assert bench.engine.journal.last_index == 10
+
+
+@pytest.mark.parametrize("crash_at", range(1, 8))
+def test_directories_above_it_are_made_durable_too(crash_at: int) -> None:
+    disk = MemoryFiles(faults=Faults(random.Random(crash_at)))
+    identity = QuorumIdentity("c", ME, (ME,))
+    disk.faults.kill_at = disk.faults.steps + crash_at  # and what a killed process began, the next one completes
+    for _ in range(2):
+        try:
+            engine = open_engine(disk, "/data/of/quorum", identity, TIMING, QuorumLimits(), random.Random(1), 1.0)
+        except Killed:
+            pass
+        disk.restart()
+    engine = open_engine(disk, "/data/of/quorum", identity, TIMING, QuorumLimits(), random.Random(1), 1.0)
+    engine.step([], 1.0)
+    disk.restart(power_loss=True)
+    assert open_engine(disk, "/data/of/quorum", identity, TIMING, QuorumLimits(), random.Random(1), 1.0).term == 1
+
+
 def test_a_step_syncs_once_however_much_it_takes() -> None:
     bench = Bench()
     bench.lead()

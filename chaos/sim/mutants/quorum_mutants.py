@@ -143,8 +143,8 @@ _H2: Final = (
         "H2",
         "the name of the quorum's own directory is not synced",
         _STORAGE,
-        "    _make_durably(files, directory)\n",
-        "    files.makedirs(directory)\n",
+        "    _make_durably(files, directory)\n    files.fsync_dir(directory)",
+        "    files.makedirs(directory)\n    files.fsync_dir(directory)",
     ),
     _mutant(
         "names-not-synced-at-start",
