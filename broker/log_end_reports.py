@@ -16,12 +16,21 @@ from tidelog.broker.controller_channel import ControllerChannel, ControllerUnava
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.partition_change import asks_for_log_ends
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, BrokerEpoch, NodeId, TopicIdPartition
+from tidelog.model.ids import (
+    NO_LEADER_EPOCH,
+    NO_NODE,
+    BrokerEpoch,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    TopicIdPartition,
+)
 from tidelog.proto.api import LogEnd, ReportLogEndsRequest
 from tidelog.replication.partition import Partition
 from tidelog.replication.partition_state import PartitionState
+from tidelog.storage.log import Log
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TRY_TIMEOUT_S: Final = 10.0
 GATHER_S: Final = 0.01
@@ -31,6 +40,17 @@ REPEAT_PAUSE_S: Final = 0.25
 REPEAT_PAUSE_S_MAX: Final = 4.0
 ITEMS_MAX: Final = 2_250
 """Most replicas of one request, as for their directories."""
+
+
+def _reach(log: Log, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+    """The epoch of the log's last record, and its end. An epoch that nobody has had yet is a flipped bit in a batch's
+    header, which no CRC covers: only what is before it counts."""
+    end = log.log_end_offset
+    for epoch, start in reversed(log.epoch_entries):
+        if epoch <= leader_epoch:
+            return LeaderEpoch(epoch), end
+        end = Offset(start)
+    return NO_LEADER_EPOCH, end
 
 
 class LogEndReports:
@@ -94,7 +114,7 @@ class LogEndReports:
             if not asks_for_log_ends(found) or partition is None or partition.offline:
                 continue
             if partition.leader_epoch == found.leader_epoch:
-                reach = partition.log.latest_epoch, partition.log.log_end_offset
+                reach = _reach(partition.log, found.leader_epoch)
                 ends.append(LogEnd(key.topic_id, key.partition, found.leader_epoch, *reach))
         return ends
 
@@ -105,7 +125,7 @@ class LogEndReports:
         try:
             answer = await self._channel.call(ReportLogEndsRequest(self._node_id, epoch, ends), timeout_s=TRY_TIMEOUT_S)
         except ControllerUnavailable as error:
-            log.info("log ends of %d replicas: %s; trying again", len(ends), error)
+            logger.info("log ends of %d replicas: %s; trying again", len(ends), error)
             return
         if answer.error is not ErrorCode.NONE:
-            log.info("log ends of %d replicas: %s; trying again", len(ends), answer.error.name)
+            logger.info("log ends of %d replicas: %s; trying again", len(ends), answer.error.name)

@@ -217,6 +217,10 @@ class LeaderState:
         """
         log = self._log
         start, end = log.log_start_offset, log.log_end_offset
+        if last_fetched_epoch > log.latest_epoch >= 0:
+            # Nobody wrote in an epoch after the leader's own: a bit of a batch's header has flipped, which no CRC
+            # covers. What is before that epoch may be shared.
+            return Diverging(log.latest_epoch, end)
         if last_fetched_epoch >= 0 and start <= fetch_offset:
             epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
             if epoch < 0 or epoch_end < 0:

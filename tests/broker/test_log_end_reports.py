@@ -57,6 +57,7 @@ class Broker:
     records: list[PartitionRecord] = field(default_factory=lambda: [ASKED])
     leader_epoch: int = 7
     offline: bool = False
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(2, 0), (5, 30)])
     answers: list[Any] = field(default_factory=list)
     sent: list[ReportLogEndsRequest] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,7 +72,7 @@ class Broker:
         )
 
     def replica(self) -> Any:
-        log = SimpleNamespace(latest_epoch=LeaderEpoch(5), log_end_offset=Offset(42))
+        log = SimpleNamespace(epoch_entries=self.epochs, log_end_offset=Offset(42))
         return SimpleNamespace(offline=self.offline, leader_epoch=self.leader_epoch, log=log)
 
     def applied(self) -> None:
@@ -156,6 +157,26 @@ async def test_it_does_not_report_a_log_that_may_still_grow(broker: Broker) -> N
     broker.leader_epoch = 7
     broker.applied()
     assert (await broker.next()).ends == (END,)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "reach"),
+    [
+        ([], (-1, 42)),
+        ([(7, 42)], (7, 42)),
+        # Epochs that nobody has had yet: a bit has flipped.
+        ([(2, 0), (5, 30), (8, 40)], (5, 40)),
+        ([(2, 0), (1 << 22, 30), (1 << 23, 40)], (2, 30)),
+        ([(1 << 22, 3)], (-1, 3)),
+    ],
+)
+async def test_epochs_that_cannot_be_count_for_nothing(
+    broker: Broker, epochs: list[tuple[int, int]], reach: tuple[int, int]
+) -> None:
+    broker.epochs = epochs
+    broker.applied()
+    (found,) = (await broker.next()).ends
+    assert (found.last_epoch, found.end_offset) == reach
 
 
 async def test_it_does_not_report_a_failed_disk_or_a_deleted_topic(broker: Broker) -> None:

@@ -467,13 +467,13 @@ _ELECTION: Final = (
         ),
     ),
     Mutant(
-        id="wiped-last-leader-leads",
+        id="wiped-disk-stays-eligible",
         rule="R19",
-        what="A last leader whose only disk was replaced is remembered as one that had everything, elected with an "
-        "empty log, and the others cut theirs.",
+        what="A broker whose only disk was replaced keeps its place in ELRs, is elected with an empty log, and the "
+        "others cut theirs.",
         module=_BROKERS,
-        old="                wiped=wiped,\n",
-        new="                wiped=False,\n",
+        old="                unclean=not clean,\n                wiped=wiped,\n",
+        new="                unclean=not clean and not wiped,\n                wiped=False,\n",
         scenario="unclean",
     ),
     Mutant(
