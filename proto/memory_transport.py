@@ -162,6 +162,10 @@ class MemoryFabric:
         if not wire.lost[to_server]:
             action()
 
+    def carried(self, wire: Wire, to_server: bool, frame: memoryview) -> memoryview:
+        """What becomes of a stream's frame on its way."""
+        return frame
+
     def on_answer(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
         """A node has answered a request that arrived at a time of :meth:`now`."""
 
@@ -433,7 +437,7 @@ class _Pair:
             await target.room.wait()
         if source.ended:
             raise ConnectionLost(source.ended)
-        data = memoryview(b"".join(frame))
+        data = self._fabric.carried(self._wire, to_server, memoryview(b"".join(frame)))
         target.under_way += 1
         self._fabric.deliver(self._wire, to_server, lambda: target.put(data))
 

@@ -4,6 +4,8 @@
 marks within         a high watermark lies within the log; a leader's never falls while it leads, in one life
 producers known      what a replica knows of producers is what its log says of them, after a start, after a
                      cut and as a leader: else a retry is written twice, or acknowledged without being there
+wishes end           a leader's wish for other in-sync replicas ends with the partition epoch that it was made
+                     under: who was in them then may have been out of them since (KIP-497)
 ===================  ========================================================================================
 """
 
@@ -51,6 +53,16 @@ class MarkJudge:
                 f"{mark} to {high_watermark}"
             )
         return found
+
+
+def wish_outlived(partition: PartitionName, node: NodeId, decided_under: int, partition_epoch: int) -> list[str]:
+    """Judge what a leader is about to ask the controller for, by the partition epoch that it knows now."""
+    if decided_under == partition_epoch:
+        return []
+    return [
+        f"wishes end: node {node} leads {partition} under partition epoch {partition_epoch} and wants what it decided "
+        f"under {decided_under}"
+    ]
 
 
 class ProducedBatch(NamedTuple):

@@ -2,7 +2,9 @@
 
 A fault that lasts carries its own length and is undone by itself, so that a schedule stays whole when
 other faults are taken out of it. Targets are named by role: ``node:2``, ``leader:0`` and ``follower:0``
-of the topic's partition 0, ``controller``; who that is shows when the fault happens.
+of the topic's partition 0 (``last:0``: the last follower in the ISR's order; ``out:0``: a replica that is not
+in sync), ``controller``; who that is shows when the fault happens. ``leader:0>a`` lets later faults call
+whoever it was ``a``.
 """
 
 from __future__ import annotations
@@ -11,88 +13,20 @@ import asyncio
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidelog.chaos.sim.cluster import SimulatedCluster
+from tidelog.chaos.sim.fabric import LATE_S
+from tidelog.chaos.sim.fault_mix import CLIENTS
 from tidelog.chaos.sim.scenario import Fault
 from tidelog.client.errors import TidelogError
 from tidelog.model.ids import NodeId
+from tidelog.proto.frames import decode_fetch_response
 
-CLIENTS: Final = "clients"
-
-LENGTHS_S: Final = (0.05, 0.3, 1.0, 3.0, 8.0)
-
-
-class FaultMix:
-    """Makes schedules: kinds with their weights, over some seconds."""
-
-    def __init__(
-        self, kinds: Mapping[str, int], *, nodes: int, partitions: int, victim_only: Sequence[str] = ()
-    ) -> None:
-        self.kinds = dict(kinds)
-        self._nodes = nodes
-        self._partitions = partitions
-        self._victim_only = frozenset(victim_only)
-        """Kinds that befall one and the same node in a run."""
-
-    def schedule(self, rng: random.Random, count: int, begin_s: float, end_s: float) -> tuple[Fault, ...]:
-        """``count`` faults between two times, in clusters: trouble seldom comes alone."""
-        victim = f"node:{rng.randrange(self._nodes) + 1}"
-        made: list[Fault] = []
-        at = rng.uniform(begin_s, begin_s + 3.0)
-        pause = (end_s - begin_s) / max(count, 1)
-        kinds = rng.choices(list(self.kinds), list(self.kinds.values()), k=count) if count else []
-        for kind in kinds:
-            made.append(Fault(round(min(at, end_s), 3), kind, self._arguments(rng, kind, victim)))
-            at += rng.choice((0.01, 0.1, 0.5, 1.0, 2.0)) * pause * rng.random() * 2
-        return tuple(made)
-
-    def _target(self, rng: random.Random) -> str:
-        partition = rng.randrange(self._partitions)
-        node = f"node:{rng.randrange(self._nodes) + 1}"
-        return rng.choice(
-            (node, node, f"leader:{partition}", f"leader:{partition}", f"follower:{partition}", "controller")
-        )
-
-    def _arguments(self, rng: random.Random, kind: str, victim: str) -> tuple[str | int | float | bool, ...]:
-        target = victim if kind in self._victim_only else self._target(rng)
-        length = round(rng.choice(LENGTHS_S) * (0.5 + rng.random()), 3)
-        match kind:
-            case "kill" | "stop" | "power-loss" | "pause" | "isolate" | "wipe-logs":
-                return (target, length)
-            case "bit-flip":
-                return (target, rng.randrange(1 << 16), length)
-            case "kill-in-disk-call":
-                return (target, rng.choice((1, 2, 3, 5, 10, 30)), length)
-            case "ring" | "halves":
-                return (rng.randrange(1 << 16), length)
-            case "kill-all" | "power-loss-all" | "pause-all":
-                return (round(min(length, 3.0), 3),)
-            case "kill-two" | "power-loss-two":
-                return (*(f"node:{n + 1}" for n in rng.sample(range(self._nodes), 2)), length)
-            case "cut" | "cut-one-way" | "break":
-                sides = [*(f"node:{n + 1}" for n in range(self._nodes)), CLIENTS]
-                a, b = rng.sample(sides, 2)
-                return (a, b, length)
-            case "delay":
-                return (target, round(rng.choice((0.005, 0.05, 0.3)), 3), length)
-            case "slow-disk":
-                return (target, rng.choice((0.02, 0.2, 1.0)), length)
-            case "clock-jump":
-                return (target, rng.choice((-3_600_000, -60_000, -500, 500, 60_000, 86_400_000)))
-            case "disk-error" | "disk-full":
-                return (target, rng.randrange(2), length)
-            case "double-requests":
-                return (rng.choice((0.1, 0.5)), length)
-            case "kill-client":
-                return (rng.randrange(4),)
-            case "pause-client":
-                return (rng.randrange(4), length)
-            case "alter-config":
-                return ()
-            case _:
-                raise ValueError(f"no such kind of fault: {kind}")
+AT_ISR_CHANGE: Final = "at-isr-change"
+CRC_COVERS: Final = 21
+"""A batch's CRC covers what follows so many bytes."""
 
 
 class FaultHand:
@@ -105,6 +39,8 @@ class FaultHand:
         self._topic = topic
         self._note = note
         self._undo: list[asyncio.Task[None]] = []
+        self._names: dict[str, NodeId] = {}
+        self._waiting: list[Callable[[], bool]] = []
 
     async def deal(self, schedule: Sequence[Fault], began_s: float) -> None:
         """Let everything in a schedule happen at its time; returns after the last fault began."""
@@ -112,7 +48,10 @@ class FaultHand:
         for fault in schedule:
             if (wait := began_s + fault.at_s - loop.now) > 0:
                 await asyncio.sleep(wait)
-            if self._happen(fault):
+            if fault.kind == AT_ISR_CHANGE:
+                self._happen(fault)
+                self._note(f"waits for its moment: {fault}")
+            elif self._happen(fault):
                 self.count[fault.kind] += 1
                 self._note(f"fault {fault}")
             else:
@@ -138,22 +77,37 @@ class FaultHand:
         self._undo.append(asyncio.get_running_loop().create_task(undo()))
 
     def _resolve(self, target: str) -> NodeId | None:
+        role, _, name = target.partition(">")
+        node = self._names[role] if role in self._names else self._in_role(role)
+        if name and node is not None:
+            self._names[name] = node
+        return node
+
+    def _in_role(self, target: str) -> NodeId | None:
         role, _, number = target.partition(":")
         cluster = self._cluster
         if role == "node":
             return NodeId(int(number))
-        if not cluster.nodes:
+        if not cluster.nodes or not (number or role == "controller"):
             return None
         if role == "controller":
             return cluster.controller()
         leader = cluster.leader_of(self._topic, int(number))
         if role == "leader":
             return leader
-        others = [node for node in cluster.isr_of(self._topic, int(number)) if node != leader]
-        return others[0] if others else None
-
-    def _name(self, side: str) -> str:
-        return CLIENTS if side == CLIENTS else f"node{side.partition(':')[2]}"
+        in_sync = cluster.isr_of(self._topic, int(number))
+        match role:
+            case "follower" | "last":
+                found = [node for node in in_sync if node != leader]
+            case "out":
+                topic = cluster.image.topic(self._topic)
+                replicas = () if topic is None else topic.partitions[int(number)].replicas
+                found = [node for node in replicas if node not in in_sync]
+            case _:
+                raise ValueError(f"no such target: {target}")
+        if not found:
+            return None
+        return found[-1] if role == "last" else found[0]
 
     # --- processes ----------------------------------------------------------------------------------
 
@@ -162,6 +116,11 @@ class FaultHand:
         if not self._cluster.is_up(node) and host.starting is None:
             self._note(f"start {node}")
             self._cluster.start_soon(node)
+
+    def look(self) -> None:
+        """A message is about to arrive: do what waits for its moment."""
+        if self._waiting:
+            self._waiting = [moment for moment in self._waiting if not moment()]
 
     def _ended(self, node: NodeId, seconds: float) -> bool:
         self.later(seconds, lambda: self._start(node))
@@ -274,15 +233,23 @@ class FaultHand:
         return bool(new)
 
     def _sides(self, side: str) -> list[str]:
-        name = self._name(side)
-        return self._cluster.client_names if name == CLIENTS else [name]
+        """Who a side is: clients, the controllers or the other nodes but for one, or a target."""
+        if side == CLIENTS:
+            return self._cluster.client_names
+        role, _, name = side.partition(":")
+        if role in ("others", "controllers"):
+            nodes = self._cluster.node_ids if role == "others" else self._cluster.controller_ids
+            besides = self._resolve(name)
+            return [f"node{node}" for node in nodes if node != besides]
+        node = self._resolve(side)
+        return [] if node is None else [f"node{node}"]
 
     def _cut(self, a: str, b: str, seconds: float) -> bool:
-        pairs = [(x, y) for x in self._sides(a) for y in self._sides(b)]
+        pairs = [(x, y) for x in self._sides(a) for y in self._sides(b) if x != y]
         return self._cut_links([*pairs, *((y, x) for x, y in pairs)], seconds)
 
     def _cut_one_way(self, a: str, b: str, seconds: float) -> bool:
-        return self._cut_links([(x, y) for x in self._sides(a) for y in self._sides(b)], seconds)
+        return self._cut_links([(x, y) for x in self._sides(a) for y in self._sides(b) if x != y], seconds)
 
     def _isolate(self, target: str, seconds: float) -> bool:
         node = self._resolve(target)
@@ -333,11 +300,78 @@ class FaultHand:
         self.later(seconds, undo)
         return True
 
-    def _double_requests(self, share: float, seconds: float) -> bool:
+    def _double_requests(self, share: float, seconds: float, late_s: float = LATE_S[1]) -> bool:
+        """Let requests arrive twice, the second time up to ``late_s`` later."""
         fabric = self._cluster.fabric
-        fabric.doubled = share
-        self.later(seconds, lambda: setattr(fabric, "doubled", 0.0))
+        fabric.doubled, fabric.late_s = share, (LATE_S[0], late_s)
+
+        def undo() -> None:
+            fabric.doubled, fabric.late_s = 0.0, LATE_S
+
+        self.later(seconds, undo)
         return True
+
+    def _garble_records(self, share: float, where: int, seconds: float) -> bool:
+        """Flip a bit in some of what leaders send to followers (memory, a network card): the CRC shows it."""
+        fabric = self._cluster.fabric
+        rng = random.Random(where)
+
+        def garble(frame: memoryview) -> memoryview:
+            data = bytearray(frame)
+            for item in decode_fetch_response(memoryview(data))[1].partitions:
+                for records in item.records:
+                    at = data.find(records) + CRC_COVERS
+                    if rng.random() < share and len(records) > CRC_COVERS:
+                        data[rng.randrange(at, at + len(records) - CRC_COVERS)] ^= 1 << rng.randrange(8)
+            return memoryview(data)
+
+        fabric.garble = garble
+        self.later(seconds, lambda: setattr(fabric, "garble", None))
+        return True
+
+    # --- moments ------------------------------------------------------------------------------------
+
+    def _at_isr_change(self, partition: int, what: str, within_s: float, *acts: str | float) -> None:
+        """When the leader next asks for another ISR (``join`` or ``leave``), do something to those involved.
+
+        ``acts`` are kinds of fault, each with a target (two with ``+`` between them) and a length; ``l`` is the
+        leader, ``j`` who is to join or leave, ``c`` the active controller.
+        """
+        until = self._cluster.loop.now + within_s
+
+        def moment() -> bool:
+            if self._cluster.loop.now > until:
+                return True
+            found = self._asked_for(partition, what)
+            controller = self._cluster.controller() if self._cluster.nodes else None
+            if found is None or controller is None:
+                return False
+            self._names |= {"l": found[0], "j": found[1], "c": controller}
+            for number in range(0, len(acts), 3):
+                kind, target, seconds = acts[number : number + 3]
+                act = Fault(0.0, str(kind), (*str(target).split("+"), float(seconds)))
+                if self._happen(act):
+                    self._note(f"at that moment {act}")
+            self.count[AT_ISR_CHANGE] += 1
+            return True
+
+        self._waiting.append(moment)
+
+    def _asked_for(self, partition: int, what: str) -> tuple[NodeId, NodeId] | None:
+        """The leader that asks for another ISR, and who is to join or leave it."""
+        for node_id, node in self._cluster.nodes.items():
+            if node.broker is None:
+                continue
+            for key, replica in node.broker.replicas.replicas.items():
+                leading = replica.partition.leading
+                if key.partition != partition or leading is None or leading.isr.proposal is None:
+                    continue
+                before, after = leading.isr.committed, leading.isr.proposal.isr
+                more, less = (after, before) if what == "join" else (before, after)
+                moved = [node for node in more if node not in less]
+                if moved:
+                    return node_id, moved[0]
+        return None
 
     # --- disks and clocks -----------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tidelog.chaos.sim.cluster_faults import FaultMix
+from tidelog.chaos.sim.fault_mix import FaultMix
+from tidelog.chaos.sim.fault_plots import kinds_of
 from tidelog.chaos.sim.scenario import Fault, Outcome, Trace
 from tidelog.chaos.sim.simulation import Body, Setting, Simulation
 from tidelog.chaos.sim.world import World
@@ -28,10 +29,14 @@ class ClusterScenario:
         self.name = setting.name
         self.setting = setting
         self._body = body
-        self.faults_expected = frozenset(setting.kinds)
+        self.faults_expected = frozenset(setting.kinds).union(*map(kinds_of, setting.plots))
         self.events_expected = setting.events
         self._mix = FaultMix(
-            setting.kinds, nodes=setting.nodes, partitions=setting.partitions, victim_only=setting.victim_only
+            setting.kinds,
+            nodes=setting.nodes,
+            partitions=setting.partitions,
+            victim_only=setting.victim_only,
+            plots=setting.plots,
         )
 
     def schedule(self, seed: int) -> tuple[Fault, ...]:

@@ -9,7 +9,8 @@ from tidelog.chaos.sim.simulation import Setting
 
 _ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
-_QUICK_SHRINK: Final = {"replica.lag.time.max.ms": "2000"}
+_QUICK_SHRINK: Final = {"replica.lag.time.max.ms": "2000", "replica.fetch.max.bytes": "2000"}
+"""Who lags leaves soon, and catches up by small steps."""
 
 REPLICATION: Final = Setting(
     "replication",
@@ -37,6 +38,7 @@ REPLICATION: Final = Setting(
     _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     hasty=1,
     config=_QUICK_SHRINK,
+    plots=("slow-join", "uneven", "flip", "stuck-leave"),
 )
 
 POWER_LOSS: Final = Setting(
@@ -73,11 +75,14 @@ UNCLEAN: Final = Setting(
         "cut-one-way": 2,
         "pause": 2,
         "stop": 3,
+        "garble-records": 2,
     },
     _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     victim_only=("power-loss", "wipe-logs", "bit-flip"),
-    hasty=1,
+    hasty=2,
     config=_QUICK_SHRINK,
+    replication_factors=(3, 2, 2),
+    plots=("ping-pong", "lone-leader", "lost-tail", "wiped-last"),
 )
 
 DISK: Final = Setting(
@@ -95,6 +100,7 @@ DISK: Final = Setting(
     },
     _ALWAYS | {"log-directory-failed"},
     partitions=4,
+    replication_factors=(3, 3, 2),
     log_dirs=2,
 )
 
@@ -118,6 +124,7 @@ PRODUCERS: Final = Setting(
     raw=1,
     config=_QUICK_SHRINK,
     faults=16,
+    plots=("late-changes", "late-lives"),
     producer_config={
         "request_timeout_ms": (300, 1_000),
         "delivery_timeout_ms": (2_000, 6_000, 60_000),
@@ -147,6 +154,9 @@ FIVE_NODES: Final = Setting(
     nodes=5,
     controllers=3,
     partitions=3,
+    config=_QUICK_SHRINK,
+    replication_factors=(3, 3, 2),
+    plots=("stuck-join", "stuck-leave", "silent-pair"),
 )
 
 SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from tidelog.chaos.sim.loop import SimulatedLoop
 from tidelog.proto.api import Request, Response
 from tidelog.proto.memory_transport import Link, MemoryFabric, Wire
+from tidelog.proto.network import StreamKind
 
 Answered = Callable[[str, Request[Any], Response, float], None]
 """Told of each call: the node that answered, request and response, and when the request arrived."""
@@ -41,6 +42,9 @@ class SimulatedFabric(MemoryFabric):
         self.latency_s = LATENCY_S
         self.doubled = 0.0
         self.doubled_count = 0
+        self.late_s = LATE_S
+        self.garble: Callable[[memoryview], memoryview] | None = None
+        """Changes what leaders send to their followers."""
         self.answered: Answered = lambda server, request, response, asked_s: None
 
     def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
@@ -64,11 +68,16 @@ class SimulatedFabric(MemoryFabric):
                     self.doubled_count += 1
                     arrive()
 
-            self._loop.at(self._loop.now + self._rng.uniform(*LATE_S), again, context=self._world)
+            self._loop.at(self._loop.now + self._rng.uniform(*self.late_s), again, context=self._world)
 
     def deliver(self, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
         if not wire.closed:
             super().deliver(wire, to_server, action)
+
+    def carried(self, wire: Wire, to_server: bool, frame: memoryview) -> memoryview:
+        if self.garble is None or to_server or wire.what != StreamKind.REPLICA_FETCH.value:
+            return frame
+        return self.garble(frame)
 
     def break_wire(self, wire: Wire, reason: str, silence_s: float = 0.0) -> None:
         if wire.closed:

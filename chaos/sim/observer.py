@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from tidelog.chaos.checkers.brokers import LeaderKnowledgeJudge
@@ -34,6 +35,8 @@ class Observer:
         self._versions: dict[str, int] = {}
         self._leaders = LeaderKnowledgeJudge()
         self._touched = ""
+        self.moment: Callable[[], None] = lambda: None
+        """Told that a message is about to arrive, when everything before it was looked at."""
         self._counts: Counter[str] = Counter()
         self._timer: Due | None = None
 
@@ -66,6 +69,7 @@ class Observer:
         """A message is about to be taken: look at whom the last one was for."""
         touched, self._touched = self._touched, name
         self._look(touched)
+        self.moment()
 
     def _look(self, name: str) -> None:
         if name.startswith(_NODE):

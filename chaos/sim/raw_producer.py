@@ -42,6 +42,8 @@ class _Place:
     """Of the next record."""
     known: bool = False
     """Whether anything was appended: until then any sequence is taken."""
+    last: tuple[bytes, int] | None = None
+    """The last batch that was appended, and its offset."""
 
 
 class RawProducer:
@@ -99,11 +101,28 @@ class RawProducer:
                 place.epoch += 1
                 place.sequence = 0
                 await self._send(place, place.epoch, 0, count, ErrorCode.NONE)
+            elif kind < 0.35 and place.last is not None:
+                await self._send_again(place)
             else:
                 await self._send(place, place.epoch, place.sequence, count, ErrorCode.NONE)
+                if kind > 0.7:  # next to it in the log, where nobody else writes in between
+                    await self._send(place, place.epoch, place.sequence, count, ErrorCode.NONE)
+                    await self._send_again(place)
             await asyncio.sleep(rng.uniform(0.2, 1.5))
         for caller in self._callers.values():
             await caller.close()
+
+    async def _send_again(self, place: _Place) -> None:
+        """Send what was appended last once more, as after a lost answer: it must be known."""
+        assert place.last is not None
+        batch, offset = place.last
+        self.operations += 1
+        answer = await self._until_definite(place.at, batch)
+        if answer.error is not ErrorCode.NONE or answer.base_offset != offset:
+            self._violated(
+                f"{self.name} {place.at}: what stands at {offset} was sent again: expected that offset, found "
+                f"{answer.error.name}, offset {answer.base_offset}"
+            )
 
     async def _send(self, place: _Place, epoch: int, sequence: int, count: int, due: ErrorCode) -> None:
         """Send a batch until its outcome is known, and judge that."""
@@ -137,6 +156,7 @@ class RawProducer:
         if answer.error is ErrorCode.NONE:
             place.sequence = (sequence + count) % SEQUENCES
             place.known = True
+            place.last = (bytes(batch), answer.base_offset)
 
     async def _until_definite(self, at: TopicPartition, batch: bytes) -> ProducedPartition:
         while True:

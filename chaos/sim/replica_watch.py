@@ -7,8 +7,10 @@ that hears nothing costs nothing.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.broker.node import Node
 from tidelog.chaos.checkers.replica_state import (
@@ -18,6 +20,7 @@ from tidelog.chaos.checkers.replica_state import (
     ProducedBatch,
     producers_apart,
     producers_of,
+    wish_outlived,
 )
 from tidelog.chaos.checkers.replication import ReplicaLogJudge, StoredBatch, marks_behind, members_behind
 from tidelog.chaos.sim.durable_ends import DurableEnds
@@ -32,7 +35,9 @@ from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_read import LogRead
 from tidelog.storage.memory_files import MemoryFiles
 
-READ_BYTES = 1 << 20
+READ_BYTES: Final = 1 << 20
+_BEHIND_EPOCHS: Final = 21
+"""What follows in a batch its offset, length, leader epoch, magic and CRC."""
 
 
 @dataclass(slots=True)
@@ -83,6 +88,9 @@ class ReplicaWatch:
             epoch = NO_LEADERSHIP if leading is None else leading.epoch
             if mark != before.mark or end != before.end or epoch != before.leading_epoch:
                 self._moved(node_id, key, before, partition, epoch)
+            if leading is not None and leading.isr.proposal is not None:
+                wish, known = leading.isr.proposal.partition_epoch, leading.isr.partition_epoch
+                self._tell(wish_outlived(key, node_id, wish, known))
 
     def _moved(
         self, node_id: NodeId, key: TopicIdPartition, before: _Seen, partition: Partition, leading_epoch: int
@@ -227,7 +235,8 @@ def batches_of(log: Log, offset: int, end: int) -> Iterator[Batch]:
 
 def stored_batch(batch: Batch) -> StoredBatch:
     """A batch as the judges want it."""
-    return StoredBatch(batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc)
+    digest = zlib.crc32(batch.view[_BEHIND_EPOCHS:], batch.crc)
+    return StoredBatch(batch.base_offset, batch.last_offset, batch.leader_epoch, digest)
 
 
 def _produced(batch: Batch) -> ProducedBatch:

@@ -35,6 +35,8 @@ class Setting:
     controllers: int | None = None
     partitions: int = 2
     replication_factor: int = 3
+    replication_factors: tuple[int, ...] = ()
+    """Where given, each run takes one of them."""
     faults: int = 12
     seconds: float = 60.0
     log_dirs: int = 1
@@ -46,6 +48,8 @@ class Setting:
     """Producers that write their own frames."""
     consumers: int = 1
     victim_only: tuple[str, ...] = ()
+    plots: tuple[str, ...] = ()
+    """Names of :data:`~tidelog.chaos.sim.fault_plots.PLOTS`: more than half of all runs have some of one."""
     config: Mapping[str, str] = field(default_factory=dict)
     topic_config: Mapping[str, str] = field(default_factory=dict)
     producer_config: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -71,7 +75,11 @@ class Simulation:
         self.history = History()
         self.hand = FaultHand(self.cluster, TOPIC, world.note)
         self.hand.clients.append(self._client_fault)
+        self.replication_factor = random.Random(f"factor-{world.seed}").choice(
+            setting.replication_factors or (setting.replication_factor,)
+        )
         self.observer = Observer(world, TOPIC, synced=setting.topic_config.get("flush.messages") == "1")
+        self.observer.moment = self.hand.look
         self.senders: list[SendingClient] = []
         self.raw: list[RawProducer] = []
         self.hasty: set[str] = set()
@@ -99,7 +107,7 @@ class Simulation:
         """Start everything, deal out the faults while ``body`` runs, mend everything and judge."""
         setting, world = self.setting, self.world
         await self.cluster.start()
-        await self.cluster.create_topic(TOPIC, setting.partitions, setting.replication_factor, setting.topic_config)
+        await self.cluster.create_topic(TOPIC, setting.partitions, self.replication_factor, setting.topic_config)
         self.observer.begin()
         for number in range(setting.producers + setting.hasty):
             self.senders.append(self._sender(hasty=number >= setting.producers))

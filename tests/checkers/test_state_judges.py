@@ -1,4 +1,4 @@
-"""Judges of single replicas, of brokers and of clients' knowledge: each with a state that must pass and one that must not."""
+"""Judges of single replicas, of brokers and of clients: each with a state that must pass and one that must not."""
 
 from __future__ import annotations
 

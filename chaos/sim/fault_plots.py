@@ -1,0 +1,191 @@
+"""Plots: faults of which one prepares the ground for the next, as they come together in bad nights.
+
+Chance alone puts a leader and its follower apart in turns, or a controller to sleep in the very moment in
+which a replica is to join, once in thousands of runs. A plot is a handful of faults with times of their
+own; targets are named by role, and later faults call who it was by a name. It is part of a schedule like
+any other fault: each of its faults stays harmless when others are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from tidelog.chaos.sim.scenario import Fault
+
+Act = tuple[float, str, tuple[str | int | float | bool, ...]]
+"""After how many seconds, kind, arguments."""
+Plot = Callable[[random.Random, int, str, int], list[Act]]
+"""Makes the faults of one go of a plot: of chance, a partition, a suffix for names, the node that loses data."""
+
+PAUSE_S: Final = (2.0, 6.0)
+"""Between two goes of a plot."""
+
+
+def plotted(
+    name: str, rng: random.Random, begin_s: float, end_s: float, *, partitions: int, victim: int
+) -> list[Fault]:
+    """Return two or three goes of a plot between two times."""
+    made: list[Fault] = []
+    at = rng.uniform(begin_s + 1.0, begin_s + 6.0)
+    for number in range(rng.choice((2, 3))):
+        acts = PLOTS[name](rng, rng.randrange(partitions), str(number), victim)
+        length = max(act[0] for act in acts)
+        if at + length > end_s:
+            break
+        made += [Fault(round(at + after, 3), kind, arguments) for after, kind, arguments in acts]
+        at += length + rng.uniform(*PAUSE_S)
+    return made
+
+
+def kinds_of(name: str) -> frozenset[str]:
+    """The kinds of fault that a plot deals out."""
+    return frozenset(kind for seed in range(8) for _, kind, _ in PLOTS[name](random.Random(seed), 0, "", 1))
+
+
+def _about(rng: random.Random, seconds: float, share: float = 0.15) -> float:
+    return round(seconds * rng.uniform(1 - share, 1 + share), 3)
+
+
+def ping_pong(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Two replicas lead in turns, each with a tail that the other has not got when it takes over."""
+    leader, follower = f"l{n}", f"f{n}"
+    return [
+        (0.0, "cut-one-way", (f"follower:{partition}>{follower}", f"leader:{partition}>{leader}", _about(rng, 1.7))),
+        (_about(rng, 0.45), "pause", (leader, _about(rng, 1.4))),
+        (_about(rng, 1.75, 0.05), "isolate", (follower, _about(rng, 2.4))),
+    ]
+
+
+def lone_leader(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A leader is left alone, and is away itself when the other comes back."""
+    return [
+        (0.0, rng.choice(("isolate", "pause")), (f"follower:{partition}", _about(rng, 2.2))),
+        (_about(rng, 1.9), rng.choice(("kill", "isolate")), (f"leader:{partition}", _about(rng, 2.0))),
+    ]
+
+
+def late_changes(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Requests come twice, the second time much later, while a follower leaves the ISR and joins it again."""
+    made: list[Act] = [(0.0, "double-requests", (0.6, _about(rng, 7.0), 3.0))]
+    at = 0.3
+    for _ in range(3):
+        made.append(
+            (_about(rng, at, 0.02), rng.choice(("pause", "isolate")), (f"follower:{partition}", _about(rng, 1.1)))
+        )
+        at += 2.0
+    return made
+
+
+def late_lives(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """What a process asked for arrives again when its node runs anew, and once more."""
+    node = f"x{n}"
+    first = rng.choice((f"node:{victim}", f"leader:{partition}", f"follower:{partition}"))
+    return [
+        (0.0, "double-requests", (0.7, _about(rng, 6.0), 4.0)),
+        (0.3, rng.choice(("kill", "stop")), (f"{first}>{node}", 0.05)),
+        (_about(rng, 2.0), rng.choice(("kill", "stop")), (node, 0.05)),
+        (_about(rng, 4.0), "kill", (node, 0.05)),
+    ]
+
+
+def stuck_join(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """The controller falls asleep when a replica is to join, which is another process when it is awake."""
+    acts = ("kill", "j", 0.05, "pause", "c", _about(rng, 2.5))
+    return [
+        (0.0, "kill", (f"follower:{partition}", _about(rng, 0.4))),
+        (0.1, "at-isr-change", (partition, "join", 7.0, *acts)),
+    ]
+
+
+def stuck_leave(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """The controller falls asleep when a replica is to leave; another one goes meanwhile."""
+    leader, follower = f"l{n}", f"f{n}"
+    acts = ("pause", "c", _about(rng, 2.5), "pause", f"last:{partition}", _about(rng, 1.2))
+    return [
+        (0.0, "cut-one-way", (f"follower:{partition}>{follower}", f"leader:{partition}>{leader}", _about(rng, 3.0))),
+        (0.1, "at-isr-change", (partition, "leave", 5.0, *acts)),
+    ]
+
+
+def slow_join(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A replica stands still while the change that lets it join is under way."""
+    acts = ("pause", "j", _about(rng, 0.6), "pause", "c", _about(rng, 0.35))
+    return [
+        (0.0, "kill", (f"follower:{partition}", _about(rng, 0.5))),
+        (0.1, "at-isr-change", (partition, "join", 8.0, *acts)),
+    ]
+
+
+def uneven(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A leader dies when one follower has what the other has not, and the two cannot talk."""
+    leader, ahead, behind = f"l{n}", f"f{n}", f"g{n}"
+    return [
+        (0.0, "cut-one-way", (f"leader:{partition}>{leader}", f"last:{partition}>{behind}", _about(rng, 1.5))),
+        (0.01, "cut", (f"follower:{partition}>{ahead}", behind, _about(rng, 1.8))),
+        (_about(rng, 0.5), "kill", (leader, _about(rng, 1.5))),
+    ]
+
+
+def flip(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Leadership goes to a follower that lacks what the other has, and comes back."""
+    leader, ahead, behind = f"l{n}", f"g{n}", f"f{n}"
+    return [
+        (0.0, "cut-one-way", (f"follower:{partition}>{behind}", f"leader:{partition}>{leader}", _about(rng, 1.6))),
+        (0.01, "cut-one-way", (f"last:{partition}>{ahead}", behind, 0.05)),
+        (_about(rng, 0.5), "isolate", (leader, _about(rng, 1.3))),
+        (_about(rng, 5.0), "pause", (behind, _about(rng, 1.4))),
+        (_about(rng, 5.0), "cut-one-way", (ahead, leader, _about(rng, 1.5))),
+    ]
+
+
+def silent_pair(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A leader and its follower are cut off from the controllers; what the one sent the other is held."""
+    leader, follower = f"l{n}", f"f{n}"
+    return [
+        (0.0, "cut-one-way", (f"leader:{partition}>{leader}", f"follower:{partition}>{follower}", _about(rng, 3.0))),
+        (_about(rng, 0.5), "cut", (leader, "controllers:", _about(rng, 1.2))),
+        (_about(rng, 0.5), "cut", (follower, "controllers:", _about(rng, 1.2))),
+    ]
+
+
+def lost_tail(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """The node that loses data stops in good order, and later with its power, while others are away."""
+    made: list[Act] = []
+    if rng.random() < 0.5:
+        made.append((0.0, "stop", (f"node:{victim}", 0.05)))
+    made += [
+        (_about(rng, 3.0), rng.choice(("isolate", "pause", "kill")), (f"follower:{partition}", _about(rng, 3.0))),
+        (_about(rng, 4.3), "power-loss", (f"node:{victim}", rng.choice((0.05, 0.3, 1.5)))),
+    ]
+    return made
+
+
+def wiped_last(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Who is left alone in the ISR loses its disk."""
+    leader, follower = f"l{n}", f"f{n}"
+    return [
+        (0.0, "cut", (f"follower:{partition}>{follower}", f"leader:{partition}>{leader}", _about(rng, 6.0))),
+        (0.05, "kill", (follower, 0.1)),
+        (_about(rng, 3.5), "wipe-logs", (f"node:{victim}", _about(rng, 0.4))),
+    ]
+
+
+PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
+    {
+        "ping-pong": ping_pong,
+        "lone-leader": lone_leader,
+        "late-changes": late_changes,
+        "late-lives": late_lives,
+        "stuck-join": stuck_join,
+        "stuck-leave": stuck_leave,
+        "slow-join": slow_join,
+        "uneven": uneven,
+        "flip": flip,
+        "silent-pair": silent_pair,
+        "lost-tail": lost_tail,
+        "wiped-last": wiped_last,
+    }
+)
