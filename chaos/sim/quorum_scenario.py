@@ -132,7 +132,7 @@ KINDS: Final[dict[str, Draw]] = {
         _role(rng),
         _number(rng),
         rng.random() < 0.3,
-        round(rng.random(), 4),
+        rng.randrange(10_000) / 10_000,
         rng.randrange(8),
         _seconds(rng, 0.05, 0.4),
     ),

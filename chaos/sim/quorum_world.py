@@ -35,6 +35,7 @@ _STATE: Final = struct.Struct("<Q32s")
 _MARK: Final = struct.Struct("<dIIQQQQ")
 _WAKES_AT_ONCE_MAX: Final = 500
 """So many steps without input at one instant are a voter that spins."""
+_FOREVER: Final = float("inf")
 _NEVER: Final = float("-inf")
 
 
@@ -102,7 +103,8 @@ class QuorumWorld(LinkedVoters):
             voter = self.voters[node]
             if voter.engine is not None:
                 self._dead(voter, "killed")
-            if power_loss:
+            # Damage to a record, and the loss of all that was behind it: nobody could see both.
+            if power_loss and voter.flipped is None:
                 voter.files.restart(power_loss=True)
 
     def crash_in(self, node: NodeId, calls: int, *, kind: str = "", power_loss: bool = False) -> None:
@@ -225,14 +227,12 @@ class QuorumWorld(LinkedVoters):
         if engine is None:
             return
         due = engine.deadline()
-        if due == float("inf") and voter.busy_until <= self.now:
-            voter.due = due
-            return
-        at = self.now if due == _NEVER else (due - voter.clock_offset) / voter.rate
-        at = max(at, self.now, voter.busy_until) if not voter.inbox else max(self.now, voter.busy_until)
+        at = self.now if due == _NEVER or voter.inbox else (due - voter.clock_offset) / voter.rate
+        at = max(at, self.now, voter.busy_until)
         if at != voter.due:
             voter.due = at
-            self._at(at, self._wake, voter, at)
+            if at != _FOREVER:
+                self._at(at, self._wake, voter, at)
 
     def _wake(self, voter: Voter, at: float) -> None:
         if voter.due == at and voter.engine is not None:
@@ -347,6 +347,7 @@ class QuorumWorld(LinkedVoters):
             return
         if voter.busy_until > self.now:
             voter.inbox.extend(inputs)
+            self._arm(voter)
             return
         if voter.inbox:
             inputs = [*voter.inbox, *inputs]
