@@ -74,6 +74,11 @@ class SimulatedFabric(MemoryFabric):
         if not wire.closed:
             super().deliver(wire, to_server, action)
 
+    @property
+    def is_troubled(self) -> bool:
+        """Whether anything is cut, slow or garbled now."""
+        return self.garble is not None or any(link.cut or link.delay_s for link in self._links.values())
+
     def carried(self, wire: Wire, to_server: bool, frame: memoryview) -> memoryview:
         if self.garble is None or to_server or wire.what != StreamKind.REPLICA_FETCH.value:
             return frame

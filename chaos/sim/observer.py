@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.chaos.checkers.brokers import LeaderKnowledgeJudge
+from tidelog.chaos.checkers.history import History
 from tidelog.chaos.checkers.replication import ReplicaLogJudge
 from tidelog.chaos.sim.loop import Due
 from tidelog.chaos.sim.metadata_watch import MetadataWatch
+from tidelog.chaos.sim.progress_watch import ProgressWatch
 from tidelog.chaos.sim.replica_watch import ReplicaWatch, Undisturbed, batches_of, stored_batch
 from tidelog.chaos.sim.world import World
 from tidelog.client.metadata import MetadataCache
@@ -31,6 +33,9 @@ class Observer:
         self._logs = ReplicaLogJudge()
         self._metadata = MetadataWatch(world, self._elected, self._partition_changed)
         self._watch = ReplicaWatch(world, self._metadata, self._logs, synced=synced)
+        self.clients_stand: Callable[[], bool] = lambda: False
+        """Whether a client is paused now."""
+        self._progress = ProgressWatch(world, self._metadata, lambda: self.clients_stand())
         self._clients: dict[str, MetadataCache] = {}
         self._versions: dict[str, int] = {}
         self._leaders = LeaderKnowledgeJudge()
@@ -91,6 +96,11 @@ class Observer:
             self._metadata.look(node_id, node)
             self._watch.look(node_id, node)
         self._watch.compare_logs()
+        self._progress.sample()
+
+    def judge_progress(self, history: History) -> None:
+        """Judge whether producers were heard for as long as they could be."""
+        self._tell(self._progress.judge(history))
 
     def acknowledged(self, at: TopicPartition, offset: int) -> None:
         """A producer was told that a record is there, for good: two replicas hold it by now."""

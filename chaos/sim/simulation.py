@@ -80,6 +80,7 @@ class Simulation:
         )
         self.observer = Observer(world, TOPIC, synced=setting.topic_config.get("flush.messages") == "1")
         self.observer.moment = self.hand.look
+        self.observer.clients_stand = lambda: any(sender.process.paused for sender in self.senders)
         self.senders: list[SendingClient] = []
         self.raw: list[RawProducer] = []
         self.hasty: set[str] = set()
@@ -263,6 +264,7 @@ class Simulation:
                 world.violated(f"{reader.name}: its position was refused: {reader.refused}")
             for text in reader.marks_violated:
                 world.violated(text)
+        self.observer.judge_progress(self.history)
         final = self.observer.judge_end()
         circumstances = Circumstances(without_idempotence=frozenset(self.hasty))
         for text in history_violations(self.history, final, circumstances):
