@@ -126,7 +126,7 @@ def assign_directories(
     """A broker says on which directories its replicas stand.
 
     A replica that moves to a failed directory leaves the ISR. One that comes from a directory that is gone
-    was made anew, empty: it leaves ISR and ELR, and is no last known leader. Partitions that are
+    was made anew, empty: it leaves ISR and ELR, and is not remembered. Partitions that are
     gone meanwhile, or have no replica on the broker, are passed over.
     """
     stale = stale_epoch(image, request.node_id, request.broker_epoch)
