@@ -24,7 +24,8 @@ from tidelog.client.errors import TidelogError
 from tidelog.model.ids import NodeId
 from tidelog.proto.frames import decode_fetch_response
 
-AT_ISR_CHANGE: Final = "at-isr-change"
+MOMENTS: Final = ("at-isr-change", "at-leader-change")
+"""Kinds that wait for something to happen, and count when it does."""
 CRC_COVERS: Final = 21
 """A batch's CRC covers what follows so many bytes."""
 
@@ -48,7 +49,7 @@ class FaultHand:
         for fault in schedule:
             if (wait := began_s + fault.at_s - loop.now) > 0:
                 await asyncio.sleep(wait)
-            if fault.kind == AT_ISR_CHANGE:
+            if fault.kind in MOMENTS:
                 self._happen(fault)
                 self._note(f"waits for its moment: {fault}")
             elif self._happen(fault):
@@ -332,27 +333,47 @@ class FaultHand:
     # --- moments ------------------------------------------------------------------------------------
 
     def _at_isr_change(self, partition: int, what: str, within_s: float, *acts: str | float) -> None:
-        """When the leader next asks for another ISR (``join`` or ``leave``), do something to those involved.
+        """When the leader next asks for another ISR (``join`` or ``leave``), do something to those involved:
+        ``l`` is the leader, ``j`` who is to join or leave, ``c`` the active controller."""
 
-        ``acts`` are kinds of fault, each with a target (two with ``+`` between them) and a length; ``l`` is the
-        leader, ``j`` who is to join or leave, ``c`` the active controller.
+        def involved() -> dict[str, NodeId | None]:
+            found = self._asked_for(partition, what)
+            return {} if found is None else {"l": found[0], "j": found[1], "c": self._in_role("controller")}
+
+        self._wait("at-isr-change", involved, within_s, acts)
+
+    def _at_leader_change(self, partition: int, within_s: float, *acts: str | float) -> None:
+        """When the partition next has another leader, ``l``, do something to those involved."""
+        before = self._in_role(f"leader:{partition}")
+
+        def involved() -> dict[str, NodeId | None]:
+            now = self._in_role(f"leader:{partition}")
+            return {} if now in (None, before) else {"l": now}
+
+        self._wait("at-leader-change", involved, within_s, acts)
+
+    def _wait(
+        self, kind: str, involved: Callable[[], dict[str, NodeId | None]], within_s: float, acts: Sequence[str | float]
+    ) -> None:
+        """Do something as soon as there are those whom it concerns, looking before each message.
+
+        ``acts`` are kinds of fault, each with a target (two with ``+`` between them) and a length.
         """
         until = self._cluster.loop.now + within_s
 
         def moment() -> bool:
             if self._cluster.loop.now > until:
                 return True
-            found = self._asked_for(partition, what)
-            controller = self._cluster.controller() if self._cluster.nodes else None
-            if found is None or controller is None:
+            names = involved()
+            if not names:
                 return False
-            self._names |= {"l": found[0], "j": found[1], "c": controller}
+            self._names |= {name: node for name, node in names.items() if node is not None}
             for number in range(0, len(acts), 3):
-                kind, target, seconds = acts[number : number + 3]
-                act = Fault(0.0, str(kind), (*str(target).split("+"), float(seconds)))
-                if self._happen(act):
-                    self._note(f"at that moment {act}")
-            self.count[AT_ISR_CHANGE] += 1
+                act, target, seconds = acts[number : number + 3]
+                fault = Fault(0.0, str(act), (*str(target).split("+"), float(seconds)))
+                if self._happen(fault):
+                    self._note(f"at that moment {fault}")
+            self.count[kind] += 1
             return True
 
         self._waiting.append(moment)

@@ -38,7 +38,7 @@ REPLICATION: Final = Setting(
     _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     hasty=1,
     config=_QUICK_SHRINK,
-    plots=("slow-join", "uneven", "flip", "stuck-leave"),
+    plots=("slow-join", "uneven", "hush", "flip", "stuck-leave"),
 )
 
 POWER_LOSS: Final = Setting(

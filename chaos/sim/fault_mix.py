@@ -11,7 +11,7 @@ from tidelog.chaos.sim.scenario import Fault
 
 CLIENTS: Final = "clients"
 LENGTHS_S: Final = (0.05, 0.3, 1.0, 3.0, 8.0)
-PLOTTED: Final = 0.6
+PLOTTED: Final = 0.7
 """The share of schedules that have a plot, where the scenario knows any."""
 
 

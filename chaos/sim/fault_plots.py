@@ -129,15 +129,26 @@ def uneven(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]
     ]
 
 
-def flip(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """Leadership goes to a follower that lacks what the other has, and comes back."""
-    leader, ahead, behind = f"l{n}", f"g{n}", f"f{n}"
+def hush(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A new leader does not hear from its follower at first: what its predecessor committed it cannot know."""
+    acts = ("cut-one-way", f"last:{partition}+l", _about(rng, 1.2))
     return [
-        (0.0, "cut-one-way", (f"follower:{partition}>{behind}", f"leader:{partition}>{leader}", _about(rng, 1.6))),
+        (0.0, "at-leader-change", (partition, 4.0, *acts)),
+        (_about(rng, 0.1), "kill", (f"leader:{partition}", _about(rng, 1.5))),
+    ]
+
+
+def flip(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Leadership goes to a follower that lacks what the other one has, and comes back before much is written."""
+    leader, ahead, behind = f"l{n}", f"g{n}", f"f{n}"
+    acts = ("cut-one-way", f"{ahead}+l", _about(rng, 1.5))
+    return [
+        (0.0, "cut-one-way", (f"follower:{partition}>{behind}", f"leader:{partition}>{leader}", _about(rng, 1.8, 0.1))),
         (0.01, "cut-one-way", (f"last:{partition}>{ahead}", behind, 0.05)),
-        (_about(rng, 0.5), "isolate", (leader, _about(rng, 1.3))),
-        (_about(rng, 5.0), "pause", (behind, _about(rng, 1.4))),
-        (_about(rng, 5.0), "cut-one-way", (ahead, leader, _about(rng, 1.5))),
+        (_about(rng, 1.0, 0.1), "isolate", (leader, _about(rng, 0.95, 0.1))),
+        (_about(rng, 1.0, 0.1), "cut-one-way", ("clients", behind, _about(rng, 3.0))),
+        (_about(rng, 2.6, 0.05), "pause", (behind, _about(rng, 1.6, 0.1))),
+        (_about(rng, 2.6, 0.05), "at-leader-change", (partition, 3.0, *acts)),
     ]
 
 
@@ -183,6 +194,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "stuck-leave": stuck_leave,
         "slow-join": slow_join,
         "uneven": uneven,
+        "hush": hush,
         "flip": flip,
         "silent-pair": silent_pair,
         "lost-tail": lost_tail,

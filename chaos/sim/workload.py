@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.aio import Consumer, Producer
 
 POLL_S: Final = 1.0
+ASK_PAUSE_S: Final = (0.1, 0.5)
 
 
 class SendingClient:
@@ -147,6 +148,7 @@ class ReadingClient:
         self._cluster = cluster
         self._history = history
         self._rng = rng
+        self._asking: asyncio.Task[None] | None = None
         self._task = cluster.run_in(self.process, self._run())
 
     @property
@@ -159,6 +161,7 @@ class ReadingClient:
         self.consumer.assign(list(self.positions))
         for at in self.positions:
             self._seek(at, 0)
+        self._asking = self._cluster.run_in(self.process, self._ask())
         while True:
             self.operations += 1
             began = self._cluster.loop.now
@@ -175,19 +178,21 @@ class ReadingClient:
             for at, found in got.items():
                 self.positions[at] = found[-1][0] + 1
                 self._history.reads.append(Polled(self.name, at, found, began, ended))
-            if self._rng.random() < 0.3:
-                await self._ask_ends()
             if got and self._rng.random() < 0.02:
                 at = self._rng.choice(list(got))
                 self._seek(at, self._rng.randrange(self.positions[at]))
 
-    async def _ask_ends(self) -> None:
-        try:
-            ends = await self.consumer.end_offsets(list(self.positions), timeout=0.5)
-        except TidelogError:
-            return
-        for at, end in ends.items():
-            self.marks_violated += self._marks.observe(self.name, at, end)
+    async def _ask(self) -> None:
+        """Ask now and then where a partition ends: what one leader said, the next may not take back."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(*ASK_PAUSE_S))
+            at = self._rng.choice(list(self.positions))
+            try:
+                ends = await self.consumer.end_offsets([at], timeout=0.5)
+            except TidelogError:
+                continue
+            self.operations += 1
+            self.marks_violated += self._marks.observe(self.name, at, ends[at])
 
     def _seek(self, at: TopicPartition, offset: int) -> None:
         self.consumer.seek(at, offset)
@@ -196,8 +201,10 @@ class ReadingClient:
 
     async def finish(self) -> None:
         """End the client."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        tasks = [task for task in (self._task, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await self._cluster.run_in(self.process, self.consumer.close())
 
     def failure(self) -> BaseException | None:

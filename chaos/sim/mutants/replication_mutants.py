@@ -342,7 +342,7 @@ _IN_SYNC: Final = (
         module="tidelog.metadata_quorum.isr_changes",
         old="    return found.broker_epoch == member.broker_epoch\n",
         new="    return True\n",
-        scenario="unclean",
+        scenario="five-nodes",
     ),
 )
 
@@ -649,7 +649,7 @@ _STORAGE: Final = (
         module=_CHECKS,
         old="            if batch.last_offset < due and not found:\n                continue\n",
         new="",
-        scenario="replication",
+        scenario="five-nodes",
         more=(
             Edit(
                 _CHECKS,
