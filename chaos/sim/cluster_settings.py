@@ -155,7 +155,7 @@ FIVE_NODES: Final = Setting(
     controllers=3,
     partitions=3,
     config=_QUICK_SHRINK,
-    replication_factors=(3, 3, 2),
+    replication_factors=(3, 2),
     plots=("stuck-join", "stuck-leave", "silent-pair"),
 )
 

@@ -153,12 +153,13 @@ def flip(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
 
 
 def silent_pair(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A leader and its follower are cut off from the controllers; what the one sent the other is held."""
+    """A leader and its follower are cut off from the controllers; what the one sent the other is held meanwhile."""
     leader, follower = f"l{n}", f"f{n}"
+    at = _about(rng, 0.5)
     return [
         (0.0, "cut-one-way", (f"leader:{partition}>{leader}", f"follower:{partition}>{follower}", _about(rng, 3.0))),
-        (_about(rng, 0.5), "cut", (leader, "controllers:", _about(rng, 1.2))),
-        (_about(rng, 0.5), "cut", (follower, "controllers:", _about(rng, 1.2))),
+        (at, "cut", (leader, "controllers:", _about(rng, 1.1, 0.1))),
+        (at, "cut", (follower, "controllers:", _about(rng, 1.5, 0.1))),
     ]
 
 
