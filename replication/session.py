@@ -9,7 +9,8 @@ what changed and not what there is:
   names it again once it has dealt with that (written, if need be flushed, or waited after an error).
   Naming is also the acknowledgement: everything before the named offset is replicated there.
 - High watermark and log start ride with records; changed alone, they go with the next answer,
-  at the latest when the long poll ends (``replica.fetch.wait.max.ms``), and disarm nothing.
+  at the latest when the long poll ends (``replica.fetch.wait.max.ms``), and disarm nothing. A follower
+  that names a partition passes over answers from before, so what went alone goes once more after that.
 - A new fetch while one is waiting ends that wait: it is answered first, with what there is.
 
 An append only marks its partition's entries here; one wake per turn of the event loop answers.
@@ -61,7 +62,7 @@ class SessionOwner(Protocol):
 class FetchEntry:
     """One partition on one follower's stream. Implements :class:`~tidelog.replication.replica.FollowerWatch`."""
 
-    __slots__ = ("armed", "item", "replica", "sent_high_watermark", "sent_log_start", "session")
+    __slots__ = ("armed", "item", "marks_alone", "replica", "sent_high_watermark", "sent_log_start", "session")
 
     def __init__(self, session: ReplicaSession, replica: Replica, item: FetchPartition) -> None:
         self.session = session
@@ -70,6 +71,8 @@ class FetchEntry:
         self.armed = False
         self.sent_high_watermark = NO_OFFSET
         self.sent_log_start = NO_OFFSET
+        self.marks_alone = False
+        """Whether marks were sent without records since the partition was named: that answer may be passed over."""
 
     def log_moved(self) -> None:
         if self.armed:
@@ -181,6 +184,9 @@ class ReplicaSession:
         entry = self._entries.get(key)
         if entry is None or entry.replica is not replica:
             entry = self._entries[key] = FetchEntry(self, replica, item)
+        if entry.marks_alone:
+            entry.marks_alone = False
+            entry.sent_high_watermark = NO_OFFSET
         entry.item = item
         entry.armed = True
         replica.followers[self.node] = entry
@@ -248,6 +254,7 @@ class ReplicaSession:
         for entry in self.marks:
             if not isinstance(entry.replica.partition.led(entry.item.current_leader_epoch), Refusal):
                 self._note_sent(entry)
+                entry.marks_alone = True
                 out.append(fetched(entry.replica))
         self.marks.clear()
         self.bytes_sent += sent

@@ -163,6 +163,29 @@ def test_marks_alone_travel_when_the_wait_ends_and_only_those_that_changed(clust
     virtual(work())
 
 
+def test_marks_that_crossed_a_naming_are_sent_once_more(cluster, virtual):
+    """The follower passes over answers from before its last naming; with nothing written it would never hear."""
+
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1, isr=(1, 3))
+            await quiet(c)
+            follower = Follower(c)
+            c[1].begin(b"a")
+            await asyncio.sleep(0.001)
+            assert by_partition(follower.send(follower.at(0)))[0].records
+            second = follower.send(follower.at(1))
+            third = follower.send(follower.at(1))
+            assert by_partition(second)[0].high_watermark == 1
+            await third
+            assert by_partition(third)[0].high_watermark == 1
+            fourth = follower.send()
+            await fourth
+            assert by_partition(fourth) == {}
+
+    virtual(work())
+
+
 def test_an_answer_keeps_to_its_size_and_nobody_starves(cluster, virtual):
     async def work():
         async with cluster() as c:
