@@ -239,6 +239,10 @@ class Log(LogState):
                 raise self._failed(error) from error
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
+        if self._chain.names_changed or self._flushes.is_new or self._flushes.job is not None:
+            # After a loss of power a log may end early, never begin in its midst: no segment's name is durable
+            # before those of the segments before it. Seldom needed: by now a flush has mostly seen to it.
+            self._chain.sync_names()
         reserve = self.config.segment_bytes if self.config.preallocate else 0
         self._chain.roll(base_offset, encode_snapshot(self.producers.all()), now_ms, reserve)
         self._jitter_ms = self._new_jitter()

@@ -78,6 +78,7 @@ class Host:
     def new_disk(self) -> Disk:
         """A disk with the host's directory on it, and nothing in that."""
         disk = Disk()
+        disk.names_in_order = False
         files = MemoryFiles(disk)
         files.makedirs(f"/{self.name}")
         files.sync_filesystem("/")

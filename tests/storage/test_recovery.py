@@ -299,3 +299,25 @@ def test_a_missing_or_spoiled_index_is_made_anew(store, batch: MakeBatch, name: 
         assert (read.first_offset, read.next_offset) == (n, n + 1)
     for n in range(35):
         assert log.offset_for_timestamp(NOW + n, offset_end=35).offset == n
+
+
+def test_a_log_never_begins_in_its_midst_after_a_loss_of_power(store: Store, batch: MakeBatch) -> None:
+    """On a disk where the names in a directory become durable in any order, too."""
+    ends = set()
+    for seed in range(80):
+        again = type(store)()
+        again.disk.names_in_order = False
+        log = again.log()
+        for text in "abcd":
+            append(log, one(batch, text))
+            log.roll(NOW)
+            if seed % 3 == 0:
+                again.managers[-1].checkpoint()
+        again.managers[-1].close()
+        again.disk.lose_power(random.Random(seed))
+        again.manager()
+        log = again.log()
+        assert log.log_start_offset == 0
+        assert texts(log) == list("abcd")[: log.log_end_offset]
+        ends.add(log.log_end_offset)
+    assert len(ends) > 2, "every run ended alike"
