@@ -1,5 +1,7 @@
 """Random faults on whole clusters; longer runs: ``python -m tidelog.chaos.random_faults --seeds 1-20``.
 
+What is wrong on purpose and must be found is in ``test_random_fault_judgement.py``.
+
 ``TIDELOG_FAULT_SEEDS`` (as ``1-20``) and ``TIDELOG_FAULT_SECONDS`` make the test longer.
 """
 
