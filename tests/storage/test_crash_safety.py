@@ -566,7 +566,7 @@ def test_the_checks_notice_a_disk_that_does_not_keep_its_promises(
     files: type[MemoryFiles], power: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noticed = 0
-    for seed in range(10):
+    for seed in range(30):
         rng = random.Random(seed)
         work = Workload(seed)
         faults = Faults(rng)

@@ -301,7 +301,7 @@ def test_a_missing_or_spoiled_index_is_made_anew(store, batch: MakeBatch, name: 
         assert log.offset_for_timestamp(NOW + n, offset_end=35).offset == n
 
 
-def test_a_log_never_begins_in_its_midst_after_a_loss_of_power(store: Store, batch: MakeBatch) -> None:
+def test_a_log_never_begins_in_its_midst_after_a_loss_of_power(store, batch: MakeBatch) -> None:
     """On a disk where the names in a directory become durable in any order, too."""
     ends = set()
     for seed in range(80):
