@@ -26,6 +26,10 @@ expired               the batch fails; in flight, it stays until its answer, whi
 leader changed        what is in flight to the old leader counts as lost; its answers are ignored
 ====================  ==========================================================================
 
+A leader that knows nothing of a producer takes any sequence for its first. So under a new identity one batch
+goes at a time until one is known to be appended: else a second batch could overtake the first, refused by a
+leader that was not ready yet, and stand before it (seen in the simulation).
+
 The window is the batches from the oldest undecided one on, at most ``in_flight_max``, the decided among
 them counted: a leader knows the last five batches of a producer again, and one that has slipped out of
 that memory while its fate was unknown would look like a gap (found by the model test).
@@ -78,6 +82,7 @@ class PartitionQueue:
     """The state of one partition. ``node`` is where the batches in flight were sent to."""
 
     __slots__ = (
+        "anchored",
         "in_flight",
         "in_flight_max",
         "needs_epoch",
@@ -104,6 +109,8 @@ class PartitionQueue:
         """What was sent, from the oldest undecided batch on."""
         self.producer = NO_PRODUCER
         self.next_sequence = 0
+        self.anchored = False
+        """Whether anything is known to be appended under the present identity."""
         self.recovering = False
         self.needs_epoch = False
         self.unresolved = False
@@ -122,10 +129,14 @@ class PartitionQueue:
         return bool(
             self.pending
             and self._in_window(self.pending[0])
-            and not (self.in_flight and (self.recovering or self.node != node))
+            and not (self.in_flight and (self.recovering or self.node != node or self._unanchored))
             and now_ms >= self.retry_at_ms
             and not self.needs_epoch
         )
+
+    @property
+    def _unanchored(self) -> bool:
+        return not self.anchored and self.in_flight[0].sequence >= 0
 
     def _in_window(self, batch: ProducerBatch) -> bool:
         if not batch.attempt:
@@ -136,6 +147,7 @@ class PartitionQueue:
         """``batch`` will not be sent again."""
         batch.decided = True
         if appended:
+            self.anchored = True
             self.unresolved = False  # so is everything before it
         elif batch.failures or batch in self.in_flight:
             self.unresolved = True
@@ -160,7 +172,7 @@ class PartitionQueue:
             if producer != self.producer and not self.window:
                 self.producer = producer
                 self.next_sequence = 0
-                self.unresolved = False
+                self.anchored = self.unresolved = False
             batch.assign(self.producer, self.next_sequence)
             self.next_sequence = batch.next_sequence
         if not batch.attempt:
@@ -181,7 +193,7 @@ class PartitionQueue:
             batch.assign(producer, self.next_sequence)
             self.next_sequence = batch.next_sequence
         self.needs_epoch = False
-        self.unresolved = False
+        self.anchored = self.unresolved = False
 
     def answer(self, batch: ProducerBatch, attempt: int, outcome: Outcome, retry_at_ms: int) -> Outcome | None:
         """Take the answer to one attempt; ``None``: it no longer counts.

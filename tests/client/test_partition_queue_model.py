@@ -258,6 +258,7 @@ def test_a_lost_batch_behind_one_that_was_given_up_is_not_numbered_anew() -> Non
     for _ in range(2):
         world.make_batch()
         world.send()
+        world.queue.anchored = True  # as if something had been appended before them
     first, second = world.queue.in_flight
     world.cut(0, 0)
     assert len(world.ghosts) == 2
@@ -275,3 +276,21 @@ def test_a_lost_batch_behind_one_that_was_given_up_is_not_numbered_anew() -> Non
     world.answer(0, 0)
     world.check()
     assert set(_values(second)) <= set(world.acknowledged)
+
+
+def test_one_batch_goes_at_a_time_until_one_is_known_to_be_appended() -> None:
+    """A leader takes any sequence of a producer that it does not know: the second would stand before the first, had
+    that been refused. Found by the simulation (disk, seed 83)."""
+    world = World(1, faults=0.0)
+    world.queue.in_flight_max = 5
+    for _ in range(3):
+        world.make_batch()
+    for _ in range(3):
+        world.send()
+    assert [batch.sequence for batch in world.queue.in_flight] == [0]
+    world.process(0, None, False)
+    world.answer(0, 0)
+    for _ in range(3):
+        world.send()
+    assert len(world.queue.in_flight) == 2
+    world.check()
