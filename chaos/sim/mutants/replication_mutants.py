@@ -540,8 +540,8 @@ _IDEMPOTENCE: Final = (
     Mutant(
         id="sequence-does-not-wrap",
         rule="R20",
-        what="What comes after sequence 2^31 - 1 looks older than everything known and passes for a duplicate: it is "
-        "acknowledged and not written.",
+        what="What comes after sequence 2^31 - 1 is not found among what is known of its producer: sent again after a "
+        "lost answer, it looks like a gap and not like a duplicate.",
         module=_PRODUCERS,
         old="            into = (sequence - run.sequence) % _SEQUENCES\n",
         new="            into = sequence - run.sequence\n"
