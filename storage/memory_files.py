@@ -356,10 +356,6 @@ class MemoryFiles:
         """How large a file was when it was last synced; no step."""
         return len(self._file(path).durable)
 
-    def synced_content(self, path: str) -> bytearray:
-        """The bytes of a file that a loss of power would leave, to look at; no step."""
-        return self._file(path).durable
-
     def flip(self, path: str, position: int, mask: int = 1) -> None:
         """Change bits of a byte, in what is read and in what is durable; no step."""
         inode = self._file(path)
