@@ -8,6 +8,7 @@ election first. Source of the idea: Kafka's ``NodeToControllerChannelManager``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -155,10 +156,9 @@ class ControllerChannel:
             if self._leader == NO_NODE and tried % len(self._order) == 0:
                 wait = min(pause * (0.5 + self._rng.random()), max(0.0, deadline - loop.time()))
                 pause = max(pause, min(pause * 2, RETRY_PAUSE_S_MAX))
-                try:
-                    await asyncio.wait_for(self._changed.wait(), wait)
-                except TimeoutError:
-                    pass
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._changed.wait()
         raise ControllerUnavailable(f"no active controller answered within {timeout_s:g} s: {reason}", unknown=unknown)
 
     def connection(self, voter: NodeId) -> Connection:

@@ -359,6 +359,10 @@ class SimulatedCluster(WatchedCluster):
         return node
 
     def _booted(self, host: Host, task: asyncio.Task[Node]) -> None:
+        if host.starting is not task:  # killed meanwhile
+            if not task.cancelled():
+                task.exception()
+            return
         host.starting = None
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, Killed):
             return
