@@ -167,8 +167,10 @@ class BrokerLifecycle:
 
     def unanswered(self, now_ms: int) -> None:
         """No controller answered in time: say it again soon. Nothing else changes; a broker that
-        cannot reach a controller goes on serving (FEATURES.md, Q5)."""
+        cannot reach a controller goes on serving."""
         self._due_ms = now_ms + self._retry_ms
+        # Whoever is elected meanwhile gives an earlier process of this node a whole session again.
+        self._taken_since_ms = None
 
     def shut_down(self) -> None:
         """Ask for a controlled shutdown with the next heartbeat."""

@@ -85,6 +85,18 @@ def test_a_taken_id_is_borne_with_for_the_grace_only() -> None:
     assert ask(made) is None
 
 
+def test_the_grace_starts_anew_after_a_time_without_controllers() -> None:
+    """Who is elected then gives the earlier process a session again (found by the simulation)."""
+    made = lifecycle()
+    taken = RegisterBrokerResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    made.registered(taken, 1000)
+    made.unanswered(3000)
+    made.registered(taken, 11_000)
+    assert made.standing is Standing.REGISTERING
+    made.registered(taken, 14_000)
+    assert made.standing is Standing.FAILED
+
+
 def test_the_grace_starts_anew_after_a_success() -> None:
     made = lifecycle()
     taken = RegisterBrokerResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
