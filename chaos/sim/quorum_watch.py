@@ -235,7 +235,8 @@ class QuorumWatch:
         elif isinstance(message, rm.AppendResult):
             if message.success:
                 claim = (message.term, message.next_index - 1)
-                if seen.journal is not None:
+                # Within one step a newer leader may have replaced what this acknowledges to the older one.
+                if seen.journal is not None and seen.journal.getCurrentTerm() == message.term:
                     self._check_same(node, seen.journal, peer, *claim, "acknowledges")
                 seen.claim = max(seen.claim, claim)
         elif isinstance(message, rm.VoteGranted):
