@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 EXIT_STOPPED: Final = 0
 EXIT_FATAL: Final = 1
 GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""Python's 700 young objects make the collector run with every few frames (PERFORMANCE.md)."""
+"""Python's 700 young objects make the collector run with every few frames."""
 FATAL_EXIT_S: Final = 2.0
 """How long a node that failed may take to leave its loop before the process ends itself."""
 

@@ -1,7 +1,7 @@
 """Background tasks of a node, and what happens when one of them ends.
 
-A task that ends by itself, with or without an exception, is a bug: it takes the node down (STYLE.md,
-"Three kinds of trouble"). Nothing of a node dies quietly.
+A task that ends by itself, with or without an exception, is a bug: it takes the node down.
+Nothing of a node dies quietly.
 """
 
 from __future__ import annotations

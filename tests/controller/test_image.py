@@ -374,6 +374,6 @@ def cost(image: MetadataImage) -> float:
 
 
 def test_a_change_costs_the_same_at_ten_thousand_partitions() -> None:
-    """PERFORMANCE.md: at most twice what it takes at 100."""
+    """At most twice what it takes at 100."""
     small, large = cost(cluster_of(100)), cost(cluster_of(10_000))
     assert large <= 2 * small, f"{large * 1e6:.1f} µs against {small * 1e6:.1f} µs"
