@@ -9,7 +9,8 @@ from typing import Final
 
 from tidelog.broker.node import Node
 from tidelog.chaos.checkers.brokers import fenced_in_charge, offline_leader
-from tidelog.chaos.checkers.metadata import ImageJudge, PartitionStanding, StandingJudge
+from tidelog.chaos.checkers.metadata import ImageJudge, StandingJudge
+from tidelog.chaos.sim.metadata_watch import standing_of
 from tidelog.metadata_quorum.controller_node import ControllerNode
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_change import MetadataDelta
@@ -107,16 +108,7 @@ class MetadataLook:
         now: PartitionRecord,
         at_s: float,
     ) -> None:
-        standing = PartitionStanding(
-            key,
-            now.leader,
-            now.leader_epoch,
-            now.partition_epoch,
-            now.replicas,
-            now.isr,
-            now.eligible_leader_replicas,
-        )
-        self._tell(self._standings.partition(standing, unclean=now.leader_recovery))
+        self._tell(self._standings.partition(standing_of(key, now), unclean=now.leader_recovery))
         if now.leader != NO_NODE:
             self._tell(self._elected(key, now.leader_epoch, now.leader))
         if before is None or before.leader_epoch != now.leader_epoch:

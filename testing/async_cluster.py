@@ -22,15 +22,13 @@ from tidelog.broker.node import Node, NodeNetwork
 from tidelog.broker.server import grpc_limits
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import SystemClock
-from tidelog.model.errors import ErrorCode, error_for
-from tidelog.model.ids import NO_NODE, NodeId, id_text, random_id
-from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
+from tidelog.model.ids import NodeId, id_text, random_id
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address
 from tidelog.testing.cut_network import CutNetwork, Cuts
 from tidelog.testing.killable_files import KillableFiles, KilledNodeFilter
 from tidelog.testing.ports import LOOPBACK, free_ports
-from tidelog.testing.watched_cluster import READY_TIMEOUT_S, WatchedCluster
+from tidelog.testing.watched_cluster import WatchedCluster
 
 if TYPE_CHECKING:
     from tidelog.aio import Admin, Consumer, Producer
@@ -257,27 +255,8 @@ class AsyncCluster(WatchedCluster):
     ) -> None:
         """Make a topic and wait until every partition has its leader and every running node knows of it.
         Raises the error of the controller's refusal."""
-        topic = NewTopic(
-            name,
-            partitions,
-            -1 if replication_factor is None else replication_factor,
-            (),
-            tuple(ConfigEntry(key, value) for key, value in (config or {}).items()),
-        )
         connection = self.client_network().connect(self._addresses[min(self.nodes)]["CLIENT"])
-        try:
-            answer = await connection.call(CreateTopicsRequest((topic,)), timeout_s=READY_TIMEOUT_S)
-        finally:
-            await connection.close()
-        made = answer.topics[0]
-        if made.error is not ErrorCode.NONE:
-            raise error_for(made.error, made.error_message)
-
-        def known(node: Node) -> bool:
-            found = node.view.image.topics.get(made.topic_id)
-            return found is not None and all(p.leader != NO_NODE for p in found.partitions.values())
-
-        await self.wait_for(lambda: all(map(known, self.nodes.values())), f"leaders of {name}")
+        await self.create_topic_by(connection, name, partitions, replication_factor, config)
 
     # --- Inside -----------------------------------------------------------------------------------------
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.node import Node
 from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.errors import ErrorCode, error_for
 from tidelog.model.ids import NO_NODE, NodeId
+from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
+from tidelog.proto.network import Connection
 
 READY_TIMEOUT_S: Final = 30.0
 
@@ -113,6 +116,34 @@ class WatchedCluster:
                 f"in-sync replicas {sorted(those)} of {topic}-{partition}",
                 timeout_s,
             )
+
+    # --- topics -------------------------------------------------------------------------------------
+
+    async def create_topic_by(
+        self,
+        connection: Connection,
+        name: str,
+        partitions: int,
+        replication_factor: int | None,
+        config: Mapping[str, str] | None,
+    ) -> None:
+        """Make a topic over a connection, which is closed, and wait until every running node knows a leader of
+        each partition. Raises the error of the controller's refusal."""
+        factor = -1 if replication_factor is None else replication_factor
+        entries = tuple(ConfigEntry(key, value) for key, value in (config or {}).items())
+        request = CreateTopicsRequest((NewTopic(name, partitions, factor, (), entries),))
+        try:
+            made = (await connection.call(request, timeout_s=READY_TIMEOUT_S)).topics[0]
+        finally:
+            await connection.close()
+        if made.error is not ErrorCode.NONE:
+            raise error_for(made.error, made.error_message)
+
+        def known(node: Node) -> bool:
+            found = node.view.image.topics.get(made.topic_id)
+            return found is not None and all(p.leader != NO_NODE for p in found.partitions.values())
+
+        await self.wait_for(lambda: all(map(known, self.nodes.values())), f"leaders of {name}")
 
     # --- inside -------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
@@ -19,10 +18,8 @@ from tidelog.chaos.sim.clocks import SimulatedClock
 from tidelog.chaos.sim.fabric import SimulatedFabric
 from tidelog.chaos.sim.loop import Process, SimulatedLoop
 from tidelog.model.broker_config import NodeConfig
-from tidelog.model.errors import ErrorCode, error_for
-from tidelog.model.ids import NO_NODE, NodeId, id_text, random_id
-from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
-from tidelog.proto.memory_transport import MemoryNetwork, Wire
+from tidelog.model.ids import NodeId, id_text, random_id
+from tidelog.proto.memory_transport import Wire
 from tidelog.proto.network import Address
 from tidelog.storage.memory_files import Disk, Faults, Killed, MemoryFiles
 from tidelog.testing.watched_cluster import READY_TIMEOUT_S, WatchedCluster
@@ -72,8 +69,6 @@ class Host:
         self.files: MemoryFiles | None = None
         self.starting: asyncio.Task[Node] | None = None
         self.ending: asyncio.Task[None] | None = None
-        self.dark = False
-        """Without power: peers hear nothing of it."""
 
     def new_disk(self) -> Disk:
         """A disk with the host's directory on it, and nothing in that."""
@@ -113,7 +108,6 @@ class SimulatedCluster(WatchedCluster):
         self.cluster_id = id_text(random_id(rng))
         self.fabric = SimulatedFabric(loop, random.Random(rng.random()), heard)
         self.hosts = {node_id: Host(node_id, loop) for node_id in self.node_ids}
-        self.events: Counter[str] = Counter()
         self.refused: list[tuple[NodeId, str]] = []
         """Nodes that refused to start, and why."""
         self.died: list[Callable[[NodeId], None]] = []
@@ -138,7 +132,6 @@ class SimulatedCluster(WatchedCluster):
         host = self.hosts[self.known(node_id)]
         if host.node_id in self.nodes or host.starting is not None:
             raise ValueError(f"node {node_id} runs already")
-        host.dark = False
         process = host.process = host.clock.process = Process(
             self.loop, host.name, 1.0 + self._rng.uniform(-self._drift, self._drift), self._rng.uniform(0, 1000)
         )
@@ -310,24 +303,15 @@ class SimulatedCluster(WatchedCluster):
         return Admin(self.bootstrap, **self._seams(process), **config)
 
     async def create_topic(
-        self, name: str, partitions: int = 1, replication_factor: int = -1, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
         """Make a topic and wait until every running node knows a leader of each partition."""
-        topic = NewTopic(
-            name, partitions, replication_factor, (), tuple(ConfigEntry(k, v) for k, v in (config or {}).items())
-        )
         connection = self.fabric.network("setup").connect(Address(f"node{min(self.nodes)}", 9092))
-        answer = await connection.call(CreateTopicsRequest((topic,)), timeout_s=READY_TIMEOUT_S)
-        await connection.close()
-        made = answer.topics[0]
-        if made.error is not ErrorCode.NONE:
-            raise error_for(made.error, made.error_message)
-
-        def known(node: Node) -> bool:
-            found = node.view.image.topics.get(made.topic_id)
-            return found is not None and all(p.leader != NO_NODE for p in found.partitions.values())
-
-        await self.wait_for(lambda: all(map(known, self.nodes.values())), f"leaders of {name}")
+        await self.create_topic_by(connection, name, partitions, replication_factor, config)
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -393,7 +377,6 @@ class SimulatedCluster(WatchedCluster):
         host.files.faults.end()
         host.files = None
         host.disk.end_process()
-        host.dark = dark
         (self.fabric.lose_host if dark else self.fabric.drop_node)(host.name)
         if host.process.paused:
             self.loop.resume(host.process)
@@ -433,6 +416,3 @@ class SimulatedCluster(WatchedCluster):
 
 def _side(side: str | int) -> str:
     return side if isinstance(side, str) else f"node{side}"
-
-
-__all__ = ["Host", "MemoryNetwork", "SimulatedCluster"]

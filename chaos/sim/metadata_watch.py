@@ -132,16 +132,7 @@ class MetadataWatch:
                     self._changed(key, topic.name, before, found)
 
     def _changed(self, key: TopicIdPartition, topic: str, before: PartitionRecord | None, now: PartitionRecord) -> None:
-        standing = PartitionStanding(
-            key,
-            now.leader,
-            now.leader_epoch,
-            now.partition_epoch,
-            now.replicas,
-            now.isr,
-            now.eligible_leader_replicas,
-        )
-        self._tell(self._standings.partition(standing, unclean=now.leader_recovery))
+        self._tell(self._standings.partition(standing_of(key, now), unclean=now.leader_recovery))
         self._elected(key, now.leader_epoch, now.leader)
         if before is None or before.partition_epoch != now.partition_epoch:
             self._changes.partition(key, now.partition_epoch, self._world.loop.now)
@@ -202,6 +193,19 @@ class MetadataWatch:
             case _:
                 return
         self._tell(self._standings.granted(request.node_id, request.broker_epoch, what, asked_s, needs_unfenced=needs))
+
+
+def standing_of(key: TopicIdPartition, record: PartitionRecord) -> PartitionStanding:
+    """What a partition's record says, for the judge of standings."""
+    return PartitionStanding(
+        key,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.replicas,
+        record.isr,
+        record.eligible_leader_replicas,
+    )
 
 
 def _content(image: MetadataImage) -> tuple[Any, ...]:
