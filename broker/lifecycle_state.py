@@ -166,10 +166,10 @@ class BrokerLifecycle:
                 self._due_ms = now_ms + min(self.interval_ms, self._retry_ms)
 
     def unanswered(self, now_ms: int) -> None:
-        """No controller answered in time: say it again soon. Nothing else changes; a broker that
-        cannot reach a controller goes on serving."""
+        """No controller answered in time: say it again soon, and have patience anew with an id that is taken,
+        since whoever is elected meanwhile gives an earlier process of this node a whole session again. A
+        broker that cannot reach a controller goes on serving."""
         self._due_ms = now_ms + self._retry_ms
-        # Whoever is elected meanwhile gives an earlier process of this node a whole session again.
         self._taken_since_ms = None
 
     def shut_down(self) -> None:
