@@ -11,6 +11,7 @@ from tidelog.chaos.sim.cluster_scenario import scenario
 from tidelog.chaos.sim.cluster_settings import SETTINGS, replication
 from tidelog.chaos.sim.simulation import Simulation
 from tidelog.chaos.sim.world import World
+from tidelog.storage.memory_files import MemoryFiles
 
 TOPIC = "orders"
 Run = Callable[[Callable[[SimulatedCluster], Awaitable[None]]], World]
@@ -100,6 +101,10 @@ def test_a_host_that_lost_its_power_has_what_it_synced(simulate: Run) -> None:
         await cluster.create_topic(TOPIC, 1, 3, {"flush.messages": "1"})
         values = [b"%d" % number for number in range(20)]
         await _send(cluster, values)
+        for node in cluster.node_ids:
+            files = MemoryFiles(cluster.hosts[node].disk)
+            logs = [path for path in files.paths(cluster.log_directory(node)) if path.endswith(".log")]
+            assert [files.synced_size(path) for path in logs] == [files.size(path) for path in logs]
         for node in cluster.node_ids:
             cluster.lose_power(node)
         for node in cluster.node_ids:
