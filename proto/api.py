@@ -12,7 +12,7 @@ Source of fields and meanings: the Kafka request of the same name unless a docst
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
@@ -33,22 +33,32 @@ from tidelog.model.ids import (
     ProducerId,
     TopicId,
 )
-
-
-class Response:
-    """Base of every answer."""
-
-    __slots__ = ()
-
-
-R_co = TypeVar("R_co", bound=Response, covariant=True)
-
-
-class Request(Generic[R_co]):
-    """Base of every request; the type argument is the type of its answer."""
-
-    __slots__ = ()
-
+from tidelog.proto.group_api import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from tidelog.proto.request import Request as Request
+from tidelog.proto.request import Response as Response
 
 # --- What a client learns of a cluster ---------------------------------------------------------
 
@@ -717,6 +727,17 @@ CALLS: Final[dict[type[Request[Any]], type[Response]]] = {
     IncrementalAlterConfigsRequest: IncrementalAlterConfigsResponse,
     UpdateFeaturesRequest: UpdateFeaturesResponse,
     DescribeLogDirsRequest: DescribeLogDirsResponse,
+    FindCoordinatorRequest: FindCoordinatorResponse,
+    JoinGroupRequest: JoinGroupResponse,
+    SyncGroupRequest: SyncGroupResponse,
+    HeartbeatRequest: HeartbeatResponse,
+    LeaveGroupRequest: LeaveGroupResponse,
+    OffsetCommitRequest: OffsetCommitResponse,
+    OffsetFetchRequest: OffsetFetchResponse,
+    OffsetDeleteRequest: OffsetDeleteResponse,
+    ListGroupsRequest: ListGroupsResponse,
+    DescribeGroupsRequest: DescribeGroupsResponse,
+    DeleteGroupsRequest: DeleteGroupsResponse,
     RegisterBrokerRequest: RegisterBrokerResponse,
     BrokerHeartbeatRequest: BrokerHeartbeatResponse,
     AlterPartitionRequest: AlterPartitionResponse,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto import api, metadata
+from tidelog.proto import api, group_api, metadata
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.v1 import api_pb2, metadata_pb2
+from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2
 
 
 def message_types(module: Any) -> list[type]:
@@ -25,12 +25,12 @@ def message_types(module: Any) -> list[type]:
     ]
 
 
-ALL = message_types(api) + message_types(metadata)
+ALL = message_types(api) + message_types(group_api) + message_types(metadata)
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 def test_type_and_contract_have_the_same_fields(cls: type) -> None:
-    message = getattr(api_pb2, cls.__name__, None) or getattr(metadata_pb2, cls.__name__)
+    (message,) = (found for pb2 in (api_pb2, groups_pb2, metadata_pb2) if (found := getattr(pb2, cls.__name__, None)))
     assert [f.name for f in dataclasses.fields(cls)] == [f.name for f in message.DESCRIPTOR.fields]
 
 

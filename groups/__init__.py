@@ -1,0 +1,1 @@
+"""Consumer groups: the coordinator of membership and committed offsets."""
