@@ -1,0 +1,29 @@
+"""How the leader of a consumer group divides partitions among the members, and how users write their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from tidelog.model.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
+from tidelog.model.assignors.range import RangeAssignor
+from tidelog.model.assignors.round_robin import RoundRobinAssignor
+
+ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = MappingProxyType(
+    {
+        RangeAssignor.name: RangeAssignor,
+        RoundRobinAssignor.name: RoundRobinAssignor,
+    }
+)
+"""The assignors that come with Tidelog, by the name that stands in ``partition.assignment.strategy``."""
+
+__all__ = [
+    "ASSIGNORS",
+    "Assignment",
+    "Assignor",
+    "RangeAssignor",
+    "RebalanceProtocol",
+    "RoundRobinAssignor",
+    "Subscription",
+]
