@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from tidelog.client import background
 from tidelog.client.admin import AsyncAdmin
@@ -13,6 +13,7 @@ from tidelog.client.admin_config import AdminSettings
 from tidelog.client.admin_types import ListedOffset, NewTopic, OffsetSpec, TopicDescription, TopicListing
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.errors import ClientClosedError
+from tidelog.client.group_types import GroupDescription, GroupListing, GroupState, OffsetAndMetadata
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NodeId, TopicPartition
 from tidelog.proto.api import (
@@ -37,8 +38,8 @@ class Admin:
 
     May be used by several threads at once. Every call takes a ``timeout`` in seconds (default
     ``default_api_timeout_ms``), within which it retries what is retriable. A call about several things
-    raises the error of the first that failed; the error's notes name the others. What each method
-    raises is said at :class:`tidelog.client.admin.AsyncAdmin`.
+    raises the error of the first that failed; the error's notes name the others, its ``failures`` have each
+    of them by name. What each method raises is said at :class:`tidelog.client.admin.AsyncAdmin`.
     """
 
     def __init__(
@@ -170,6 +171,105 @@ class Admin:
     ) -> dict[NodeId, tuple[LogDir, ...]]:
         """The log directories of these (or all live) brokers, their sizes and what lies in them."""
         return self._run(self._inner.describe_log_dirs(nodes, timeout=timeout))
+
+    # --- groups ---------------------------------------------------------------------------------------
+
+    def list_groups(
+        self,
+        *,
+        states: Iterable[GroupState | str] = (),
+        types: Iterable[str] = (),
+        protocol_types: Iterable[str] = (),
+        timeout: float | None = None,
+    ) -> list[GroupListing]:
+        """The groups of the cluster by name; only of these states, types and protocol types, if any are given."""
+        found = self._inner.list_groups(states=states, types=types, protocol_types=protocol_types, timeout=timeout)
+        return self._run(found)
+
+    def list_consumer_groups(
+        self, *, states: Iterable[GroupState | str] = (), types: Iterable[str] = (), timeout: float | None = None
+    ) -> list[GroupListing]:
+        """:meth:`list_groups` of consumers, and of committed offsets alone."""
+        return self._run(self._inner.list_consumer_groups(states=states, types=types, timeout=timeout))
+
+    def describe_classic_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, GroupDescription]:
+        """State, coordinator and members of groups of any protocol type."""
+        return self._run(self._inner.describe_classic_groups(group_ids, timeout=timeout))
+
+    def describe_consumer_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, GroupDescription]:
+        """State, coordinator, members and what is assigned to them."""
+        return self._run(self._inner.describe_consumer_groups(group_ids, timeout=timeout))
+
+    def delete_consumer_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete groups with their committed offsets. One that cannot be deleted does not keep the others."""
+        self._run(self._inner.delete_consumer_groups(group_ids, timeout=timeout))
+
+    @overload
+    def list_consumer_group_offsets(
+        self,
+        groups: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    @overload
+    def list_consumer_group_offsets(
+        self,
+        groups: Mapping[str, Iterable[TopicPartition] | None],
+        partitions: None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]: ...
+
+    def list_consumer_group_offsets(
+        self,
+        groups: str | Mapping[str, Iterable[TopicPartition] | None],
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """What a group has committed, of these or all partitions; of several groups with a mapping of each to
+        its partitions (``None``: all). A partition without a committed offset is not in the answer."""
+        ask = self._inner.list_consumer_group_offsets
+        if isinstance(groups, str):
+            return self._run(ask(groups, partitions, require_stable=require_stable, timeout=timeout))
+        return self._run(ask(groups, require_stable=require_stable, timeout=timeout))
+
+    def alter_consumer_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets for a group that has no members."""
+        self._run(self._inner.alter_consumer_group_offsets(group_id, offsets, timeout=timeout))
+
+    def delete_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> None:
+        """Forget a group's committed offsets of these partitions."""
+        self._run(self._inner.delete_consumer_group_offsets(group_id, partitions, timeout=timeout))
+
+    def remove_members_from_consumer_group(
+        self,
+        group_id: str,
+        group_instance_ids: Iterable[str] | None = None,
+        *,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Remove static members by their ``group_instance_id``, or with ``None`` all members."""
+        work = self._inner.remove_members_from_consumer_group
+        self._run(work(group_id, group_instance_ids, reason=reason, timeout=timeout))
 
     def metrics(self) -> dict[str, int]:
         """Counters by Kafka's metric names."""

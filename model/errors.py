@@ -8,7 +8,9 @@ exception (:class:`TidelogError`), whose class name is Kafka's. Numbers and retr
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 
@@ -151,6 +153,8 @@ class TidelogError(Exception):
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    failures: Mapping[str, TidelogError] = MappingProxyType({})
+    """Where a call was about several things: each that failed, by its name, this one among them."""
 
     @property
     def retriable(self) -> bool:

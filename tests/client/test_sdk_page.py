@@ -48,8 +48,8 @@ def test_both_forms_offer_the_same_names() -> None:
         assert getattr(aio, name) is not None
     for name in ("Producer", "Consumer", "Admin"):
         blocking, asynchronous = getattr(tidelog, name), getattr(aio, name)
-        ours = {n for n in vars(blocking) if not n.startswith("_")}
-        theirs = {n for n in vars(asynchronous) if not n.startswith("_")} - {"start"}
+        ours = {n for n in dir(blocking) if not n.startswith("_")}
+        theirs = {n for n in dir(asynchronous) if not n.startswith("_")} - {"start"}
         assert ours == theirs
     with pytest.raises(AttributeError, match="no attribute 'Prducer'"):
         _ = tidelog.Prducer

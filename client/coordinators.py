@@ -1,0 +1,158 @@
+"""Requests about groups: each goes to the group's coordinator, and again when that moved or was loading.
+
+Source of the rules: Kafka's ``AdminApiDriver`` and ``CoordinatorStrategy``: coordinators are found for
+many groups at once; NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE have a group's looked up anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import (
+    BrokerNotAvailableError,
+    RequestTimedOutError,
+    TidelogError,
+    exception_for,
+)
+from tidelog.client.group_types import CoordinatorNode
+from tidelog.client.offset_lookup import pause
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.group_api import FindCoordinatorRequest
+from tidelog.proto.request import Request, Response
+
+R = TypeVar("R", bound=Response)
+V = TypeVar("V")
+
+MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+"""The coordinator is to be looked up anew."""
+
+TRANSIENT: Final = MOVED | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+"""What a coordinator gets over by itself."""
+
+
+class Said(NamedTuple, Generic[V]):
+    """A coordinator's word on one group; ``value`` counts if there is no error."""
+
+    error: ErrorCode
+    message: str
+    value: V
+
+
+class Asked(NamedTuple):
+    """One request's groups. ``uncertain`` are those whose earlier request may have been carried out."""
+
+    groups: tuple[str, ...]
+    coordinator: CoordinatorNode
+    uncertain: frozenset[str]
+
+
+class Deadline(NamedTuple):
+    """When a call ends, on the monotonic clock, and how long one request of it may take."""
+
+    at_ms: int
+    request_ms: int
+
+
+async def ask_coordinators(
+    cluster: Cluster,
+    groups: Iterable[str],
+    request: Callable[[tuple[str, ...]], Request[R]],
+    read: Callable[[R, Asked], Mapping[str, Said[V]]],
+    deadline: Deadline,
+) -> dict[str, V | TidelogError]:
+    """Send ``request`` of some groups to the coordinator of them; return what each group came to, in order.
+
+    Retries what is transient until the deadline; then the last reason stands. A request is sent again
+    after a lost connection, so it must bear being carried out twice.
+    """
+    wanted = tuple(dict.fromkeys(groups))
+    found: dict[str, V | TidelogError] = {}
+    where: dict[str, CoordinatorNode] = {}
+    reasons: dict[str, TidelogError] = {}
+    uncertain: set[str] = set()
+    failures = 0
+    while open_groups := [group for group in wanted if group not in found]:
+        left_ms = deadline.at_ms - cluster.clock.monotonic_ms()
+        if left_ms <= 0:
+            for group in open_groups:
+                found[group] = reasons.get(group) or RequestTimedOutError(f"{group}: no answer in time")
+            break
+        missing = [group for group in open_groups if group not in where]
+        if missing:
+            located = await _locate(cluster, missing, left_ms)
+            for group, node in located.items():
+                if isinstance(node, CoordinatorNode):
+                    where[group] = node
+                elif node.retriable:
+                    reasons[group] = node
+                else:
+                    found[group] = node
+        by_node: dict[CoordinatorNode, list[str]] = {}
+        for group in open_groups:
+            if group in where and group not in found:
+                by_node.setdefault(where[group], []).append(group)
+        asked = [Asked(tuple(some), node, frozenset(uncertain)) for node, some in by_node.items()]
+        left_ms = max(1, min(deadline.at_ms - cluster.clock.monotonic_ms(), deadline.request_ms))
+        answers = await asyncio.gather(
+            *(cluster.call(request(one.groups), timeout_ms=left_ms, node=one.coordinator.node_id) for one in asked),
+            return_exceptions=True,
+        )
+        for one, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, (BrokerNotAvailableError, RequestTimedOutError)):
+                uncertain.update(one.groups)
+                for group in one.groups:
+                    reasons[group] = answer
+                    del where[group]
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            said = read(answer, one)
+            for group in one.groups:
+                error, message, value = said[group]
+                if error is ErrorCode.NONE:
+                    found[group] = value
+                    continue
+                reason = exception_for(error, f"{group}: {message or error.name}")
+                if error not in TRANSIENT:
+                    found[group] = reason
+                    continue
+                reasons[group] = reason
+                if error in MOVED:
+                    del where[group]
+        if len(found) < len(wanted):
+            failures += 1
+            await pause(cluster, failures, deadline.at_ms)
+    return {group: found[group] for group in wanted}
+
+
+async def _locate(cluster: Cluster, groups: list[str], timeout_ms: int) -> dict[str, CoordinatorNode | TidelogError]:
+    """Ask any broker who keeps these groups, and see to it that those brokers' addresses are known."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1_000):
+            answer = await cluster.ask_anyone(FindCoordinatorRequest(tuple(groups)))
+            nodes = {c.node_id for c in answer.coordinators if c.error is ErrorCode.NONE}
+            if not nodes <= cluster.cache.brokers.keys():
+                await cluster.refreshed()
+    except BrokerNotAvailableError as error:
+        return dict.fromkeys(groups, error)
+    except TimeoutError:
+        return dict.fromkeys(groups, RequestTimedOutError(f"no coordinator found within {timeout_ms} ms"))
+    located: dict[str, CoordinatorNode | TidelogError] = {}
+    for found in answer.coordinators:
+        if found.error is not ErrorCode.NONE:
+            located[found.key] = exception_for(found.error, f"{found.key}: {found.error_message or found.error.name}")
+        elif found.node_id in cluster.cache.brokers:
+            located[found.key] = CoordinatorNode(found.node_id, found.host, found.port)
+        else:
+            located[found.key] = BrokerNotAvailableError(
+                f"{found.key}: its coordinator, node {found.node_id}, is not among the live brokers"
+            )
+    return located
