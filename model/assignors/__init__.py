@@ -7,13 +7,17 @@ from types import MappingProxyType
 from typing import Final
 
 from tidelog.model.assignors.assignor import Assignment, Assignor, RebalanceProtocol, Subscription
+from tidelog.model.assignors.cooperative_sticky import CooperativeStickyAssignor
 from tidelog.model.assignors.range import RangeAssignor
 from tidelog.model.assignors.round_robin import RoundRobinAssignor
+from tidelog.model.assignors.sticky import StickyAssignor
 
 ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = MappingProxyType(
     {
         RangeAssignor.name: RangeAssignor,
         RoundRobinAssignor.name: RoundRobinAssignor,
+        StickyAssignor.name: StickyAssignor,
+        CooperativeStickyAssignor.name: CooperativeStickyAssignor,
     }
 )
 """The assignors that come with Tidelog, by the name that stands in ``partition.assignment.strategy``."""
@@ -22,8 +26,10 @@ __all__ = [
     "ASSIGNORS",
     "Assignment",
     "Assignor",
+    "CooperativeStickyAssignor",
     "RangeAssignor",
     "RebalanceProtocol",
     "RoundRobinAssignor",
+    "StickyAssignor",
     "Subscription",
 ]
