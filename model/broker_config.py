@@ -2,12 +2,13 @@
 
 Names, types and defaults: Kafka 4's ``KafkaConfig`` and the classes it is put together from
 (``ServerConfigs``, ``ServerLogConfigs``, ``ReplicationConfigs``, ``KRaftConfigs``, ``QuorumConfig``,
-``SocketServerConfigs``). Where a default is another one on purpose, :data:`DEVIATIONS` says why;
-the settings that Kafka does not have are in :data:`OWN_SETTINGS`.
+``SocketServerConfigs``, ``GroupCoordinatorConfig``). Where a default is another one on purpose,
+:data:`DEVIATIONS` says why; the settings that Kafka does not have are in :data:`OWN_SETTINGS`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,12 +210,89 @@ class NodeConfig:
     producer_id_expiration_check_interval_ms: int = integer(600_000, "Time between two looks for such.", at_least=1)
     producer_ids_max: int = integer(100_000, "Most producers remembered per partition; the oldest goes.", at_least=1)
 
+    # --- Consumer groups and their committed offsets (``GroupCoordinatorConfig``) ---
+    group_min_session_timeout_ms: int = integer(
+        6_000, "Shortest session timeout that a member may ask for.", at_least=1
+    )
+    group_max_session_timeout_ms: int = integer(
+        1_800_000, "Longest session timeout that a member may ask for.", at_least=1
+    )
+    group_initial_rebalance_delay_ms: int = integer(
+        3_000, "How long an empty group waits for more members once the first one has come.", at_least=0
+    )
+    group_max_size: int = integer(10_000, "Most members of a group.", at_least=1)
+    group_coordinator_groups_max: int = integer(
+        100_000, "Most groups of one partition of __consumer_offsets.", at_least=1
+    )
+    group_coordinator_offsets_max: int = integer(
+        1_000_000, "Most committed offsets of one partition of __consumer_offsets.", at_least=1
+    )
+    group_coordinator_appends_max: int = integer(
+        10_000, "Most unanswered writes of groups to one partition of __consumer_offsets.", at_least=1
+    )
+    offset_metadata_max_bytes: int = integer(4_096, "Longest metadata of a committed offset.", at_least=0)
+    offsets_commit_timeout_ms: int = integer(
+        5_000, "Time in which what a group writes must have reached the in-sync replicas.", at_least=1
+    )
+    offsets_load_buffer_size: int = integer(
+        5 * 2**20, "Bytes read at a time while a coordinator loads; a larger batch is read whole.", at_least=1
+    )
+    offsets_retention_minutes: int = integer(
+        7 * 24 * 60, "How long an empty group's offsets, and those of topics it has left, are kept.", at_least=1
+    )
+    offsets_retention_check_interval_ms: int = long(
+        600_000, "Time between two looks for offsets to forget.", at_least=1
+    )
+    offsets_topic_num_partitions: int = integer(
+        50, "Partitions of __consumer_offsets; only looked at when it is made, on first use.", at_least=1
+    )
+    offsets_topic_replication_factor: int = integer(
+        3, "Replicas of it; it is not made before there are so many brokers.", at_least=1, at_most=32767
+    )
+    offsets_topic_segment_bytes: int = integer(
+        100 * 2**20, "Its segment.bytes, so that it is compacted and loaded sooner.", at_least=SEGMENT_BYTES_MIN
+    )
+
     # --- Logs: defaults of topics (see model/topic_config.py) and their upkeep ---
     log_cleanup_policy: tuple[str, ...] = listing(
         (DELETE,), "Default of cleanup.policy.", choices=(COMPACT, DELETE), update=_CLUSTER_WIDE
     )
     compression_type: str = text(
         PRODUCER_COMPRESSION, "Default of compression.type.", choices=COMPRESSION_TYPES, update=_CLUSTER_WIDE
+    )
+    log_cleaner_enable: bool = boolean(
+        True, "Whether compacted topics are compacted; the topic of committed offsets is one of them."
+    )
+    log_cleaner_threads: int = integer(
+        1,
+        "Kafka's number of cleaner threads. Here one log is cleaned at a time, whatever it says.",
+        at_least=1,
+        update=_CLUSTER_WIDE,
+    )
+    log_cleaner_backoff_ms: int = long(
+        15_000, "Time between two looks for logs to clean, while there is none.", at_least=1, update=_CLUSTER_WIDE
+    )
+    log_cleaner_dedupe_buffer_size: int = long(
+        128 * 2**20,
+        "Most bytes for the offsets of keys while a log is cleaned, 24 a key; what does not fit waits for the next "
+        "pass over the log.",
+        at_least=2**20,
+        update=_CLUSTER_WIDE,
+    )
+    log_cleaner_io_buffer_load_factor: float = double(
+        0.9, "How full that buffer may become.", at_least=0.01, at_most=0.99, update=_CLUSTER_WIDE
+    )
+    log_cleaner_io_buffer_size: int = integer(
+        512 * 1024,
+        "Bytes read at once by the cleaner; a larger batch is read whole.",
+        at_least=4096,
+        update=_CLUSTER_WIDE,
+    )
+    log_cleaner_io_max_bytes_per_second: float = double(
+        sys.float_info.max,
+        "Most bytes a second that cleaning reads and writes, on average.",
+        at_least=1,
+        update=_CLUSTER_WIDE,
     )
     log_cleaner_delete_retention_ms: int = long(
         DAY_MS, "Default of delete.retention.ms.", at_least=0, update=_CLUSTER_WIDE
@@ -301,6 +379,11 @@ class NodeConfig:
             raise ConfigError(
                 "message.max.bytes: expected at most socket.request.max.bytes "
                 f"({self.socket_request_max_bytes}), found {self.message_max_bytes}"
+            )
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                "group.min.session.timeout.ms: expected at most group.max.session.timeout.ms "
+                f"({self.group_max_session_timeout_ms}), found {self.group_min_session_timeout_ms}"
             )
         if not self.log_cleanup_policy:
             raise ConfigError("log.cleanup.policy: expected compact, delete or both, found none")
@@ -514,10 +597,17 @@ _NOT_YET: Final = {
     "authorizer.": "authorization is not there yet",
     "zookeeper.": "there is no ZooKeeper; the metadata quorum takes its place",
     "remote.log.": "tiered storage is not there yet",
+    "group.consumer.": "groups speak the classic protocol; KIP-848's is not there yet",
+    "group.share.": "share groups are not there yet",
+    "group.streams.": "groups speak the classic protocol; KIP-1071's is not there yet",
 }
 
 
 _WITHOUT_COUNTERPART: Final = {
+    "group.coordinator.append.linger.ms": "a coordinator appends at once",
+    "group.coordinator.rebalance.protocols": "groups speak the classic protocol",
+    "group.coordinator.threads": "a node serves on one event loop",
+    "offsets.topic.compression.codec": "what a group writes is not compressed",
     "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms covers both checkpoints",
     "max.connections.per.ip": "max.connections bounds each listener",
     "max.connections.per.ip.overrides": "max.connections bounds each listener",
@@ -561,6 +651,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "queued.max.requests": "500 for all clients together in Kafka; here each stream has its own",
     "queued.max.request.bytes": "no limit in Kafka; nothing is unbounded here",
     "max.connections": "no limit in Kafka; nothing is unbounded here",
+    "group.max.size": "no limit in Kafka; nothing is unbounded here",
 }
 """Settings whose default is not Kafka's, and why."""
 
@@ -573,6 +664,9 @@ OWN_SETTINGS: Final = frozenset(
         "controller.requests.max",
         "max.requests.under.way",
         "producer.ids.max",
+        "group.coordinator.groups.max",
+        "group.coordinator.offsets.max",
+        "group.coordinator.appends.max",
     }
 )
 """Settings that Kafka does not have."""
