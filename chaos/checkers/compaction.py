@@ -1,0 +1,205 @@
+"""Judges of compacted partitions: what replicas hold while cleaners go over them, each at its own time.
+
+===================  ========================================================================================
+as it was            a record that is still there has the offset, timestamp, key, value, headers and leader
+                     epoch that it had when it was first seen below a high watermark, on every replica
+latest stays         the last committed record of a key is in every replica whose high watermark is behind it
+superseded only      what is gone had a later committed record of its key, older than min.compaction.lag.ms
+tombstones           a tombstone stays for delete.retention.ms, and as long as an older record of its key does
+no holes             nothing is missing behind what a cleaner may touch; offsets rise, leader epochs never fall
+===================  ========================================================================================
+
+Replicas need not have the same batches, nor the same records: only what a reader ends with is the same.
+What clients wrote and read of such partitions is judged by :mod:`tidelog.chaos.checkers.keyed_history`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.chaos.checkers.replication import PartitionName
+from tidelog.model.ids import NodeId
+
+
+class KeyedRecord(NamedTuple):
+    """A record as a replica stores it. ``value`` ``None``: a tombstone."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    key: bytes | None
+    value: bytes | None
+    mark: bytes = b""
+    """What stands for its headers."""
+
+
+class CleanedReplica(NamedTuple):
+    """How a replica of a compacted partition stands at a moment."""
+
+    node: NodeId
+    log_start: int
+    high_watermark: int
+    log_end: int
+    active_base: int
+    """Where the segment begins that is written to: no cleaner goes beyond."""
+    batches: Sequence[tuple[int, int, int]]
+    """Base offset, last offset and leader epoch of everything stored."""
+    records: Sequence[KeyedRecord]
+
+
+class CompactionRules(NamedTuple):
+    """The settings of the topic that say what may be gone."""
+
+    min_lag_ms: int = 0
+    delete_retention_ms: int = 86_400_000
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known to be committed in a partition."""
+
+    records: dict[int, KeyedRecord] = field(default_factory=dict)
+    of_key: dict[bytes | None, list[int]] = field(default_factory=dict)
+    """Offsets of each key, rising."""
+    end: int = 0
+
+
+class CompactedLogJudge:
+    """Feed it every replica of compacted partitions, as often as what is in it may have changed."""
+
+    def __init__(self, rules: CompactionRules) -> None:
+        self._rules = rules
+        self._known: dict[PartitionName, _Known] = {}
+        self.gone = 0
+        """Committed records that some replica was seen without: whether anything was compacted at all."""
+
+    def observe(self, partition: PartitionName, replica: CleanedReplica, now_ms: int) -> list[str]:
+        """Look at everything that a replica holds; ``now_ms`` by the wall clock that its cleaner goes by."""
+        who = f"node {replica.node}'s {partition}"
+        known = self._known.setdefault(partition, _Known())
+        known.end = max(known.end, replica.high_watermark)
+        return [
+            *_unordered(who, replica),
+            *self._changed(known, who, replica),
+            *self._missing(known, who, replica, now_ms),
+        ]
+
+    def committed_end(self, partition: PartitionName) -> int:
+        """Return the highest high watermark that was seen."""
+        known = self._known.get(partition)
+        return 0 if known is None else known.end
+
+    def _changed(self, known: _Known, who: str, replica: CleanedReplica) -> list[str]:
+        for record in replica.records:
+            if record.offset >= replica.high_watermark:
+                break
+            first = known.records.get(record.offset)
+            if first is None:
+                known.records[record.offset] = record
+                _insert(known.of_key.setdefault(record.key, []), record.offset)
+            elif first != record:
+                return [f"as it was: {who} has {_shown(record)}; it was {_shown(first)}"]
+        return []
+
+    def _missing(self, known: _Known, who: str, replica: CleanedReplica, now_ms: int) -> list[str]:
+        here: dict[bytes | None, list[int]] = {}
+        for record in replica.records:
+            here.setdefault(record.key, []).append(record.offset)
+        end = min(known.end, replica.log_end)
+        for key, offsets in known.of_key.items():
+            held = {offset for offset in here.get(key, ()) if offset < end}
+            due = [offset for offset in offsets if replica.log_start <= offset < end]
+            gone = [offset for offset in due if offset not in held and offset < replica.high_watermark]
+            if not gone:
+                continue
+            self.gone += len(gone)
+            latest = known.records[due[-1]]
+            if latest.offset in gone:
+                text = self._latest_gone(who, latest, held, now_ms)
+                if text:
+                    return [text]
+            elif (text := self._superseded_too_soon(known, who, gone[-1], due, now_ms)) != "":
+                return [text]
+        return []
+
+    def _latest_gone(self, who: str, latest: KeyedRecord, held: set[int], now_ms: int) -> str:
+        if latest.value is not None:
+            return f"latest stays: {who} has no {_shown(latest)}, the last committed of its key"
+        if held:
+            return f"tombstones: {who} has no {_shown(latest)}, but offset {max(held)} of its key, which it deletes"
+        age_ms = now_ms - latest.timestamp
+        if age_ms < self._rules.delete_retention_ms:
+            kept = f"delete.retention.ms is {self._rules.delete_retention_ms}"
+            return f"tombstones: {who} has no {_shown(latest)} any more after {age_ms} ms; {kept}"
+        return ""
+
+    def _superseded_too_soon(self, known: _Known, who: str, gone: int, due: list[int], now_ms: int) -> str:
+        by = min((known.records[offset].timestamp for offset in due if offset > gone), default=None)
+        if by is None:
+            return f"superseded only: {who} has no {_shown(known.records[gone])}; nothing supersedes it"
+        if by + self._rules.min_lag_ms > now_ms:
+            return (
+                f"superseded only: {who} has no {_shown(known.records[gone])}; what supersedes it is {now_ms - by} ms "
+                f"old and min.compaction.lag.ms is {self._rules.min_lag_ms}"
+            )
+        return ""
+
+
+def _unordered(who: str, replica: CleanedReplica) -> list[str]:
+    following, epoch = -1, -1
+    for base, last, leader_epoch in replica.batches:
+        if base < following:
+            return [f"no holes: {who} has offset {base} after {following - 1}"]
+        if following >= 0 and base > following >= replica.active_base:
+            return [f"no holes: {who} has nothing from {following} to {base - 1}, where no cleaner goes"]
+        if leader_epoch < epoch:
+            return [f"no holes: {who} has leader epoch {leader_epoch} at {base} after {epoch}"]
+        following, epoch = last + 1, leader_epoch
+    if following >= 0 and following < replica.log_end:
+        return [f"no holes: {who} has nothing from {following} on; it ends at {replica.log_end}"]
+    before = -1
+    for record in replica.records:
+        if record.offset <= before:
+            return [f"no holes: {who} has record {record.offset} after {before}"]
+        before = record.offset
+    return []
+
+
+def _insert(offsets: list[int], offset: int) -> None:
+    offsets.append(offset)
+    if len(offsets) > 1 and offsets[-2] > offset:
+        offsets.sort()
+
+
+def _shown(record: KeyedRecord) -> str:
+    value = "a tombstone" if record.value is None else repr(record.value[:40])
+    return f"{value} of key {record.key!r} at {record.offset}, time {record.timestamp}, epoch {record.leader_epoch}"
+
+
+def apart(
+    partition: PartitionName, replicas: Mapping[NodeId, Sequence[KeyedRecord]], *, tombstones_equal: bool = False
+) -> list[str]:
+    """Compare what a reader of each replica ends with: the last record of every key.
+
+    A key whose last record is a tombstone may be gone altogether, unless ``tombstones_equal``.
+    """
+    last: dict[NodeId, dict[bytes | None, KeyedRecord]] = {
+        node: {
+            key: record
+            for key, record in {record.key: record for record in records}.items()
+            if record.value is not None or tombstones_equal
+        }
+        for node, records in replicas.items()
+    }
+    found: list[str] = []
+    reference_node, reference = next(iter(last.items()), (NodeId(-1), {}))
+    for node, newest in last.items():
+        keys = [key for key in {**reference, **newest} if reference.get(key) != newest.get(key)]
+        if keys:
+            found.append(
+                f"latest stays: nodes {reference_node} and {node} differ in {partition}, in {len(keys)} keys, "
+                f"{min(keys, key=repr)!r} for one"
+            )
+    return found

@@ -1,0 +1,292 @@
+"""Judges of consumer groups: who owns what in which generation, what is committed, what was handed out.
+
+===================  ========================================================================================
+one owner            in one generation a partition belongs to one member, and a generation's assignment to a
+                     member does not change
+owned only           a member hands out records of partitions that it owns as far as it knows
+in order             what a member hands out of a partition while it owns it goes on without gap or repetition
+fenced               a commit is acknowledged only to a member of the generation that it names, and to none of
+                     a generation older than one that was complete when the commit was asked for; a static
+                     member that was replaced is refused
+no regress           what a member of a generation reads as committed is no less than what was acknowledged to,
+                     or read by, members of this and older generations before
+forward only         the commits that a member sends in a generation never go back
+delivered            what is committed was handed out and worked off before, and so was everything at the end
+===================  ========================================================================================
+
+A group judge hears of one group. Members are named by the member id that the coordinator gave; a static
+member owns what it owns under its instance id, whichever process speaks for it. Times are those of the
+world, in seconds, and never fall from one call to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.model.ids import TopicPartition
+
+
+class CommitKey(NamedTuple):
+    """A commit of one partition as a member asks for it."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(slots=True)
+class _Floor:
+    """The highest offset of a partition that is known to be committed by members up to some generation."""
+
+    offset: int = 0
+    generation: int = -1
+    told_s: float = 0.0
+    by: str = ""
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """A commit that reached a coordinator: it may take effect at any time from then on."""
+
+    commit: CommitKey
+    at_s: float
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a member is handing out of, since it got it."""
+
+    generation: int
+    partitions: dict[TopicPartition, int | None] = field(default_factory=dict)
+    """Partition → the next offset due, ``None`` while nothing was handed out."""
+
+
+class GroupJudge:
+    """Hears what coordinators answer and what members do, and says what must not be."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[int, TopicPartition], str] = {}
+        self._assigned: dict[tuple[int, str], frozenset[TopicPartition]] = {}
+        self._members: dict[tuple[int, str], None] = {}
+        """Generation and member id: who was let in."""
+        self._complete_s: dict[int, float] = {}
+        """Generation → when its assignment was first given out."""
+        self._instances: dict[str, list[tuple[str, float]]] = {}
+        """Instance id → the member ids that stood for it, and since when."""
+        self._floors: dict[TopicPartition, list[_Floor]] = {}
+        self._arrived: dict[TopicPartition, list[_Arrived]] = {}
+        self._sent: dict[tuple[str, int, TopicPartition], int] = {}
+        self._held: dict[str, _Held] = {}
+        self._done: dict[TopicPartition, list[tuple[int, int]]] = {}
+        """Partition → the ranges of offsets, end excluded, that members have worked off."""
+        self.redelivered = 0
+        """Records that were worked off more than once."""
+        self.newest_generation = -1
+
+    # --- what coordinators answer -----------------------------------------------------------------------
+
+    def joined(self, generation: int, member_id: str, instance_id: str | None, at_s: float) -> list[str]:
+        """A member was let in: the answer to its JoinGroup."""
+        self._members[generation, member_id] = None
+        if instance_id is not None:
+            ids = self._instances.setdefault(instance_id, [])
+            if not ids or ids[-1][0] != member_id:
+                ids.append((member_id, at_s))
+        return []
+
+    def assigned(
+        self,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        partitions: Iterable[TopicPartition],
+        at_s: float,
+    ) -> list[str]:
+        """A member was given its assignment: the answer to its SyncGroup."""
+        owner = instance_id or member_id
+        given = frozenset(partitions)
+        found = []
+        known = self._assigned.setdefault((generation, owner), given)
+        if known != given:
+            found.append(
+                f"one owner: {owner} was given {_listed(given)} in generation {generation} and {_listed(known)} before"
+            )
+        for partition in sorted(given):
+            other = self._owners.setdefault((generation, partition), owner)
+            if other != owner:
+                found.append(f"one owner: {partition} belongs to {owner} and {other} in generation {generation}")
+        self._complete_s.setdefault(generation, at_s)
+        self.newest_generation = max(self.newest_generation, generation)
+        return found
+
+    def commit_arrived(self, commit: CommitKey, at_s: float) -> None:
+        """A commit reached a coordinator."""
+        self._arrived.setdefault(commit.partition, []).append(_Arrived(commit, at_s))
+
+    def commit_acknowledged(self, commit: CommitKey, arrived_s: float, at_s: float) -> list[str]:
+        """A coordinator says that a commit is there. ``arrived_s``: when it was asked."""
+        what = (
+            f"the commit of {commit.offset} for {commit.partition} by {commit.member_id or 'nobody'} in generation "
+            f"{commit.generation}"
+        )
+        if commit.generation < 0:
+            return []
+        found = []
+        newer = [g for g, since_s in self._complete_s.items() if g > commit.generation and since_s < arrived_s]
+        if newer:
+            found.append(f"fenced: {what} was acknowledged; generation {max(newer)} was complete when it was asked for")
+        if (commit.generation, commit.member_id) not in self._members:
+            found.append(f"fenced: {what} was acknowledged; nobody of that name was let into that generation")
+        found += [
+            f"fenced: {what} was acknowledged; {commit.instance_id} was another member by then"
+            for since_s in self._replaced_s(commit)
+            if since_s < arrived_s
+        ]
+        self._raise_floor(commit.partition, commit.offset, commit.generation, at_s, f"acknowledged to {commit[0]}")
+        return found
+
+    def committed_read(
+        self, member: str, generation: int, partition: TopicPartition, offset: int, asked_s: float, at_s: float
+    ) -> list[str]:
+        """A member of a generation was told what is committed; -1 for nothing."""
+        floors = [f for f in self._floors.get(partition, ()) if f.generation <= generation and f.told_s < asked_s]
+        floor = max(floors, key=lambda f: f.offset, default=None)
+        if floor is not None and offset < floor.offset and not self._came_late(partition, offset, generation, floor):
+            return [
+                f"no regress: {member} of generation {generation} was told that {offset} is committed for {partition}; "
+                f"{floor.offset} was {floor.by} in generation {floor.generation}, {asked_s - floor.told_s:.3f} s before"
+            ]
+        if offset >= 0:
+            self._raise_floor(partition, offset, generation, at_s, f"read by {member}")
+        return []
+
+    def _came_late(self, partition: TopicPartition, offset: int, generation: int, floor: _Floor) -> bool:
+        """Whether a commit of this offset, held up on its way, reached a coordinator after the higher one had."""
+        arrivals = self._arrived.get(partition, ())
+        higher_s = min(
+            (a.at_s for a in arrivals if a.commit.offset == floor.offset and a.commit.generation == floor.generation),
+            default=floor.told_s,
+        )
+        return any(a.commit.offset == offset and a.at_s >= higher_s for a in arrivals if a.commit.generation >= 0)
+
+    def _raise_floor(self, partition: TopicPartition, offset: int, generation: int, at_s: float, by: str) -> None:
+        floors = self._floors.setdefault(partition, [])
+        if not any(f.offset >= offset and f.generation <= generation for f in floors):
+            floors.append(_Floor(offset, generation, at_s, by))
+
+    def _replaced_s(self, commit: CommitKey) -> list[float]:
+        """When the static member that a commit names was replaced by another; nothing if it was not."""
+        ids = self._instances.get(commit.instance_id or "", [])
+        places = [n for n, (member_id, _) in enumerate(ids) if member_id == commit.member_id]
+        return [ids[places[-1] + 1][1]] if places and places[-1] + 1 < len(ids) else []
+
+    # --- what members do --------------------------------------------------------------------------------
+
+    def commit_sent(self, commit: CommitKey, at_s: float) -> list[str]:
+        """A member sends a commit, whatever becomes of it."""
+        found = []
+        line = (commit.member_id, commit.generation, commit.partition)
+        before = self._sent.get(line, -1)
+        self._sent[line] = max(before, commit.offset)
+        what = f"{commit.member_id} asks for {commit.offset} of {commit.partition} in generation {commit.generation}"
+        if commit.offset < before:
+            found.append(f"forward only: {what}, after {before}")
+        missing = self._not_done(commit.partition, commit.offset)
+        if missing is not None:
+            found.append(f"delivered: {what}; nobody has worked off {missing}")
+        return found
+
+    def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None:
+        """A member knows its assignment of a generation: all of it. What stays keeps its position."""
+        before = self._held.get(member, _Held(generation)).partitions
+        self._held[member] = _Held(generation, {at: before.get(at) for at in partitions})
+
+    def gave_up(self, member: str, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions were revoked from a member, or lost: it has heard of it."""
+        held = self._held.get(member)
+        if held is not None:
+            for partition in partitions:
+                held.partitions.pop(partition, None)
+
+    def gone(self, member: str) -> None:
+        """A member's process ended, or it closed."""
+        self._held.pop(member, None)
+
+    def handed_out(self, member: str, partition: TopicPartition, first: int, last: int) -> list[str]:
+        """A poll brought a member the records from ``first`` to ``last``."""
+        held = self._held.get(member)
+        if held is None or partition not in held.partitions:
+            generation = "no generation" if held is None else f"generation {held.generation}"
+            return [
+                f"owned only: {member} hands out {first} to {last} of {partition}, which it has not in {generation}"
+            ]
+        due = held.partitions[partition]
+        held.partitions[partition] = last + 1
+        if due is not None and first != due:
+            return [
+                f"in order: {member} hands out {first} of {partition} in generation {held.generation}; due was {due}"
+            ]
+        return []
+
+    def worked_off(self, partition: TopicPartition, first: int, last: int) -> None:
+        """A member is done with the records from ``first`` to ``last``."""
+        ranges = self._done.setdefault(partition, [])
+        self.redelivered += sum(max(0, min(end, last + 1) - max(begin, first)) for begin, end in ranges)
+        ranges.append((first, last + 1))
+        self._done[partition] = _merged(ranges)
+
+    def _not_done(self, partition: TopicPartition, end: int) -> int | None:
+        """The first offset below ``end`` that nobody has worked off."""
+        following = 0
+        for begin, done in self._done.get(partition, ()):
+            if begin > following:
+                break
+            following = max(following, done)
+        return following if following < end else None
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def all_delivered(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """When all is over, every record below the ends was worked off by some member."""
+        found = []
+        for partition, end in sorted(ends.items()):
+            missing = self._not_done(partition, end)
+            if missing is not None:
+                found.append(f"delivered: nobody was given offset {missing} of {partition}, which ends at {end}")
+        return found
+
+    def settled(
+        self, assignments: Mapping[str, Iterable[TopicPartition]], partitions: Iterable[TopicPartition]
+    ) -> list[str]:
+        """When all is mended, each partition has exactly one member."""
+        owners: dict[TopicPartition, list[str]] = {partition: [] for partition in partitions}
+        for member, owned in assignments.items():
+            for partition in owned:
+                owners.setdefault(partition, []).append(member)
+        return [
+            f"one owner: when all was mended {partition} belonged to {', '.join(members) or 'nobody'}"
+            for partition, members in sorted(owners.items())
+            if len(members) != 1
+        ]
+
+
+def _generation(held: _Held | None) -> str:
+    return "no generation" if held is None else f"generation {held.generation}"
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(each) for each in sorted(partitions)) or "nothing"

@@ -1,0 +1,213 @@
+"""Each rule of compacted partitions: replicas and readers that break it, and some like them that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.chaos.checkers.compaction import (
+    CleanedReplica,
+    CompactedLogJudge,
+    CompactionRules,
+    KeyedRecord,
+    apart,
+)
+from tidelog.chaos.checkers.history import Outcome
+from tidelog.chaos.checkers.keyed_history import KeyedHistory, KeyedWrite, Passage, ReadRecord, final_passages
+from tidelog.model.ids import NodeId, TopicPartition
+
+P = TopicPartition("t", 0)
+A, B = NodeId(1), NodeId(2)
+NOW = 100_000
+RULES = CompactionRules(min_lag_ms=1_000, delete_retention_ms=5_000)
+
+
+def record(offset: int, key: bytes, value: bytes | None, *, age_ms: int = 50_000, epoch: int = 1) -> KeyedRecord:
+    return KeyedRecord(offset, NOW - age_ms, epoch, key, value, b"m%d" % offset)
+
+
+LOG = [
+    record(0, b"x", b"x0"),
+    record(1, b"y", b"y1"),
+    record(2, b"x", b"x2"),
+    record(3, b"y", None),
+    record(4, b"z", b"z4"),
+    record(5, b"z", b"z5"),
+]
+
+
+def replica(
+    node: NodeId, records: list[KeyedRecord], *, mark: int = 6, end: int = 6, active: int = 6, start: int = 0
+) -> CleanedReplica:
+    batches = [(each.offset, each.offset, each.leader_epoch) for each in records]
+    if not batches or batches[-1][1] + 1 < end:
+        batches.append((end - 1, end - 1, 9))  # an empty batch, kept for what it says of its producer
+    return CleanedReplica(node, start, mark, end, active, batches, records)
+
+
+def without(*offsets: int) -> list[KeyedRecord]:
+    return [each for each in LOG if each.offset not in offsets]
+
+
+def judged(*replicas: CleanedReplica, now_ms: int = NOW) -> list[str]:
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, LOG), now_ms) == []
+    return [text for each in replicas for text in judge.observe(P, each, now_ms)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "rule"),
+    [
+        (replica(B, [*LOG[:2], LOG[2]._replace(value=b"other"), *LOG[3:]]), "as it was"),
+        (replica(B, [*LOG[:2], LOG[2]._replace(timestamp=5), *LOG[3:]]), "as it was"),
+        (replica(B, [*LOG[:2], LOG[2]._replace(mark=b"?"), *LOG[3:]]), "as it was"),
+        (replica(B, [LOG[0]._replace(leader_epoch=0), *LOG[1:]]), "as it was"),
+        (replica(B, without(2)), "latest stays"),
+        (replica(B, without(0, 2)), "latest stays"),
+        (replica(B, without(3)), "tombstones"),
+        (replica(B, without(1), active=1), "no holes"),
+        (replica(B, without(5), active=5), "latest stays"),
+        (replica(B, [LOG[1], LOG[0], *LOG[2:]]), "no holes"),
+        (replica(B, [LOG[0], LOG[1]._replace(leader_epoch=0), *LOG[2:]]), "no holes"),
+    ],
+)
+def test_a_replica_that_lacks_what_it_must_have(seen: CleanedReplica, rule: str) -> None:
+    assert [text for text in judged(seen) if text.startswith(f"{rule}: ")]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replica(B, LOG),
+        replica(B, without(0)),
+        replica(B, without(0, 1, 4)),
+        replica(B, without(1, 3)),
+        replica(B, without(0, 1, 2, 3, 4), start=3),
+        replica(B, without(3, 4, 5), mark=3, end=3),
+        replica(B, without(1, 4), active=6),
+    ],
+)
+def test_a_replica_that_was_cleaned(seen: CleanedReplica) -> None:
+    assert judged(seen) == []
+
+
+def test_what_is_gone_is_counted() -> None:
+    judge = CompactedLogJudge(RULES)
+    judge.observe(P, replica(A, LOG), NOW)
+    assert judge.gone == 0
+    judge.observe(P, replica(B, without(0, 1)), NOW)
+    assert judge.gone == 2
+    assert judge.committed_end(P) == 6
+
+
+def test_nothing_goes_before_its_time() -> None:
+    young = [LOG[0], record(1, b"x", b"new", age_ms=500)]
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, young, mark=2, end=2), NOW) == []
+    assert "min.compaction.lag.ms" in judge.observe(P, replica(B, young[1:], mark=2, end=2), NOW)[0]
+    assert judge.observe(P, replica(B, young[1:], mark=2, end=2), NOW + 600) == []
+
+
+def test_a_tombstone_stays_for_its_time() -> None:
+    young = [record(0, b"x", b"x"), record(1, b"x", None, age_ms=4_000)]
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, young, mark=2, end=2), NOW) == []
+    gone = replica(B, [], mark=2, end=2)
+    assert "delete.retention.ms" in judge.observe(P, gone, NOW)[0]
+    assert judge.observe(P, gone, NOW + 1_000) == []
+
+
+def test_what_is_not_committed_supersedes_nothing() -> None:
+    judge = CompactedLogJudge(RULES)
+    log = [record(0, b"x", b"old"), record(1, b"x", b"new")]
+    assert judge.observe(P, replica(A, log, mark=1, end=2), NOW) == []
+    found = judge.observe(P, replica(B, log[1:], mark=1, end=2), NOW)
+    assert [text for text in found if text.startswith("latest stays: ")]
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, log, mark=2, end=2), NOW) == []
+    assert judge.observe(P, replica(B, log[1:], mark=1, end=2), NOW) == []
+
+
+def test_replicas_that_end_alike_and_apart() -> None:
+    assert apart(P, {A: LOG, B: without(0, 1, 3, 4)}) == []
+    assert apart(P, {}) == []
+    assert apart(P, {A: LOG, B: without(0, 1, 3)}, tombstones_equal=True) != []
+    assert "differ" in apart(P, {A: LOG, B: without(5)})[0]
+
+
+# --- clients --------------------------------------------------------------------------------------------
+
+
+def write(offset: int, key: bytes, value: bytes | None, outcome: Outcome = Outcome.OK) -> KeyedWrite:
+    told = offset if outcome is Outcome.OK else -1
+    return KeyedWrite(b"m%d" % offset, P, key, value, NOW - 50_000, outcome, told)
+
+
+WRITES = [write(each.offset, each.key or b"", each.value) for each in LOG]
+
+
+def read(*offsets: int) -> list[ReadRecord]:
+    return [ReadRecord(e.offset, e.timestamp, e.key, e.value, e.mark) for e in LOG if e.offset in offsets]
+
+
+def passed(*offsets: int, end: int = 6, seconds: float = 1.0) -> Passage:
+    return Passage("c", P, read(*offsets), end, seconds)
+
+
+HISTORY = KeyedHistory(WRITES, 5.0, {P: 6})
+
+
+@pytest.mark.parametrize(
+    "passage",
+    [
+        passed(0, 1, 3, 4, 5),
+        passed(2, 3, 4),
+        passed(0, 1, 2, 4, 5),
+        passed(0, 1, end=3),
+        passed(),
+        Passage("c", P, [read(0)[0]._replace(value=b"other"), *read(1, 2, 3, 4, 5)], 6),
+        Passage("c", P, [read(0)[0]._replace(timestamp=1), *read(1, 2, 3, 4, 5)], 6),
+        Passage("c", P, [read(0)[0]._replace(offset=7)], 8),
+        Passage("c", P, [read(0)[0]._replace(mark=b"nobody's")], 6),
+        Passage("c", P, [*read(2), *read(1)], 6),
+    ],
+)
+def test_a_reader_that_ends_with_something_else(passage: Passage) -> None:
+    assert len(HISTORY.judge(passage)) == 1
+
+
+@pytest.mark.parametrize(
+    "passage",
+    [
+        passed(0, 1, 2, 3, 4, 5),
+        passed(2, 3, 5),
+        passed(2, 5),
+        passed(0, 1, 2, 4, 5, seconds=6.0),
+        passed(2, end=4),
+        passed(1, 2, end=3),
+        passed(0, end=2),
+        passed(end=1),
+    ],
+)
+def test_a_reader_that_ends_with_the_latest(passage: Passage) -> None:
+    assert HISTORY.judge(passage) == []
+
+
+def test_a_write_of_unknown_outcome_may_be_there() -> None:
+    tombstone = write(7, b"x", None, Outcome.UNKNOWN)
+    history = KeyedHistory([*WRITES, tombstone], 5.0, {P: 8})
+    assert history.judge(passed(5, end=8)) == []
+    value = write(7, b"x", b"late", Outcome.UNKNOWN)
+    history = KeyedHistory([*WRITES, value], 5.0, {P: 8})
+    assert history.judge(passed(5, end=8)) != []
+    assert history.judge(passed(5, end=6)) == []
+    late = ReadRecord(7, NOW - 50_000, b"x", b"late", b"m7")
+    assert history.judge(Passage("c", P, [*read(5), late], 8)) == []
+    failed = KeyedHistory([*WRITES, write(7, b"x", b"late", Outcome.FAILED)], 5.0, {P: 8})
+    assert failed.judge(Passage("c", P, [*read(2, 5), late], 8)) != []
+
+
+def test_what_is_left_at_the_end_is_a_passage() -> None:
+    (passage,) = final_passages({P: read(2, 5)}, {P: 6})
+    assert HISTORY.judge(passage) == []
+    (passage,) = final_passages({P: read(5)}, {P: 6})
+    assert HISTORY.judge(passage) != []
