@@ -11,6 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, overload
 
 from tidelog.client.admin_base import AdminBase, raise_first
+from tidelog.client.admin_group_types import (
+    CoordinatorNode,
+    GroupDescription,
+    GroupListing,
+    GroupState,
+    MemberDescription,
+)
 from tidelog.client.coordinators import TRANSIENT, Asked, Deadline, Said, ask_coordinators
 from tidelog.client.errors import (
     BrokerNotAvailableError,
@@ -19,14 +26,7 @@ from tidelog.client.errors import (
     TidelogError,
     exception_for,
 )
-from tidelog.client.group_types import (
-    CoordinatorNode,
-    GroupDescription,
-    GroupListing,
-    GroupState,
-    MemberDescription,
-    OffsetAndMetadata,
-)
+from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, TopicPartition
 from tidelog.proto.consumer_protocol import BadConsumerProtocol, decode_assignment, decode_subscription
@@ -197,7 +197,7 @@ class GroupAdmin(AdminBase):
         """Commit offsets for a group that has no members.
 
         Raises ``UnknownMemberIdError`` if it has some, ``UnknownTopicOrPartitionError``,
-        ``OffsetMetadataTooLargeError``.
+        ``OffsetMetadataTooLargeError``, and ``ValueError`` for a negative offset.
         """
         items = tuple(_commit_item(at, offset) for at, offset in offsets.items())
         if not items:
@@ -370,7 +370,7 @@ def _committed(answer: OffsetFetchResponse, _: Asked) -> dict[str, Said[dict[Top
                     error, message = one.error, f"{one.topic}-{one.partition}: {one.error.name}"
             elif one.offset >= 0:
                 at = TopicPartition(one.topic, one.partition)
-                offsets[at] = OffsetAndMetadata(one.offset, one.metadata, one.leader_epoch)
+                offsets[at] = OffsetAndMetadata(one.offset, one.leader_epoch, one.metadata)
         found[group.group_id] = Said(error, _meaning(error, message), offsets)
     return found
 
@@ -417,6 +417,8 @@ def _member(member: GroupMember, is_consumer: bool) -> MemberDescription:
 
 def _commit_item(at: TopicPartition, offset: OffsetAndMetadata | int) -> OffsetCommitPartition:
     wanted = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+    if wanted.offset < 0:
+        raise ValueError(f"{at}: expected an offset of 0 or more, found {wanted.offset}")
     return OffsetCommitPartition(at[0], at[1], Offset(wanted.offset), LeaderEpoch(wanted.leader_epoch), wanted.metadata)
 
 

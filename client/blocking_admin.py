@@ -10,10 +10,11 @@ from typing import Any, TypeVar, Unpack, overload
 from tidelog.client import background
 from tidelog.client.admin import AsyncAdmin
 from tidelog.client.admin_config import AdminSettings
+from tidelog.client.admin_group_types import GroupDescription, GroupListing, GroupState
 from tidelog.client.admin_types import ListedOffset, NewTopic, OffsetSpec, TopicDescription, TopicListing
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.errors import ClientClosedError
-from tidelog.client.group_types import GroupDescription, GroupListing, GroupState, OffsetAndMetadata
+from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NodeId, TopicPartition
 from tidelog.proto.api import (

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from tidelog.client.admin_group_types import CoordinatorNode
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import (
     BrokerNotAvailableError,
@@ -17,7 +18,6 @@ from tidelog.client.errors import (
     TidelogError,
     exception_for,
 )
-from tidelog.client.group_types import CoordinatorNode
 from tidelog.client.offset_lookup import pause
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.group_api import FindCoordinatorRequest

@@ -1,110 +1,55 @@
-"""Consumer groups as users of the SDK see them: committed offsets, listings, descriptions, states."""
+"""What users of a consumer group see: committed offsets, who they are in the group, the rebalance listener."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, NamedTuple
 
-from tidelog.model.ids import NodeId, TopicPartition
+from tidelog.model.ids import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAndMetadata:
-    """A committed position. ``offset`` is that of the next record to read, ``leader_epoch`` that of the
-    record before it (-1: unknown), ``metadata`` any text of the program's.
-
-    Raises ``ValueError`` for a negative offset.
-    """
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read. ``leader_epoch`` is that of the record before it, -1
+    unknown; ``metadata`` any text of the user's, bounded by the broker's ``offset.metadata.max.bytes``."""
 
     offset: int
-    metadata: str = ""
     leader_epoch: int = -1
-
-    def __post_init__(self) -> None:
-        if self.offset < 0:
-            raise ValueError(f"expected an offset of 0 or more, found {self.offset}")
-
-
-class GroupState(enum.StrEnum):
-    """Kafka's ``GroupState``, as far as the classic protocol knows it; the values are Kafka's own words."""
-
-    PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are being waited for."""
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    """The leader's assignment is being waited for."""
-    STABLE = "Stable"
-    """Every member has its assignment."""
-    EMPTY = "Empty"
-    """No members; committed offsets remain until they expire."""
-    DEAD = "Dead"
-    """Gone."""
-    UNKNOWN = "Unknown"
-
-    @classmethod
-    def of(cls, text: str) -> GroupState:
-        """Read a broker's word, in any case; ``UNKNOWN`` for one that a later version may have."""
-        return _STATES.get(text.lower(), cls.UNKNOWN)
-
-
-_STATES: Final = {state.value.lower(): state for state in GroupState}
-
-
-@dataclass(frozen=True, slots=True)
-class GroupListing:
-    """A group that exists. ``protocol_type`` is "consumer" for consumers, empty for a group of committed
-    offsets alone."""
-
-    group_id: str
-    protocol_type: str
-    state: GroupState
-    group_type: str
-
-    @property
-    def is_simple_consumer_group(self) -> bool:
-        """Whether its members, if any, assign partitions to themselves."""
-        return not self.protocol_type
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorNode:
-    """The broker that keeps a group."""
-
-    node_id: NodeId
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """A member of a group. ``assignment`` and ``subscription`` are ``None`` where a member's bytes are not
-    those of Kafka's consumer protocol; ``subscription`` are topics."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    host: str
-    assignment: tuple[TopicPartition, ...] | None
-    subscription: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group and its members. ``partition_assignor`` is the protocol that the members agreed on, empty
-    before they have."""
-
-    group_id: str
-    protocol_type: str
-    partition_assignor: str
-    state: GroupState
-    coordinator: CoordinatorNode
-    members: tuple[MemberDescription, ...]
-
-    @property
-    def is_simple_consumer_group(self) -> bool:
-        """Whether it consists of committed offsets alone."""
-        return not self.protocol_type
+    metadata: str = ""
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
+"""Told how an asynchronous commit ended: what was to be committed, and the error or ``None``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """Who a consumer is in its group; generation -1 and no member id while it is not a member."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class ConsumerRebalanceListener:
+    """What a consumer is told about its partitions; override what is of interest.
+
+    The methods are called from within ``poll``, ``unsubscribe`` and ``close``, in the thread (or task) that
+    called these. With ``tidelog.aio`` they may be coroutine functions. Within them all of the consumer may be
+    used except ``poll``, ``subscribe`` and their like, ``unsubscribe`` and ``close``. What they raise reaches the
+    caller of ``poll`` as ``RebalanceCallbackError``; the rebalance itself goes on.
+    Source: Kafka's ``ConsumerRebalanceListener``.
+    """
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These were added (with an eager assignor: all there are), perhaps none. ``seek`` works here."""
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These are about to be given up in good order: the last moment to commit what was done with them."""
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These were taken away already, and others may read them; a commit would be refused.
+        Unless overridden, the same as :meth:`on_partitions_revoked`."""
+        return self.on_partitions_revoked(partitions)
