@@ -1,0 +1,318 @@
+"""The records of ``__consumer_offsets``, byte for byte as Kafka writes them.
+
+A key begins with its version (int16), which also says what kind of record it is: 0 and 1 a committed
+offset, 2 a classic group; a value begins with a version of its own; a null value is a tombstone. Versions
+from 4 on are *flexible*: compact lengths (KIP-482), and tagged fields that a reader passes over (KIP-915).
+
+Read: offset values v0 to v4, group values v0 to v4. Written: v3 of both (Kafka 4.0; 4.1 writes offsets as v4,
+for a topic id that is no use here). Bytes left over at the end are passed over, as by Kafka's reader. Source:
+the message definitions in Kafka's ``group-coordinator`` module, and ``CoordinatorRecordSerde``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
+
+NO_TIMESTAMP: Final = -1
+STRING_BYTES_MAX: Final = 32_767
+"""Bytes of UTF-8 that a string in a key, or in a value of version 3, may have."""
+
+_OFFSET_KEY_VERSION: Final = 1
+_GROUP_KEY_VERSION: Final = 2
+_VALUE_VERSION: Final = 3
+_VERSION_MAX: Final = 4
+_FLEXIBLE_FROM: Final = 4
+
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_OFFSET_HEAD: Final = struct.Struct(">hqi")
+_NULL: Final = _SHORT.pack(-1)
+
+
+class BadCoordinatorRecord(ValueError):
+    """A key or value that cannot be read; the text says what was expected and found."""
+
+
+class OffsetCommitKey(NamedTuple):
+    """Names a committed offset."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupMetadataKey(NamedTuple):
+    """Names a classic group."""
+
+    group: str
+
+
+class UnknownKey(NamedTuple):
+    """A record of a kind that only other software knows: passed over, as Kafka's loader does."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitValue:
+    """``commit_timestamp`` and ``expire_timestamp`` in ms since the epoch; the latter only in version 1."""
+
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadata:
+    """``rebalance_timeout`` in ms, -1 where version 0 did not have it."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout: int
+    session_timeout: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadataValue:
+    """A group as of its last rebalance. ``protocol`` and ``leader`` are None in an empty group;
+    ``current_state_timestamp`` in ms since the epoch, -1 unknown."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: int
+    members: tuple[MemberMetadata, ...]
+
+
+CoordinatorKey: TypeAlias = OffsetCommitKey | GroupMetadataKey | UnknownKey
+CoordinatorValue: TypeAlias = OffsetCommitValue | GroupMetadataValue
+
+
+class CoordinatorRecord(NamedTuple):
+    """Key and value as bytes; a value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+# --- Writing ----------------------------------------------------------------------------------------
+
+
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
+    """Raises ``ValueError`` for a string beyond ``STRING_BYTES_MAX`` bytes."""
+    return b"".join((_SHORT.pack(_OFFSET_KEY_VERSION), _string(group), _string(topic), _INT.pack(partition)))
+
+
+def encode_group_key(group: str) -> bytes:
+    """Raises ``ValueError`` for a string beyond ``STRING_BYTES_MAX`` bytes."""
+    return _SHORT.pack(_GROUP_KEY_VERSION) + _string(group)
+
+
+def encode_offset_value(value: OffsetCommitValue) -> bytes:
+    """Version 3, which has no expire timestamp. Raises ``ValueError`` for metadata beyond ``STRING_BYTES_MAX``."""
+    return b"".join(
+        (
+            _OFFSET_HEAD.pack(_VALUE_VERSION, value.offset, value.leader_epoch),
+            _string(value.metadata),
+            _LONG.pack(value.commit_timestamp),
+        )
+    )
+
+
+def encode_group_value(value: GroupMetadataValue) -> bytes:
+    """Version 3. Raises ``ValueError`` for a string beyond ``STRING_BYTES_MAX`` bytes."""
+    pieces = [
+        _SHORT.pack(_VALUE_VERSION),
+        _string(value.protocol_type),
+        _INT.pack(value.generation),
+        _nullable(value.protocol),
+        _nullable(value.leader),
+        _LONG.pack(value.current_state_timestamp),
+        _INT.pack(len(value.members)),
+    ]
+    for member in value.members:
+        pieces += (
+            _string(member.member_id),
+            _nullable(member.group_instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT.pack(member.rebalance_timeout),
+            _INT.pack(member.session_timeout),
+            _INT.pack(len(member.subscription)),
+            member.subscription,
+            _INT.pack(len(member.assignment)),
+            member.assignment,
+        )
+    return b"".join(pieces)
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    if len(raw) > STRING_BYTES_MAX:
+        raise ValueError(f"expected a string of at most {STRING_BYTES_MAX} bytes, found {len(raw)}")
+    return _SHORT.pack(len(raw)) + raw
+
+
+def _nullable(text: str | None) -> bytes:
+    return _NULL if text is None else _string(text)
+
+
+# --- Reading ----------------------------------------------------------------------------------------
+
+
+def decode_key(raw: bytes) -> CoordinatorKey:
+    """Raises :class:`BadCoordinatorRecord`; a version from 3 on is an :class:`UnknownKey`."""
+    reader = _Reader(raw, "key")
+    version = reader.int16()
+    if version == 0 or version == _OFFSET_KEY_VERSION:
+        return OffsetCommitKey(reader.string(), reader.string(), reader.int32())
+    if version == _GROUP_KEY_VERSION:
+        return GroupMetadataKey(reader.string())
+    if version < 0:
+        raise BadCoordinatorRecord(f"expected a key version of 0 or more, found {version}")
+    return UnknownKey(version)
+
+
+def decode_offset_value(raw: bytes) -> OffsetCommitValue:
+    """Raises :class:`BadCoordinatorRecord`."""
+    reader = _Reader(raw, "offset value")
+    version = reader.value_version()
+    offset = Offset(reader.int64())
+    leader_epoch = LeaderEpoch(reader.int32()) if version >= 3 else NO_LEADER_EPOCH
+    metadata = reader.string()
+    commit_timestamp = reader.int64()
+    expire_timestamp = reader.int64() if version == 1 else NO_TIMESTAMP
+    reader.tagged_fields()
+    return OffsetCommitValue(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp)
+
+
+def decode_group_value(raw: bytes) -> GroupMetadataValue:
+    """Raises :class:`BadCoordinatorRecord`."""
+    reader = _Reader(raw, "group value")
+    version = reader.value_version()
+    protocol_type = reader.string()
+    generation = reader.int32()
+    protocol = reader.nullable_string()
+    leader = reader.nullable_string()
+    since = reader.int64() if version >= 2 else NO_TIMESTAMP
+    members = tuple(_read_member(reader, version) for _ in range(reader.count()))
+    reader.tagged_fields()
+    return GroupMetadataValue(protocol_type, generation, protocol, leader, since, members)
+
+
+def _read_member(reader: _Reader, version: int) -> MemberMetadata:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 3 else None
+    client_id = reader.string()
+    client_host = reader.string()
+    rebalance_timeout = reader.int32() if version >= 1 else -1
+    session_timeout = reader.int32()
+    subscription = reader.blob()
+    assignment = reader.blob()
+    reader.tagged_fields()
+    return MemberMetadata(
+        member_id, instance_id, client_id, client_host, rebalance_timeout, session_timeout, subscription, assignment
+    )
+
+
+class _Reader:
+    """Walks over one key or value, checking each length against what is left."""
+
+    __slots__ = ("_at", "_flexible", "_raw", "_what")
+
+    def __init__(self, raw: bytes, what: str) -> None:
+        self._raw = raw
+        self._at = 0
+        self._what = what
+        self._flexible = False
+
+    def value_version(self) -> int:
+        version = self.int16()
+        if not 0 <= version <= _VERSION_MAX:
+            raise BadCoordinatorRecord(f"expected {self._what} version 0 to {_VERSION_MAX}, found {version}")
+        self._flexible = version >= _FLEXIBLE_FROM
+        return version
+
+    def int16(self) -> int:
+        found: int = _SHORT.unpack(self._take(2))[0]
+        return found
+
+    def int32(self) -> int:
+        found: int = _INT.unpack(self._take(4))[0]
+        return found
+
+    def int64(self) -> int:
+        found: int = _LONG.unpack(self._take(8))[0]
+        return found
+
+    def string(self) -> str:
+        found = self.nullable_string()
+        if found is None:
+            raise BadCoordinatorRecord(f"expected a string at byte {self._at} of the {self._what}, found null")
+        return found
+
+    def nullable_string(self) -> str | None:
+        length = self._uvarint() - 1 if self._flexible else self.int16()
+        if length == -1:
+            return None
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError as cause:
+            raise BadCoordinatorRecord(
+                f"expected UTF-8 before byte {self._at} of the {self._what}, found {cause.reason}"
+            ) from None
+
+    def blob(self) -> bytes:
+        return self._take(self.count())
+
+    def count(self) -> int:
+        """Length of bytes or of an array, null not allowed. Each element has a byte at least."""
+        found = self._uvarint() - 1 if self._flexible else self.int32()
+        if not 0 <= found <= len(self._raw) - self._at:
+            raise BadCoordinatorRecord(
+                f"expected a length of 0 to {len(self._raw) - self._at} at byte {self._at} of the {self._what},"
+                f" found {found}"
+            )
+        return found
+
+    def tagged_fields(self) -> None:
+        if not self._flexible:
+            return
+        for _ in range(self._uvarint()):
+            self._uvarint()
+            self._take(self._uvarint())
+
+    def _uvarint(self) -> int:
+        found = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return found
+            shift += 7
+            if shift > 28:
+                raise BadCoordinatorRecord(
+                    f"expected a varint of 5 bytes at most in the {self._what}, found a longer one"
+                )
+
+    def _take(self, size: int) -> bytes:
+        at = self._at
+        end = at + size
+        if size < 0 or end > len(self._raw):
+            raise BadCoordinatorRecord(
+                f"expected {size} more bytes at byte {at} of the {self._what}, found {len(self._raw) - at}"
+            )
+        self._at = end
+        return self._raw[at:end]
