@@ -22,6 +22,7 @@ from tidelog.broker.handlers.forwarding import Forwarding
 from tidelog.broker.handlers.log_dirs import LogDirs
 from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.producer_ids import InitProducerId, allocator
+from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
 from tidelog.broker.log_end_reports import LogEndReports
@@ -135,7 +136,8 @@ class BrokerRole:
             config, clock, self.replicas, self._settings_changed, self._states_applied, self._is_gone
         )
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
-        self._metadata = Metadata(cluster_id, config, view, channel)
+        self._creation = TopicCreation(config, view, channel)
+        self._metadata = Metadata(cluster_id, config, view, channel, self._creation)
         view.subscribe(self._on_metadata)
 
     # --- Life ---------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class BrokerRole:
 
     async def _close_network(self, grace_s: float) -> None:
         self._producer_ids.close()
-        self._metadata.close()
+        self._creation.close()
         servers, self._servers = self._servers, []
         await asyncio.gather(*(server.close(grace_s) for server in servers))
         await self._peers.close()

@@ -467,6 +467,8 @@ def _properties(directory: Path, number: int, table: Mapping[int, NodePorts], se
         "log.dirs": str(directory.absolute() / f"node-{number}" / "data"),
         "default.replication.factor": str(copies),
         "min.insync.replicas": str(max(1, copies - 1)),
+        "offsets.topic.replication.factor": str(copies),
+        "group.initial.rebalance.delay.ms": "0",
         **settings,
     }
     return format_properties(made)

@@ -35,6 +35,7 @@ from tidelog.proto.api import (
 from tidelog.proto.frames import FetchRequest, FetchResponse, ProducedPartition, ProduceRequest
 from tidelog.proto.network import CallContext, Connection
 from tidelog.replication.consuming import Consuming
+from tidelog.replication.coordinating import Coordinating
 from tidelog.replication.flushing import Flusher, RunBlocking, run_inline
 from tidelog.replication.following import Following
 from tidelog.replication.isr import IsrProposal
@@ -46,6 +47,7 @@ from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.producing import Producing
 from tidelog.replication.purging import PurgeCount, delete_records
 from tidelog.replication.replica import Replica
+from tidelog.replication.roles import RoleListener, Roles
 from tidelog.replication.session import ReplicaSession
 from tidelog.replication.settings import ReplicationSettings
 from tidelog.storage.log_errors import LogDirFailed
@@ -109,6 +111,8 @@ class ReplicaManager:
             failed=self.disk_failed,
         )
         self.consuming = Consuming(self._replicas, settings, self.disk_failed)
+        self.coordinating = Coordinating(self._by_name, clock, appended=self._appended, failed=self.disk_failed)
+        self._roles = Roles()
         self._flusher = Flusher(run_blocking, self._flushed, self.disk_failed, on_fatal)
         self.isr_shrinks = 0
         self.isr_expands = 0
@@ -162,6 +166,10 @@ class ReplicaManager:
     @property
     def replicas(self) -> Mapping[TopicIdPartition, Replica]:
         return self._replicas
+
+    def watch_roles(self, topic: str, listener: RoleListener) -> None:
+        """Tell ``listener`` when this node begins and ceases to lead partitions of ``topic``; before any is applied."""
+        self._roles.watch(topic, listener)
 
     def partition(self, key: TopicIdPartition) -> Partition | None:
         replica = self._replicas.get(key)
@@ -270,6 +278,7 @@ class ReplicaManager:
             if proposal is not None:
                 self.isr_change_wanted(replica, proposal)
             self._reconsider(replica, now_ms)
+        self._roles.look(replica)
 
     def remove(self, partitions: Sequence[TopicIdPartition], delete: bool) -> None:
         """Let go of replicas; ``delete`` removes their logs as well."""
@@ -287,6 +296,7 @@ class ReplicaManager:
                 known.pop(replica, None)
             self._high_watermarks.pop(key, None)
             partition.resign()
+            self._roles.look(replica)
             replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if delete and not partition.offline:
                 try:
@@ -299,6 +309,7 @@ class ReplicaManager:
         for replica in self._replicas.values():
             if replica.partition.leading is not None:
                 replica.partition.resign()
+                self._roles.look(replica)
                 replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._unsettled.clear()
 
@@ -451,6 +462,7 @@ class ReplicaManager:
             self.following.unfollow(replica.key)
             self._unsettled.pop(replica, None)
             self._flushing_logs.pop(replica, None)
+            self._roles.look(replica)
             replica.left_role(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def offline_partitions(self) -> Sequence[TopicIdPartition]:

@@ -42,7 +42,7 @@ from tidelog.replication.follower import (
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.leader import BrokerEpochOf, Diverging, FollowerContact, LeaderState
 from tidelog.replication.partition_state import PartitionState
-from tidelog.storage.append_checks import LogAppend
+from tidelog.storage.append_checks import LogAppend, Origin
 from tidelog.storage.log import Log
 from tidelog.storage.log_read import LogRead
 
@@ -217,7 +217,9 @@ class Partition:
 
     # --- as leader --------------------------------------------------------------------------------
 
-    def append(self, batches: Sequence[Batch], acks: int, now_ms: int, wall_ms: int) -> LogAppend | Refusal:
+    def append(
+        self, batches: Sequence[Batch], acks: int, now_ms: int, wall_ms: int, *, origin: Origin = Origin.CLIENT
+    ) -> LogAppend | Refusal:
         """Append what a producer sent; ``acks`` -1 asks for an ISR of ``min.insync.replicas`` first."""
         leading = self.led(LeaderEpoch(-1))
         if isinstance(leading, Refusal):
@@ -229,7 +231,7 @@ class Partition:
                 f"expected min.insync.replicas ({self.min_isr}) in-sync replicas, found {in_sync}",
             )
         leading.before_append()
-        appended = self.log.append_as_leader(batches, leading.epoch, wall_ms)
+        appended = self.log.append_as_leader(batches, leading.epoch, wall_ms, origin=origin)
         if isinstance(appended, LogAppend):
             if appended.duplicate:
                 self.counts.duplicates += 1

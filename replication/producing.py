@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import Offset, TopicIdPartition
+from tidelog.model.names import is_internal
 from tidelog.proto.frames import ProducedPartition, ProducePartition, ProduceRequest
 from tidelog.proto.records import CorruptBatch, split_batches
 from tidelog.replication.replica import Replica
@@ -62,6 +63,10 @@ class Producing:
             replica = self._replicas.get(TopicIdPartition(item.topic_id, item.partition))
             if replica is None:
                 results.append(_refused(item, ErrorCode.UNKNOWN_TOPIC_ID, "no replica of this partition here"))
+                continue
+            if is_internal(replica.partition.state.topic):
+                # Source: ReplicaManager.appendRecordsToLeader
+                results.append(_refused(item, ErrorCode.INVALID_TOPIC_EXCEPTION, "only the cluster itself writes to it"))
                 continue
             required = self._append(replica, item, request.acks, now_ms, wall_ms, results)
             if required < 0:

@@ -43,6 +43,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "http.listener": "",
     "log.segment.delete.delay.ms": "0",
     "log.segment.bytes": str(64 * 1024 * 1024),
+    "group.initial.rebalance.delay.ms": "0",
 }
 
 
@@ -74,7 +75,9 @@ class AsyncCluster(WatchedCluster):
         if not 1 <= voters <= nodes:
             raise ValueError(f"controllers: expected 1 to {nodes}, found {voters}")
         self._rng = random.Random(seed)
-        self._settings = {**_DEFAULTS, "default.replication.factor": str(min(nodes, 3)), **(config or {})}
+        copies = str(min(nodes, 3))
+        own = {"default.replication.factor": copies, "offsets.topic.replication.factor": copies}
+        self._settings = {**_DEFAULTS, **own, **(config or {})}
         self._kept = directory is not None
         self._directory = directory
         self._log_dirs = log_dirs

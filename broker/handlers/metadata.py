@@ -6,11 +6,11 @@ configuration want it (``auto.create.topics.enable``); the answer waits a little
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.topic_creation import Outcome, TopicCreation
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.metadata_quorum.image import MetadataImage, TopicImage
 from tidelog.model.broker_config import NodeConfig
@@ -20,37 +20,35 @@ from tidelog.model.names import is_internal, topic_name_fault
 from tidelog.proto.api import (
     BrokerEndpoint,
     ClusterBroker,
-    CreateTopicsRequest,
     DescribeClusterRequest,
     DescribeClusterResponse,
     FeatureLevel,
     MetadataRequest,
     MetadataResponse,
-    NewTopic,
     PartitionMetadata,
     TopicMetadata,
 )
 from tidelog.proto.network import CallContext
 
-CREATE_TIMEOUT_S: Final = 5.0
-LEADERS_TIMEOUT_S: Final = 2.0
-"""Longest wait for the leaders of a topic that was just made."""
-CREATIONS_MAX: Final = 100
-"""Most topics being made on first use at one time; others are answered as unknown and asked for again."""
 CLUSTER_TIMEOUT_S: Final = 2.0
-
-Outcome = tuple[ErrorCode, str]
 
 
 class Metadata:
     """Answers out of the view; asks the controller only to make a topic and to describe the quorum."""
 
-    def __init__(self, cluster_id: str, config: NodeConfig, view: MetadataView, channel: ControllerChannel) -> None:
+    def __init__(
+        self,
+        cluster_id: str,
+        config: NodeConfig,
+        view: MetadataView,
+        channel: ControllerChannel,
+        creation: TopicCreation,
+    ) -> None:
         self._cluster_id = cluster_id
         self._config = config
         self._view = view
         self._channel = channel
-        self._creating: dict[str, asyncio.Task[Outcome]] = {}
+        self._creation = creation
         # A topic's answer holds until the topic or some broker's registration changes.
         self._answers: dict[TopicId, tuple[TopicImage, object, TopicMetadata]] = {}
 
@@ -58,7 +56,8 @@ class Metadata:
         image = self._view.image
         failed: dict[str, Outcome] = {}
         if request.topics and request.allow_auto_topic_creation and self._config.auto_create_topics_enable:
-            failed = await self._create([name for name in dict.fromkeys(request.topics) if image.topic(name) is None])
+            missing = [name for name in dict.fromkeys(request.topics) if image.topic(name) is None]
+            failed = await self._creation.create(missing)
             image = self._view.image
         if request.all_topics:
             topics = [self._topic(image, image.topics[image.topic_ids[name]]) for name in sorted(image.topic_ids)]
@@ -90,10 +89,6 @@ class Metadata:
                 tuple(FeatureLevel(name, level) for name, level in sorted(image.features.items())),
             )
 
-    def close(self) -> None:
-        for task in self._creating.values():
-            task.cancel()
-
     # --- Topics as they are -------------------------------------------------------------------------
 
     def _named(self, image: MetadataImage, name: str, failed: Mapping[str, Outcome]) -> TopicMetadata:
@@ -121,43 +116,6 @@ class Metadata:
             self._answers.clear()  # topics that are gone left theirs behind
         self._answers[topic.topic_id] = (topic, image.brokers, made)
         return made
-
-    # --- Topics made on first use ---------------------------------------------------------------------
-
-    async def _create(self, names: Iterable[str]) -> dict[str, Outcome]:
-        tasks: dict[str, asyncio.Task[Outcome]] = {}
-        for name in names:
-            if topic_name_fault(name) is not None:
-                continue
-            task = self._creating.get(name)
-            if task is None:
-                if len(self._creating) >= CREATIONS_MAX:
-                    continue
-                task = self._creating[name] = asyncio.get_running_loop().create_task(self._create_one(name))
-                task.add_done_callback(lambda _, name=name: self._creating.pop(name))  # type: ignore[misc]
-            tasks[name] = task
-        if not tasks:
-            return {}
-        await asyncio.wait(tasks.values())
-        return {name: task.result() for name, task in tasks.items()}
-
-    async def _create_one(self, name: str) -> Outcome:
-        try:
-            answer = await self._channel.call(
-                CreateTopicsRequest((NewTopic(name),)), timeout_s=CREATE_TIMEOUT_S, patient=True
-            )
-        except ControllerUnavailable as error:
-            return ErrorCode.LEADER_NOT_AVAILABLE, str(error)
-        result = answer.topics[0]
-        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            return result.error, result.error_message
-        await self._view.wait_until(lambda image: _has_leaders(image, name), timeout_s=LEADERS_TIMEOUT_S)
-        return ErrorCode.LEADER_NOT_AVAILABLE, "the topic was just made"
-
-
-def _has_leaders(image: MetadataImage, name: str) -> bool:
-    topic = image.topic(name)
-    return topic is not None and all(p.leader != NO_NODE for p in topic.partitions.values())
 
 
 def _endpoints(image: MetadataImage, listener: str) -> Iterable[BrokerEndpoint]:

@@ -101,7 +101,9 @@ class SimulatedCluster(WatchedCluster):
         super().__init__(range(1, nodes + 1), POLL_S)
         self.loop = loop
         self._rng = rng
-        self._settings = {**_DEFAULTS, "default.replication.factor": str(min(nodes, 3)), **(config or {})}
+        copies = str(min(nodes, 3))
+        own = {"default.replication.factor": copies, "offsets.topic.replication.factor": copies}
+        self._settings = {**_DEFAULTS, **own, **(config or {})}
         self._log_dirs = log_dirs
         self._drift = drift
         self.controller_ids = self.node_ids[: min(nodes, 3) if controllers is None else controllers]

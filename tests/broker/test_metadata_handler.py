@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.broker.controller_channel import ControllerChannel
 from tidelog.broker.handlers.metadata import Metadata
+from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.metadata_quorum.image_change import apply_records
 from tidelog.model.broker_config import NodeConfig
@@ -119,7 +120,8 @@ class World:
             random.Random(0),
             Service({CreateTopicsRequest: self.controller.create}, {}),
         )
-        self.handler = Metadata("cluster", config, self.view, channel)
+        creation = TopicCreation(config, self.view, channel)
+        self.handler = Metadata("cluster", config, self.view, channel, creation)
         commit(self.view, broker(1), broker(2), broker(3))
 
     async def ask(self, *topics: str, create: bool = False) -> MetadataResponse:
@@ -206,7 +208,8 @@ async def test_describe_cluster_without_a_controller_says_what_this_node_knows()
     channel = ControllerChannel(
         NodeId(1), {NodeId(7): Address("gone", 1)}, MemoryFabric().network("n").connect, random.Random(0)
     )
-    handler = Metadata("cluster", NodeConfig(node_id=NodeId(1)), world.view, channel)
+    config = NodeConfig(node_id=NodeId(1))
+    handler = Metadata("cluster", config, world.view, channel, TopicCreation(config, world.view, channel))
     answer = await handler.describe_cluster(DescribeClusterRequest(), CLIENT)
     assert answer.controller_id == -1
     assert [b.node_id for b in answer.brokers] == [1, 2, 3]

@@ -1,0 +1,74 @@
+"""Topics that are made because somebody uses them: those of clients, and the cluster's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.internal_topics import topic_to_make
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE
+from tidelog.model.names import topic_name_fault
+from tidelog.proto.api import CreateTopicsRequest
+
+CREATE_TIMEOUT_S: Final = 5.0
+LEADERS_TIMEOUT_S: Final = 2.0
+"""Longest wait for the leaders of a topic that was just made."""
+CREATIONS_MAX: Final = 100
+"""Most topics being made on first use at one time; others are answered as unknown and asked for again."""
+
+Outcome = tuple[ErrorCode, str]
+
+
+class TopicCreation:
+    """One request to the controller for each topic at a time, however many ask for it."""
+
+    def __init__(self, config: NodeConfig, view: MetadataView, channel: ControllerChannel) -> None:
+        self._config = config
+        self._view = view
+        self._channel = channel
+        self._under_way: dict[str, asyncio.Task[Outcome]] = {}
+
+    async def create(self, names: Iterable[str]) -> dict[str, Outcome]:
+        """Make these topics and wait a little for their leaders; what is to be said of each that is not there then."""
+        tasks: dict[str, asyncio.Task[Outcome]] = {}
+        for name in names:
+            if topic_name_fault(name) is not None:
+                continue
+            task = self._under_way.get(name)
+            if task is None:
+                if len(self._under_way) >= CREATIONS_MAX:
+                    continue
+                task = self._under_way[name] = asyncio.get_running_loop().create_task(self._create(name))
+                task.add_done_callback(lambda _, name=name: self._under_way.pop(name))  # type: ignore[misc]
+            tasks[name] = task
+        if not tasks:
+            return {}
+        await asyncio.wait(tasks.values())
+        return {name: task.result() for name, task in tasks.items()}
+
+    def close(self) -> None:
+        for task in self._under_way.values():
+            task.cancel()
+
+    async def _create(self, name: str) -> Outcome:
+        request = CreateTopicsRequest((topic_to_make(name, self._config),))
+        try:
+            answer = await self._channel.call(request, timeout_s=CREATE_TIMEOUT_S, patient=True)
+        except ControllerUnavailable as error:
+            return ErrorCode.LEADER_NOT_AVAILABLE, str(error)
+        result = answer.topics[0]
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            return result.error, result.error_message
+        await self._view.wait_until(lambda image: _has_leaders(image, name), timeout_s=LEADERS_TIMEOUT_S)
+        return ErrorCode.LEADER_NOT_AVAILABLE, "the topic was just made"
+
+
+def _has_leaders(image: MetadataImage, name: str) -> bool:
+    topic = image.topic(name)
+    return topic is not None and all(p.leader != NO_NODE for p in topic.partitions.values())
