@@ -14,7 +14,7 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.config_def import ConfigError
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId, random_id
-from tidelog.model.names import collision_key, topic_name_fault
+from tidelog.model.names import collision_key, is_internal, topic_name_fault
 from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.api import (
     CreatedTopic,
@@ -201,6 +201,12 @@ class TopicChanges:
     def _grow_one(
         self, image: MetadataImage, topic: TopicImage, growth: PartitionGrowth, budget: _Budget
     ) -> list[MetadataRecord]:
+        if is_internal(growth.name):
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"expected a topic of clients, found {growth.name!r}: the number of its partitions says where in it "
+                "something is kept, which would not be found again",
+            )
         present = len(topic.partitions)
         added = growth.count - present
         if added <= 0:

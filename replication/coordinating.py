@@ -26,7 +26,6 @@ from tidelog.storage.append_checks import Origin
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_read import LogRead
 
-
 _AS_COORDINATOR: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,

@@ -66,7 +66,8 @@ class Producing:
                 continue
             if is_internal(replica.partition.state.topic):
                 # Source: ReplicaManager.appendRecordsToLeader
-                results.append(_refused(item, ErrorCode.INVALID_TOPIC_EXCEPTION, "only the cluster itself writes to it"))
+                text = "expected a topic of clients, found one to which only the cluster itself writes"
+                results.append(_refused(item, ErrorCode.INVALID_TOPIC_EXCEPTION, text))
                 continue
             required = self._append(replica, item, request.acks, now_ms, wall_ms, results)
             if required < 0:

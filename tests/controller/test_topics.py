@@ -292,6 +292,15 @@ def test_grow_refused(
     assert text in result.error_message
 
 
+def test_grow_of_an_internal_topic(three: Any) -> None:
+    """A group's place is its id's hash modulo the number of partitions: growth would lose what it committed."""
+    three.create("__consumer_offsets", partitions=2, factor=1)
+    result = grow(three, "__consumer_offsets", 3)
+    assert result.error is ErrorCode.INVALID_REQUEST
+    assert "__consumer_offsets" in result.error_message
+    assert len(three.controller.committed.topic("__consumer_offsets").partitions) == 2
+
+
 def test_grow_of_an_unknown_topic(three: Any) -> None:
     assert grow(three, "t", 2).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
