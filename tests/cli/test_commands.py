@@ -245,7 +245,7 @@ def test_perf_measures(tidelog: Tidelog) -> None:
 def test_help_and_version(tidelog: Tidelog) -> None:
     code, out, _ = tidelog("--help")
     assert code == 0
-    for command in ("server", "cluster", "topics", "configs", "produce", "consume", "log", "perf", "demo"):
+    for command in ("server", "cluster", "topics", "groups", "configs", "produce", "consume", "log", "perf", "demo"):
         assert f"\n  {command} " in out
     import tidelog as package
 
