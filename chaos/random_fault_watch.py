@@ -15,7 +15,8 @@ from tidelog.chaos.checkers.history import NO_OFFSET
 from tidelog.chaos.checkers.replica_state import NO_LEADERSHIP, MarkJudge
 from tidelog.chaos.checkers.replication import ReplicaLogJudge, marks_behind, members_behind
 from tidelog.chaos.random_fault_metadata import MetadataLook
-from tidelog.chaos.sim.replica_watch import batches_of, replica_of, stored_batch
+from tidelog.chaos.sim.log_reading import batches_of
+from tidelog.chaos.sim.replica_watch import replica_of, stored_batch
 from tidelog.model.ids import NO_NODE, NodeId, TopicIdPartition, TopicPartition
 from tidelog.proto.record_decoder import decode_records
 from tidelog.replication.partition import Partition

@@ -166,6 +166,12 @@ class MemoryFabric:
         """What becomes of a stream's frame on its way."""
         return frame
 
+    def on_send(self, client: str, request: Request[Any]) -> None:
+        """A node or client sends a request."""
+
+    def on_arrival(self, server: str, request: Request[Any]) -> None:
+        """A request has reached the node that is to answer it."""
+
     def on_answer(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
         """A node has answered a request that arrived at a time of :meth:`now`."""
 
@@ -286,6 +292,7 @@ class MemoryConnection:
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
         fabric = self._fabric
         wire = self._wire(type(request).__name__)
+        fabric.on_send(self._network.node, request)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         wire.on_break = lambda reason: _fail(answer, reason)
 
@@ -374,6 +381,7 @@ async def _serve_call(
         return
     fabric = server.network.fabric
     asked_s = fabric.now()
+    fabric.on_arrival(server.node, request)
     try:
         response = await handler(request, CallContext(server.listener, peer))
     except asyncio.CancelledError:

@@ -6,7 +6,7 @@ as it was            a record that is still there has the offset, timestamp, key
 latest stays         the last committed record of a key is in every replica whose high watermark is behind it
 superseded only      what is gone had a later committed record of its key, older than min.compaction.lag.ms
 tombstones           a tombstone stays for delete.retention.ms, and as long as an older record of its key does
-no holes             nothing is missing behind what a cleaner may touch; offsets rise, leader epochs never fall
+no holes             nothing is missing that is not committed; offsets rise, leader epochs never fall
 ===================  ========================================================================================
 
 Replicas need not have the same batches, nor the same records: only what a reader ends with is the same.
@@ -42,8 +42,6 @@ class CleanedReplica(NamedTuple):
     log_start: int
     high_watermark: int
     log_end: int
-    active_base: int
-    """Where the segment begins that is written to: no cleaner goes beyond."""
     batches: Sequence[tuple[int, int, int]]
     """Base offset, last offset and leader epoch of everything stored."""
     records: Sequence[KeyedRecord]
@@ -81,7 +79,7 @@ class CompactedLogJudge:
         known = self._known.setdefault(partition, _Known())
         known.end = max(known.end, replica.high_watermark)
         return [
-            *_unordered(who, replica),
+            *_unordered(who, replica, known.end),
             *self._changed(known, who, replica),
             *self._missing(known, who, replica, now_ms),
         ]
@@ -147,18 +145,17 @@ class CompactedLogJudge:
         return ""
 
 
-def _unordered(who: str, replica: CleanedReplica) -> list[str]:
-    following, epoch = -1, -1
-    for base, last, leader_epoch in replica.batches:
-        if base < following:
+def _unordered(who: str, replica: CleanedReplica, committed_end: int) -> list[str]:
+    following, epoch = replica.log_start, -1
+    for base, last, leader_epoch in (*replica.batches, (replica.log_end, replica.log_end, 1 << 31)):
+        if base < following and epoch >= 0:
             return [f"no holes: {who} has offset {base} after {following - 1}"]
-        if following >= 0 and base > following >= replica.active_base:
-            return [f"no holes: {who} has nothing from {following} to {base - 1}, where no cleaner goes"]
+        if base > max(following, committed_end):
+            missing = max(following, committed_end)
+            return [f"no holes: {who} has nothing from {missing} to {base - 1}; {committed_end} is committed"]
         if leader_epoch < epoch:
             return [f"no holes: {who} has leader epoch {leader_epoch} at {base} after {epoch}"]
         following, epoch = last + 1, leader_epoch
-    if following >= 0 and following < replica.log_end:
-        return [f"no holes: {who} has nothing from {following} on; it ends at {replica.log_end}"]
     before = -1
     for record in replica.records:
         if record.offset <= before:

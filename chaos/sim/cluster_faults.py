@@ -36,6 +36,10 @@ class FaultHand:
     def __init__(self, cluster: SimulatedCluster, topic: str, note: Callable[[str], None]) -> None:
         self.count: Counter[str] = Counter()
         self.clients: list[Callable[[str, tuple[Any, ...]], bool]] = []
+        self.acts: dict[str, Callable[..., bool]] = {}
+        """Further kinds of fault, of whoever has clients of its own."""
+        self.roles: dict[str, Callable[[], NodeId | None]] = {}
+        """Further targets by role."""
         self._cluster = cluster
         self._topic = topic
         self._note = note
@@ -65,7 +69,7 @@ class FaultHand:
             await asyncio.gather(*undo)
 
     def _happen(self, fault: Fault) -> bool:
-        act = getattr(self, "_" + fault.kind.replace("-", "_"), None)
+        act = self.acts.get(fault.kind) or getattr(self, "_" + fault.kind.replace("-", "_"), None)
         if act is None:
             raise ValueError(f"no such kind of fault: {fault.kind}")
         return bool(act(*fault.arguments))
@@ -89,6 +93,8 @@ class FaultHand:
         cluster = self._cluster
         if role == "node":
             return NodeId(int(number))
+        if role in self.roles:
+            return self.roles[role]() if cluster.nodes else None
         if not cluster.nodes or not (number or role == "controller"):
             return None
         if role == "controller":

@@ -37,6 +37,7 @@ class ClusterScenario:
             partitions=setting.partitions,
             victim_only=setting.victim_only,
             plots=setting.plots,
+            targets=setting.targets,
         )
 
     def schedule(self, seed: int) -> tuple[Fault, ...]:
@@ -64,7 +65,7 @@ class ClusterScenario:
         finally:
             outcome.violations = world.violations
             outcome.faults = run.hand.count
-            outcome.events = run.observer.events + world.logged
+            outcome.events = run.events + world.logged
             outcome.operations = run.operations
             outcome.virtual_s = run.ended_s
             outcome.digest = world.digest

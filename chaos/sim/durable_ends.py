@@ -27,8 +27,11 @@ class DurableEnds:
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], _Read] = {}
 
-    def end(self, host: str, disk: Disk, directory: str) -> int:
-        """Return the offset behind the last batch of a log of which everything up to it is on the disk."""
+    def end(self, host: str, disk: Disk, directory: str, *, sparse: bool = False) -> int:
+        """Return the offset behind the last batch of a log of which everything up to it is on the disk.
+
+        ``sparse``: a cleaner may have left gaps between segments; what is missing shows by the files' sizes.
+        """
         files = MemoryFiles(disk)
         if not files.exists(directory):
             return 0
@@ -38,12 +41,17 @@ class DurableEnds:
             if not name.endswith(_SUFFIX):
                 continue
             base = int(name.removesuffix(_SUFFIX))
-            if base > end and end:
+            if base > end and end and not sparse:
                 break
-            found = self._file_end(host, path, files._file(path).durable)
+            file = files._file(path)
+            found = self._file_end(host, path, file.durable)
+            if sparse and found < 0 and not len(file.content):
+                found = base  # nothing was left of it, or nothing is in it yet
             if found < 0:
                 break
             end = found
+            if sparse and len(file.durable) < len(file.content):
+                break
         return end
 
     def _file_end(self, host: str, path: str, content: bytearray) -> int:

@@ -21,6 +21,8 @@ from tidelog.proto.api import Request, Response
 from tidelog.proto.memory_transport import Link, MemoryFabric, Wire
 from tidelog.proto.network import StreamKind
 
+Passed = Callable[[str, Request[Any]], None]
+"""Told of each request of a call: who sends it, or whom it has reached."""
 Answered = Callable[[str, Request[Any], Response, float], None]
 """Told of each call: the node that answered, request and response, and when the request arrived."""
 LATENCY_S: Final = (0.0001, 0.0015)
@@ -45,7 +47,9 @@ class SimulatedFabric(MemoryFabric):
         self.late_s = LATE_S
         self.garble: Callable[[memoryview], memoryview] | None = None
         """Changes what leaders send to their followers."""
-        self.answered: Answered = lambda server, request, response, asked_s: None
+        self.sent: list[Passed] = []
+        self.arrived: list[Passed] = []
+        self.answered: list[Answered] = []
 
     def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
         low, high = self.latency_s
@@ -101,7 +105,16 @@ class SimulatedFabric(MemoryFabric):
             self._end_side(wire, True, reason, wire.on_break_server, 0.0)
 
     def on_answer(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
-        self.answered(server, request, response, asked_s)
+        for hear in self.answered:
+            hear(server, request, response, asked_s)
+
+    def on_send(self, client: str, request: Request[Any]) -> None:
+        for hear in self.sent:
+            hear(client, request)
+
+    def on_arrival(self, server: str, request: Request[Any]) -> None:
+        for hear in self.arrived:
+            hear(server, request)
 
     def now(self) -> float:
         return self._loop.now

@@ -26,6 +26,7 @@ class FaultMix:
         partitions: int,
         victim_only: Sequence[str] = (),
         plots: Sequence[str] = (),
+        targets: Sequence[str] = (),
     ) -> None:
         self.kinds = dict(kinds)
         self._nodes = nodes
@@ -34,6 +35,8 @@ class FaultMix:
         """Kinds that befall one and the same node in a run."""
         self._plots = tuple(plots)
         """Names of :data:`~tidelog.chaos.sim.fault_plots.PLOTS`; every other schedule has some of one."""
+        self._targets = tuple(targets)
+        """Targets by role besides those that every cluster has."""
 
     def schedule(self, rng: random.Random, count: int, begin_s: float, end_s: float) -> tuple[Fault, ...]:
         """``count`` faults between two times, in clusters: trouble seldom comes alone."""
@@ -55,7 +58,15 @@ class FaultMix:
         partition = rng.randrange(self._partitions)
         node = f"node:{rng.randrange(self._nodes) + 1}"
         return rng.choice(
-            (node, node, f"leader:{partition}", f"leader:{partition}", f"follower:{partition}", "controller")
+            (
+                node,
+                node,
+                f"leader:{partition}",
+                f"leader:{partition}",
+                f"follower:{partition}",
+                "controller",
+                *self._targets,
+            )
         )
 
     def _arguments(self, rng: random.Random, kind: str, victim: str) -> tuple[str | int | float | bool, ...]:
@@ -94,7 +105,15 @@ class FaultMix:
                 return (rng.randrange(4),)
             case "pause-client":
                 return (rng.randrange(4), length)
-            case "alter-config":
+            case "kill-member":
+                return (rng.randrange(8), length)
+            case "pause-member":
+                return (rng.randrange(8), round(rng.choice((0.3, 2.0, 5.0, 9.0)) * (0.5 + rng.random()), 3))
+            case "leave":
+                return (rng.randrange(8), length)
+            case "replace-member":
+                return (rng.randrange(8),)
+            case "alter-config" | "join" | "grow-topic" | "new-topic":
                 return ()
             case _:
                 raise ValueError(f"no such kind of fault: {kind}")

@@ -57,7 +57,7 @@ class MetadataWatch:
         self._controllers: dict[NodeId, ControllerNode] = {}
         self._nodes: dict[NodeId, Node] = {}
         self._leads: dict[int, NodeId] = {}
-        world.cluster.fabric.answered = self._answered
+        world.cluster.fabric.answered.append(self._answered)
 
     def look(self, node_id: NodeId, node: Node) -> None:
         """Look at a node that runs, now that it may have heard something."""

@@ -9,10 +9,12 @@ from typing import Final
 from tidelog.chaos.checkers.brokers import LeaderKnowledgeJudge
 from tidelog.chaos.checkers.history import History
 from tidelog.chaos.checkers.replication import ReplicaLogJudge
+from tidelog.chaos.sim.compaction_watch import CompactionWatch
+from tidelog.chaos.sim.log_reading import Undisturbed, batches_of
 from tidelog.chaos.sim.loop import Due
 from tidelog.chaos.sim.metadata_watch import MetadataWatch
 from tidelog.chaos.sim.progress_watch import ProgressWatch
-from tidelog.chaos.sim.replica_watch import ReplicaWatch, Undisturbed, batches_of, stored_batch
+from tidelog.chaos.sim.replica_watch import ReplicaWatch, stored_batch
 from tidelog.chaos.sim.world import World
 from tidelog.client.metadata import MetadataCache
 from tidelog.model.ids import NO_NODE, NodeId, TopicIdPartition, TopicPartition
@@ -25,14 +27,14 @@ _NODE: Final = "node"
 class Observer:
     """Counts events and judges nodes and clients after each message, logs as virtual time passes."""
 
-    def __init__(self, world: World, topic: str, *, synced: bool = False) -> None:
+    def __init__(self, world: World, *, synced: bool = False) -> None:
         """``synced``: what is acknowledged is on disks (flush.messages=1), and is looked for there."""
         self._world = world
         self._cluster = world.cluster
-        self._topic = topic
         self._logs = ReplicaLogJudge()
         self._metadata = MetadataWatch(world, self._elected, self._partition_changed)
-        self._watch = ReplicaWatch(world, self._metadata, self._logs, synced=synced)
+        self.compacted = CompactionWatch(world)
+        self._watch = ReplicaWatch(world, self._metadata, self._logs, self.compacted, synced=synced)
         self.clients_stand: Callable[[], bool] = lambda: False
         """Whether a client is paused now."""
         self._progress = ProgressWatch(world, self._metadata, lambda: self.clients_stand())
@@ -48,7 +50,8 @@ class Observer:
     @property
     def events(self) -> Counter[str]:
         """What the cluster went through."""
-        return self._counts + self._metadata.events
+        compacted = Counter({"compacted": min(self.compacted.gone, 1)})
+        return self._counts + self._metadata.events + compacted
 
     def begin(self) -> None:
         """Look from now on."""
@@ -159,24 +162,40 @@ class Observer:
     def log_ends(self) -> dict[TopicPartition, int]:
         """The end of each partition's log."""
         return {
-            TopicPartition(self._topic, key.partition): replica.partition.log.log_end_offset
+            TopicPartition(replica.partition.state.topic, key.partition): replica.partition.log.log_end_offset
             for _, key, replica in self._watch.replicas()
         }
 
+    def left_to_clean(self) -> dict[str, int]:
+        """How many records of each replica of a compacted partition are left for its cleaner."""
+        found = {}
+        for node_id, key, replica in self._watch.replicas():
+            if replica.partition.log.config.compacts:
+                left = self.compacted.left(node_id, key, replica.partition.log)
+                if left:
+                    found[f"node {node_id} {replica.partition.state.topic}-{key.partition}"] = left
+        return found
+
     def judge_end(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-        """Judge all replicas from their beginning, now that all is mended; return what the partitions hold."""
+        """Judge all replicas from their beginning, now that all is mended; return what the partitions hold,
+        but for compacted ones."""
         self._metadata.compare_images()
         self._logs.look_again()
+        self.compacted.look_again()
         final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         ends: dict[TopicIdPartition, dict[NodeId, tuple[int, int]]] = {}
         for node_id, key, replica in self._watch.replicas():
             log, mark = replica.partition.log, replica.partition.high_watermark
+            ends.setdefault(key, {})[node_id] = (mark, log.log_end_offset)
+            if log.config.compacts:
+                with Undisturbed(self._cluster.hosts[node_id].files):
+                    self._tell(self.compacted.look(node_id, key, replica.partition))
+                continue
             with Undisturbed(self._cluster.hosts[node_id].files):
                 batches = list(batches_of(log, log.log_start_offset, log.log_end_offset))
             stored = [stored_batch(batch) for batch in batches]
             self._tell(self._logs.observe(key, node_id, log.log_start_offset, mark, log.log_end_offset, stored))
-            ends.setdefault(key, {})[node_id] = (mark, log.log_end_offset)
-            at = TopicPartition(self._topic, key.partition)
+            at = TopicPartition(replica.partition.state.topic, key.partition)
             if at not in final:
                 final[at] = [
                     (record.offset, record.value or b"")
@@ -186,6 +205,7 @@ class Observer:
                 ]
         for key, found in ends.items():
             self._tell(self._logs.settled(key, found))
+        self._tell(self.compacted.apart())
         return final
 
     def standing(self) -> str:

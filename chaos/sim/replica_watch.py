@@ -23,19 +23,18 @@ from tidelog.chaos.checkers.replica_state import (
     wish_outlived,
 )
 from tidelog.chaos.checkers.replication import ReplicaLogJudge, StoredBatch, marks_behind, members_behind
+from tidelog.chaos.sim.compaction_watch import CompactionWatch
 from tidelog.chaos.sim.durable_ends import DurableEnds
+from tidelog.chaos.sim.log_reading import Undisturbed, batches_of
 from tidelog.chaos.sim.metadata_watch import MetadataWatch
 from tidelog.chaos.sim.world import World
 from tidelog.model.ids import NodeId, TopicIdPartition
-from tidelog.proto.records import Batch, split_batches
+from tidelog.proto.records import Batch
 from tidelog.replication.partition import Partition
 from tidelog.replication.replica import Replica
 from tidelog.storage.log import Log
 from tidelog.storage.log_errors import LogDirFailed
-from tidelog.storage.log_read import LogRead
-from tidelog.storage.memory_files import MemoryFiles
 
-READ_BYTES: Final = 1 << 20
 _BEHIND_EPOCHS: Final = 21
 """What follows in a batch its offset, length, leader epoch, magic and CRC."""
 
@@ -54,11 +53,20 @@ class _Seen:
 class ReplicaWatch:
     """Judges replicas between messages. ``synced``: what counts as held is what is on the disk (flush.messages=1)."""
 
-    def __init__(self, world: World, metadata: MetadataWatch, logs: ReplicaLogJudge, *, synced: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        metadata: MetadataWatch,
+        logs: ReplicaLogJudge,
+        compacted: CompactionWatch,
+        *,
+        synced: bool,
+    ) -> None:
         self._world = world
         self._cluster = world.cluster
         self._metadata = metadata
         self._logs = logs
+        self._compacted = compacted
         self._marks = MarkJudge()
         self._seen: dict[NodeId, dict[TopicIdPartition, _Seen]] = {}
         self._committed_ends: dict[TopicIdPartition, int] = {}
@@ -138,7 +146,7 @@ class ReplicaWatch:
         if self._durable is None:
             return log.log_end_offset
         host = self._cluster.hosts[node_id]
-        return self._durable.end(host.name, host.disk, log.directory)
+        return self._durable.end(host.name, host.disk, log.directory, sparse=log.config.compacts)
 
     def _judge_marks(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
         assert partition.leading is not None
@@ -177,6 +185,9 @@ class ReplicaWatch:
             log = partition.log
             if partition.offline or log.closed:
                 continue
+            if log.config.compacts:
+                self._compare_compacted(node_id, key, partition)
+                continue
             mark, end = partition.high_watermark, log.log_end_offset
             wanted = self._logs.wanted(key, node_id, log.log_start_offset, mark, end)
             if wanted is not None:
@@ -186,6 +197,13 @@ class ReplicaWatch:
                 except LogDirFailed:
                     continue  # its directory has failed, which the node is about to find out
                 self._tell(self._logs.observe(key, node_id, log.log_start_offset, mark, end, batches))
+
+    def _compare_compacted(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
+        try:
+            with Undisturbed(self._cluster.hosts[node_id].files):
+                self._tell(self._compacted.look(node_id, key, partition))
+        except LogDirFailed:
+            return  # its directory has failed, which the node is about to find out
 
     def replicas(self) -> Iterator[tuple[NodeId, TopicIdPartition, Replica]]:
         """Every replica of every node that runs."""
@@ -201,36 +219,9 @@ class ReplicaWatch:
                 self._world.violated(text)
 
 
-class Undisturbed:
-    """While a node's log is looked at from outside, its disk neither fails nor counts."""
-
-    def __init__(self, files: MemoryFiles | None) -> None:
-        assert files is not None
-        self._faults = files.faults
-
-    def __enter__(self) -> None:
-        faults = self._faults
-        self._saved = (faults.steps, faults.kill_at, faults.kill_in, faults.fail_at, faults.broken, faults.failing)
-        faults.kill_at = faults.kill_in = faults.fail_at = None
-        faults.broken, faults.failing = {}, {}
-
-    def __exit__(self, *raised: object) -> None:
-        faults = self._faults
-        faults.steps, faults.kill_at, faults.kill_in, faults.fail_at, faults.broken, faults.failing = self._saved
-
-
 def replica_of(node: Node, key: TopicIdPartition) -> Replica | None:
     """A node's replica of a partition, if it has one."""
     return None if node.broker is None else node.broker.replicas.replicas.get(key)
-
-
-def batches_of(log: Log, offset: int, end: int) -> Iterator[Batch]:
-    """The batches of a log from the one with an offset up to an end."""
-    while offset < end:
-        read = log.read(offset, READ_BYTES, offset_end=end)
-        assert isinstance(read, LogRead), read
-        yield from split_batches(bytes(read.records))
-        offset = read.next_offset
 
 
 def stored_batch(batch: Batch) -> StoredBatch:

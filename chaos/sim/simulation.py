@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from tidelog.chaos.sim.cluster_faults import FaultHand
 from tidelog.chaos.sim.observer import Observer
 from tidelog.chaos.sim.raw_producer import RawProducer
 from tidelog.chaos.sim.scenario import Fault
+from tidelog.chaos.sim.work import Work
 from tidelog.chaos.sim.workload import ReadingClient, SendingClient
 from tidelog.chaos.sim.world import World
 from tidelog.client.errors import TidelogError
@@ -54,6 +56,10 @@ class Setting:
     topic_config: Mapping[str, str] = field(default_factory=dict)
     producer_config: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Settings of producers; each run and producer chooses among the values."""
+    work: Callable[[Simulation], Work] | None = None
+    """Makes further clients, of another kind, and what judges them."""
+    targets: tuple[str, ...] = ()
+    """Further targets of faults, by role."""
 
 
 Body = Callable[["Simulation"], Awaitable[None]]
@@ -78,7 +84,9 @@ class Simulation:
         self.replication_factor = random.Random(f"factor-{world.seed}").choice(
             setting.replication_factors or (setting.replication_factor,)
         )
-        self.observer = Observer(world, TOPIC, synced=setting.topic_config.get("flush.messages") == "1")
+        self.topics = {TOPIC: setting.partitions}
+        """Topics that producers write to, and their partitions as far as clients know of them."""
+        self.observer = Observer(world, synced=setting.topic_config.get("flush.messages") == "1")
         self.observer.moment = self.hand.look
         self.observer.clients_stand = lambda: any(sender.process.paused for sender in self.senders)
         self.senders: list[SendingClient] = []
@@ -88,12 +96,19 @@ class Simulation:
         self.ended_senders: list[SendingClient] = []
         self.ended_s = 0.0
         self._lives = 0
+        self.work = None if setting.work is None else setting.work(self)
 
     @property
     def operations(self) -> int:
         senders = sum(client.operations for client in (*self.senders, *self.ended_senders))
         senders += sum(client.operations for client in self.raw)
-        return senders + sum(client.operations for client in self.readers)
+        works = 0 if self.work is None else self.work.operations
+        return senders + works + sum(client.operations for client in self.readers)
+
+    @property
+    def events(self) -> Counter[str]:
+        """What the cluster and its clients went through."""
+        return self.observer.events + (Counter() if self.work is None else self.work.events)
 
     @property
     def topic(self) -> str:
@@ -123,6 +138,8 @@ class Simulation:
             reader = ReadingClient(f"c{number}", self.cluster, places, self.history, rng, {"fetch_max_wait_ms": 500})
             self.observer.client(reader.name, reader.known)
             self.readers.append(reader)
+        if self.work is not None:
+            await self.work.begin()
         began = self.cluster.loop.now
         dealing = asyncio.ensure_future(self.hand.deal(self.schedule, began))
         if body is not None:
@@ -136,6 +153,14 @@ class Simulation:
         self.ended_s = world.now_s
         for reader in self.readers:
             await reader.finish()
+        if self.work is not None:
+            await self.work.finish()
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Let producers write to a topic that is new, or has more partitions now."""
+        self.topics[topic] = partitions
+        for sender in self.senders:
+            sender.write_to(self.topics)
 
     def _sender(self, *, hasty: bool) -> SendingClient:
         rng = self.rng
@@ -157,7 +182,7 @@ class Simulation:
         sender = SendingClient(
             name,
             self.cluster,
-            {TOPIC: self.setting.partitions},
+            self.topics,
             self.history,
             random.Random(rng.random()),
             pause,
@@ -223,11 +248,18 @@ class Simulation:
                 await raw.finish(SETTLE_S)
             except TimeoutError:
                 world.violated(f"{raw.name} did not end{self.observer.standing()}")
+        if self.work is not None:
+            try:
+                await self.work.settle(SETTLE_S)
+            except (TimeoutError, AssertionError) as error:
+                world.violated(f"no progress after healing: {error}{self.observer.standing()}")
+                return False
         return True
 
     def _failures(self) -> list[tuple[str, BaseException | None]]:
         ends = [(client.name, client.failure()) for client in self.senders]
         ends += [(client.name, client.failure()) for client in self.readers]
+        ends += [] if self.work is None else self.work.failures()
         return [(name, error) for name, error in ends if error is not None]
 
     def _isr_whole(self) -> bool:
@@ -252,7 +284,7 @@ class Simulation:
         ends = self.observer.log_ends()
         try:
             await cluster.wait_for(
-                lambda: all(r.refused or all(r.positions[at] >= end for at, end in ends.items()) for r in self.readers),
+                lambda: all(r.refused or r.is_at(ends) for r in self.readers),
                 "every consumer at the end",
                 SETTLE_S,
             )
@@ -265,9 +297,12 @@ class Simulation:
             for text in reader.marks_violated:
                 world.violated(text)
         self.observer.judge_progress(self.history)
-        final = self.observer.judge_end()
+        held = self.observer.judge_end()
+        final = {at: records for at, records in held.items() if at.topic in self.topics}
         circumstances = Circumstances(without_idempotence=frozenset(self.hasty))
         for text in history_violations(self.history, final, circumstances):
             world.violated(text)
+        if self.work is not None:
+            self.work.judge()
         for node_id, text in cluster.refused:
             world.violated(f"node {node_id} refused to start: {text}")

@@ -46,7 +46,7 @@ class SendingClient:
         self.producer: Producer = cluster.producer(self.process, **settings)
         self.stopping = False
         self._cluster = cluster
-        self._partitions = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
+        self.write_to(partitions)
         self._history = history
         self._rng = rng
         self._pause_s = pause_s
@@ -57,6 +57,10 @@ class SendingClient:
     def known(self) -> MetadataCache:
         """What the client knows of the cluster."""
         return self.producer._core.cluster.cache
+
+    def write_to(self, partitions: Mapping[str, int]) -> None:
+        """Write to these topics from now on, which have so many partitions each."""
+        self._partitions = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
 
     @property
     def undecided(self) -> int:
@@ -193,6 +197,10 @@ class ReadingClient:
                 continue
             self.operations += 1
             self.marks_violated += self._marks.observe(self.name, at, ends[at])
+
+    def is_at(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether it has read everything up to the ends of its partitions."""
+        return all(position >= ends.get(at, 0) for at, position in self.positions.items())
 
     def _seek(self, at: TopicPartition, offset: int) -> None:
         self.consumer.seek(at, offset)

@@ -35,13 +35,9 @@ LOG = [
 ]
 
 
-def replica(
-    node: NodeId, records: list[KeyedRecord], *, mark: int = 6, end: int = 6, active: int = 6, start: int = 0
-) -> CleanedReplica:
+def replica(node: NodeId, records: list[KeyedRecord], *, mark: int = 6, end: int = 6, start: int = 0) -> CleanedReplica:
     batches = [(each.offset, each.offset, each.leader_epoch) for each in records]
-    if not batches or batches[-1][1] + 1 < end:
-        batches.append((end - 1, end - 1, 9))  # an empty batch, kept for what it says of its producer
-    return CleanedReplica(node, start, mark, end, active, batches, records)
+    return CleanedReplica(node, start, mark, end, batches, records)
 
 
 def without(*offsets: int) -> list[KeyedRecord]:
@@ -64,8 +60,9 @@ def judged(*replicas: CleanedReplica, now_ms: int = NOW) -> list[str]:
         (replica(B, without(2)), "latest stays"),
         (replica(B, without(0, 2)), "latest stays"),
         (replica(B, without(3)), "tombstones"),
-        (replica(B, without(1), active=1), "no holes"),
-        (replica(B, without(5), active=5), "latest stays"),
+        (replica(B, without(5)), "latest stays"),
+        (replica(B, LOG, end=7), "no holes"),
+        (replica(B, [*LOG, record(7, b"x", b"x7")], end=8), "no holes"),
         (replica(B, [LOG[1], LOG[0], *LOG[2:]]), "no holes"),
         (replica(B, [LOG[0], LOG[1]._replace(leader_epoch=0), *LOG[2:]]), "no holes"),
     ],
@@ -83,7 +80,7 @@ def test_a_replica_that_lacks_what_it_must_have(seen: CleanedReplica, rule: str)
         replica(B, without(1, 3)),
         replica(B, without(0, 1, 2, 3, 4), start=3),
         replica(B, without(3, 4, 5), mark=3, end=3),
-        replica(B, without(1, 4), active=6),
+        replica(B, [*LOG, record(6, b"x", b"x6")], end=7),
     ],
 )
 def test_a_replica_that_was_cleaned(seen: CleanedReplica) -> None:
