@@ -117,11 +117,21 @@ class _Division:
                 topic = ""
 
     def _move(self, partition: TopicPartition, target: str) -> None:
-        """Move this partition, or rather one of its topic that had left ``target`` for this one's first owner."""
+        """Lighten this partition's owner, or another one with at least two more than ``target``, in favour of that.
+
+        Where a partition of the topic had moved from ``target`` to this one's first owner, that one comes back rather.
+        """
+        back = self._moves.undone_by(partition, self.owner_of[partition], target)
+        if back is None:
+            self._shift(partition, target)
+            return
+        first_owner = self.owner_of[back]
+        if len(self.parts[first_owner]) <= len(self.parts[target]) + 1:
+            self._shift(partition, first_owner)  # it lost one and gets one: both are where they were at first
+        self._shift(back, target)
+
+    def _shift(self, partition: TopicPartition, target: str) -> None:
         source = self.owner_of[partition]
-        back = self._moves.undone_by(partition, source, target)
-        if back is not None and len(self.parts[self.owner_of[back]]) > len(self.parts[target]) + 1:
-            partition, source = back, self.owner_of[back]
         self._moves.add(partition, source, target)
         self._change_load(source, -1)
         self._change_load(target, 1)
