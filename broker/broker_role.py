@@ -25,6 +25,7 @@ from tidelog.broker.handlers.producer_ids import InitProducerId, allocator
 from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
+from tidelog.broker.log_cleaning import LogCleaning
 from tidelog.broker.log_end_reports import LogEndReports
 from tidelog.broker.log_upkeep import LogUpkeep
 from tidelog.broker.memory_budget import MemoryBudget
@@ -107,7 +108,8 @@ class BrokerRole:
         self._servers: list[Server] = []
         self._ready = asyncio.Event()
         self._lifecycle: LifecycleRunner | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._log_chores: list[asyncio.Task[None]] = []
+        self.cleaning: LogCleaning | None = None
         self._live_epochs: dict[NodeId, BrokerEpoch] = {}
         self.logs = logs
         self.traffic = Traffic()
@@ -201,7 +203,12 @@ class BrokerRole:
         self._supervisor.run("directory assignments", self._assignments.run())
         self._supervisor.run("log end reports", self._log_ends.run())
         upkeep = LogUpkeep(config, self.logs, self.replicas, self._clock, self._run_blocking)
-        self._upkeep = self._supervisor.run("log upkeep", upkeep.run())
+        self._log_chores.append(self._supervisor.run("log upkeep", upkeep.run()))
+        if config.log_cleaner_enable:
+            self.cleaning = LogCleaning(
+                lambda: self.settings.node, self.logs, upkeep.high_watermark_of, self._clock, self._run_blocking
+            )
+            self._log_chores.append(self._supervisor.run("log cleaner", self.cleaning.run()))
 
     async def stop(self, *, handed_over_s: float) -> None:
         """Hand over leaderships within the bound, stop serving, and leave the logs clean on disk."""
@@ -215,9 +222,10 @@ class BrokerRole:
         await self._close_network(CLOSE_GRACE_S)
         # From here on the logs are left alone, so that a thread may close them.
         self._view.close()
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.wait((self._upkeep,))
+        for chore in self._log_chores:
+            chore.cancel()
+        if self._log_chores:
+            await asyncio.wait(self._log_chores)
         await self.replicas.stop()
         self.logs.checkpoint(self.replicas.high_watermarks())
         if epoch >= 0:

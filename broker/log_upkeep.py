@@ -71,12 +71,13 @@ class LogUpkeep:
 
     async def retain(self) -> None:
         """Delete segments that are too old or too many."""
-        self._logs.run_retention(self._clock.now_ms(), self._high_watermark_of)
+        self._logs.run_retention(self._clock.now_ms(), self.high_watermark_of)
 
     async def expire_producers(self) -> None:
         """Forget producers that have been idle for ``producer.id.expiration.ms``."""
         self._logs.expire_producers(self._clock.now_ms(), self._config.producer_id_expiration_ms)
 
-    def _high_watermark_of(self, log: Log) -> int:
+    def high_watermark_of(self, log: Log) -> int:
+        """Up to where a log is committed; its start while this broker has no replica of it."""
         partition = self._replicas.partition(TopicIdPartition(log.topic_id, log.partition))
         return log.log_start_offset if partition is None else partition.high_watermark

@@ -107,6 +107,12 @@ class TopicConfig:
         return COMPACT in self.cleanup_policy
 
     @property
+    def segment_ms_max(self) -> int:
+        """Longest time for which a segment is written to: compaction leaves the one that is, so that
+        ``max.compaction.lag.ms`` bounds it too (Kafka's ``LogConfig.maxSegmentMs``)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+
+    @property
     def deletes(self) -> bool:
         return DELETE in self.cleanup_policy
 

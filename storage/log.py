@@ -35,6 +35,7 @@ from tidelog.storage.append_checks import (
     select_for_follower,
 )
 from tidelog.storage.index import RELATIVE_MAX
+from tidelog.storage.log_compaction import CompactableLog
 from tidelog.storage.log_read import (
     LogRead,
     TimestampOffset,
@@ -43,18 +44,16 @@ from tidelog.storage.log_read import (
     find_timestamp,
     read_batches,
 )
-from tidelog.storage.log_state import LogState
 from tidelog.storage.producer_loading import apply_batch, load_producers
 from tidelog.storage.producer_snapshot import encode_snapshot
 from tidelog.storage.recompression import KEEP, in_topics_codec
-from tidelog.storage.recovery import SPARSE_MARK
 from tidelog.storage.retention import expired_count
 from tidelog.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
 
-class Log(LogState):
+class Log(CompactableLog):
     """A partition's log. Made by :class:`tidelog.storage.log_manager.LogManager`."""
 
     __slots__ = ()
@@ -216,15 +215,16 @@ class Log(LogState):
             return False
         first = segment.first_timestamp
         waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
-        return waited <= config.segment_ms - self._jitter_ms
+        return waited <= config.segment_ms_max - self._jitter_ms
 
     # --- Segments ------------------------------------------------------------------------------
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Begin a new segment if the last one is older than ``segment.ms``. Returns whether it did."""
+        """Begin a new segment if the last one is older than ``segment.ms`` (and ``max.compaction.lag.ms``, where that
+        counts). Returns whether it did."""
         self._check_usable()
         segment = self._chain.active
-        if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms - self._jitter_ms:
+        if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms_max - self._jitter_ms:
             return False
         self.roll(now_ms)
         return True
@@ -351,7 +351,7 @@ class Log(LogState):
         used_ms = max((producer.last_used_ms for producer in self.producers.all()), default=0)
         self._hints.clear()
         try:
-            end = chain.cut_at(offset, interval, self._lower_recovery_point)
+            end = chain.cut_at(offset, interval, self._before_cut)
             self.producers = load_producers(
                 self._pool.files,
                 self.directory,
@@ -378,7 +378,7 @@ class Log(LogState):
         self._check_usable()
         self._hints.clear()
         try:
-            self._lower_recovery_point(min(offset, self._chain.segments[0].base_offset))
+            self._before_cut(min(offset, self._chain.segments[0].base_offset))
             self._chain.restart_at(offset)
             lower = offset < self.log_start_offset
             self.producers.clear()
@@ -460,12 +460,3 @@ class Log(LogState):
             self._owner.store_points()
         except OSError as error:
             raise self._failed(error) from error
-
-    def _become_sparse(self) -> None:
-        """Note, durably, that offsets have gaps: recovery must not take one for the end."""
-        try:
-            self._pool.files.open(f"{self.directory}/{SPARSE_MARK}", create=True).close()
-            self._pool.files.fsync_dir(self.directory)
-        except OSError as error:
-            raise self._failed(error) from error
-        self._sparse = True

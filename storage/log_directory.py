@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.model.clock import Clock
 from tidelog.model.ids import BrokerEpoch, DirectoryId, Offset, TopicPartition
 from tidelog.storage.checkpoints import (
+    CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -72,6 +73,8 @@ class LogDirectory:
         self._starts: dict[TopicPartition, int] = {}
         self.recovery_points: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.clean_offsets: dict[TopicPartition, int] = {}
+        """How far compaction has come, of the logs that it has seen."""
         self._doomed: deque[tuple[int, str]] = deque()
 
     # --- LogOwner ------------------------------------------------------------------------------
@@ -99,13 +102,27 @@ class LogDirectory:
     def remove_later(self, path: str, delay_ms: int) -> None:
         self._doomed.append((self._clock.monotonic_ms() + delay_ms, path))
 
+    def lower_clean_offset(self, name: TopicPartition, offset: int) -> None:
+        if self.clean_offsets.get(name, 0) > offset:
+            self.store_clean_offset(name, offset)
+
     # --- Checkpoints ---------------------------------------------------------------------------
+
+    def store_clean_offset(self, name: TopicPartition, offset: int) -> None:
+        """Note, durably, that a log is clean up to an offset. Raises ``OSError``.
+
+        Were it too high after a loss of power, a tombstone could go before what it deletes.
+        """
+        known = self.clean_offsets | {name: offset}
+        self.clean_offsets = {each: at for each, at in known.items() if each in self.logs}
+        self._store(CLEAN_OFFSETS, self.clean_offsets)
 
     def load_points(self) -> None:
         """Read all checkpoints; one that cannot be understood counts as empty, which is safe but slow."""
         self.recovery_points = self._load(RECOVERY_POINTS)
         self._starts = self._load(LOG_STARTS)
         self.high_watermarks = self._load(HIGH_WATERMARKS)
+        self.clean_offsets = self._load(CLEAN_OFFSETS)
 
     def log_start_of(self, name: TopicPartition) -> int:
         return self._starts.get(name, 0)
@@ -133,6 +150,9 @@ class LogDirectory:
             self._store(HIGH_WATERMARKS, self.high_watermarks)
         if name in self.recovery_points or name in self._starts:
             self.store_points()
+        if name in self.clean_offsets:
+            self.clean_offsets = {each: at for each, at in self.clean_offsets.items() if each in self.logs}
+            self._store(CLEAN_OFFSETS, self.clean_offsets)
 
     def take_clean_shutdown(self) -> bool:
         """Read and remove the clean-shutdown file, durably: if this start is killed it was not clean.

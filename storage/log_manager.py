@@ -308,6 +308,38 @@ class LogManager:
                 continue
         return count
 
+    @property
+    def files(self) -> FileLayer:
+        """The disk that the logs lie on."""
+        return self._files
+
+    def clean_offset(self, log: Log) -> int:
+        """Up to where compaction has seen every key of a log; -1 if it never cleaned it."""
+        return self._home[log].clean_offsets.get(log.name, -1)
+
+    def store_clean_offset(self, log: Log, offset: int) -> None:
+        """Note, durably, how far compaction has come. Raises :class:`LogDirFailed`."""
+        directory = self._home[log]
+        try:
+            directory.store_clean_offset(log.name, offset)
+        except OSError as error:
+            raise directory.fail(error) from error
+
+    def store_points(self, log: Log) -> None:
+        """Store the recovery points of the directory that a log lies in, so that none is older than it could be.
+
+        Raises :class:`LogDirFailed`.
+        """
+        self._home[log].checkpoint()
+
+    def fail(self, log: Log, cause: OSError) -> None:
+        """Take the directory of a log in service out of service: what was done for the log failed there."""
+        self._home[log].fail(cause)
+
+    def directory_path(self, log: Log) -> str:
+        """The path of the log directory that a log in service lies in."""
+        return self._home[log].path
+
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers that are idle for that long. Returns how many."""
         return sum(log.producers.expire(now_ms, expiration_ms) for log in self._logs.values())
@@ -373,6 +405,10 @@ class LogManager:
             match = _PARTITION_NAME.fullmatch(entry)
             if match is not None:
                 self._load_log(directory, TopicPartition(match[1], int(match[2])), full, clean)
+        for log in directory.logs.values():
+            # Not even the log's end is where it was: nothing that compaction knew of it counts (as in Kafka).
+            if directory.clean_offsets.get(log.name, 0) > log.log_end_offset:
+                directory.lower_clean_offset(log.name, 0)
 
     def _load_log(self, directory: LogDirectory, name: TopicPartition, path: str, clean: bool) -> None:
         topic_id = self._topic_id_of(directory, path)

@@ -33,6 +33,9 @@ class LogOwner(Protocol):
     def store_points(self) -> None:
         """Store all logs' recovery points and start offsets, durably. Raises ``OSError``."""
 
+    def lower_clean_offset(self, name: TopicPartition, offset: int) -> None:
+        """Before a log is cut off at ``offset``: it is clean up to there at most, durably. Raises ``OSError``."""
+
     def remove_later(self, path: str, delay_ms: int) -> None:
         """Remove a file or directory after a while."""
 
@@ -43,6 +46,7 @@ class LogState:
     __slots__ = (
         "_chain",
         "_closed",
+        "_cuts",
         "_epochs",
         "_flushes",
         "_hints",
@@ -96,6 +100,8 @@ class LogState:
         since_ms = loaded.loaded_ms if unflushed else -1
         self._flushes = FlushState(loaded.recovery_point, unflushed_since_ms=since_ms, is_new=is_new)
         self._closed = False
+        self._cuts = 0
+        """How often something was cut off at the end: what compaction had begun before is void."""
 
     def __repr__(self) -> str:
         return f"Log({self.name}, offsets {self.log_start_offset}..{self.log_end_offset}, {self._chain.size} bytes)"
@@ -298,8 +304,10 @@ class LogState:
 
     # --- For the parts above -------------------------------------------------------------------
 
-    def _lower_recovery_point(self, offset: int) -> None:
-        """Before anything from ``offset`` on is cut off: it is no longer known to be durable."""
+    def _before_cut(self, offset: int) -> None:
+        """Before anything from ``offset`` on is cut off: it is no longer known to be durable, or clean."""
+        self._cuts += 1
+        self._owner.lower_clean_offset(self.name, offset)
         if self._flushes.cut(offset):
             self._owner.store_points()
 

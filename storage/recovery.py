@@ -4,6 +4,7 @@ The rules, in the order in which they are applied:
 
 - files marked as deleted, unfinished files, indexes without a log, and segments that end at or before the
   log start offset go;
+- a segment that was to take the place of others takes it (``….log.swap``: see ``SegmentChain.replace``);
 - everything before the *recovery point* was synced and is taken as it is. After a clean shutdown that is
   the whole log;
 - from there on the log is read batch by batch. It ends at the first thing that is no whole batch with the
@@ -35,10 +36,12 @@ from tidelog.storage.leader_epochs import LeaderEpochs
 from tidelog.storage.producer_loading import load_producers
 from tidelog.storage.producer_state import ProducerStates
 from tidelog.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
@@ -47,7 +50,8 @@ from tidelog.storage.segment import (
 
 SPARSE_MARK: Final = "sparse-offsets"
 """An empty file: this log has gaps between its offsets (a compacted log, or a copy of one)."""
-_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", ".cleaned")
+_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +98,13 @@ class _Loader:
         for name in sorted(name for name in names if name.endswith(_UNFINISHED)):
             names.discard(name)
             self.remove(name)
+        if any(name.endswith(SWAP_SUFFIX) for name in names):
+            self.finish_swaps(names)
+            names = set(self.files.listdir(self.directory))
         bases = sorted(_offsets(names, LOG_SUFFIX))
         while len(bases) > 1 and bases[1] <= log_start_offset:
             self.remove(file_name(bases.pop(0), LOG_SUFFIX))
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        for suffix in _INDEX_SUFFIXES:
             for base in sorted(set(_offsets(names, suffix)).difference(bases)):
                 self.remove(file_name(base, suffix))
         self.snapshots = sorted(_offsets(names, SNAPSHOT_SUFFIX))
@@ -110,6 +117,46 @@ class _Loader:
                 self.epochs_known = True
             except CorruptCheckpoint as error:
                 logger.warning("%s: leader epochs are taken from the log: %s", self.directory, error)
+
+    def finish_swaps(self, names: set[str]) -> None:
+        """Put cleaned segments into the places of those that they hold the records of, as far as that is to be done.
+
+        A kill in the midst of it is no different from the first: the segment bears its name last, when all
+        that it replaces is durably gone.
+        """
+        # A killed process's renames may not be durable yet, and removals must not be before them.
+        self.files.fsync_dir(self.directory)
+        for base in sorted(_offsets(names, LOG_SUFFIX + SWAP_SUFFIX), reverse=True):
+            size = self.files.size(f"{self.directory}/{file_name(base, LOG_SUFFIX + SWAP_SUFFIX)}")
+            copy = Segment(self.pool, self.directory, base, size, self.now_ms, suffix=SWAP_SUFFIX)
+            try:
+                end = copy.resume(copy.undoubted(), self.config.index_interval_bytes) if size else base
+            except CorruptBatch as error:
+                logger.error("%s: left out, the disk has spoiled it: %s", copy.log.path, error)
+                continue
+            finally:
+                copy.close()
+            logger.info("%s: %s takes its place, up to offset %d", self.directory, copy.log.path, end)
+            for old in sorted(each for each in _offsets(names, LOG_SUFFIX) if base < each < end):
+                for suffix in (*_INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
+                    self._take_out(names, file_name(old, suffix))
+            for suffix in _INDEX_SUFFIXES:
+                self._take_out(names, file_name(base, suffix))
+            self.files.fsync_dir(self.directory)
+            for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+                name = file_name(base, suffix)
+                if name + SWAP_SUFFIX in names:
+                    self.files.rename(f"{self.directory}/{name}{SWAP_SUFFIX}", f"{self.directory}/{name}")
+                    names.discard(name + SWAP_SUFFIX)
+            names.add(file_name(base, LOG_SUFFIX))
+            self.names_changed = True
+        for name in sorted(name for name in names if name.endswith(SWAP_SUFFIX)):
+            self._take_out(names, name)
+
+    def _take_out(self, names: set[str], name: str) -> None:
+        if name in names:
+            names.discard(name)
+            self.remove(name)
 
     def remove(self, name: str) -> None:
         self.files.unlink(f"{self.directory}/{name}")

@@ -25,6 +25,10 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+"""Of files that compaction is writing, behind the others."""
+SWAP_SUFFIX: Final = ".swap"
+"""Of whole files that are to take the place of others: recovery finishes what was begun."""
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
@@ -62,14 +66,17 @@ class Segment:
         "times",
     )
 
-    def __init__(self, pool: HandlePool, directory: str, base_offset: int, size: int, created_ms: int) -> None:
+    def __init__(
+        self, pool: HandlePool, directory: str, base_offset: int, size: int, created_ms: int, *, suffix: str = ""
+    ) -> None:
+        """``suffix``: of the files' names, behind their usual ones."""
         stem = f"{directory}/{base_offset:020d}"
         self.base_offset = base_offset
         self.size = size
         self.created_ms = created_ms
-        self.log = PooledFile(pool, stem + LOG_SUFFIX)
-        self.offsets = OffsetIndex(pool, stem + INDEX_SUFFIX)
-        self.times = TimeIndex(pool, stem + TIME_INDEX_SUFFIX)
+        self.log = PooledFile(pool, stem + LOG_SUFFIX + suffix)
+        self.offsets = OffsetIndex(pool, stem + INDEX_SUFFIX + suffix)
+        self.times = TimeIndex(pool, stem + TIME_INDEX_SUFFIX + suffix)
         self.bytes_since_index = 0
         self.first_timestamp: int | None = None
         self.max_timestamp = -1

@@ -13,17 +13,22 @@ from tidelog.storage.handles import HandlePool, PooledFile
 from tidelog.storage.log_read import segment_of
 from tidelog.storage.retention import SegmentAge
 from tidelog.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
 
-_FILES_OF_SEGMENT: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_FILES_OF_SEGMENT: Final = (LOG_SUFFIX, *_FILES_BESIDE_LOG)
+_FILES_OF_COPY: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+"""The log last: by its name a swap is known."""
 
 
 class SegmentChain:
@@ -173,6 +178,36 @@ class SegmentChain:
                 self._remove_snapshot(self.snapshots.pop(0))
         return count
 
+    def replace(self, old: Sequence[Segment], size: int) -> None:
+        """Put the cleaned copy of some segments in their place; ``size``: of its log. None of them is active.
+
+        The copy's files lie durably beside them, as ``….cleaned``. A kill or a loss of power at any point
+        leaves the old segments or the new one: before the first sync of names recovery drops the copy, after
+        it recovery finishes the swap; and the new one gets its name when the old ones' are durably gone.
+        """
+        number = self.segments.index(old[0])
+        first = old[0]
+        stem = f"{self.directory}/{file_name(first.base_offset, '')}"
+        rename = self._pool.files.rename
+        for suffix in _FILES_OF_COPY:
+            rename(stem + suffix + CLEANED_SUFFIX, stem + suffix + SWAP_SUFFIX)
+        self.sync_names()
+        for segment in reversed(old):
+            self.size -= segment.size
+            segment.close()
+            self._retire(segment, _FILES_OF_SEGMENT if segment is not first else _FILES_BESIDE_LOG)
+        self.sync_names()
+        for suffix in _FILES_OF_COPY:
+            rename(stem + suffix + SWAP_SUFFIX, stem + suffix)
+        self.names_changed = True
+        made = Segment(self._pool, self.directory, first.base_offset, size, old[-1].created_ms)
+        self.segments[number : number + len(old)] = [made]
+        self.size += size
+        gone = {segment.base_offset for segment in old[1:]}
+        for offset in [offset for offset in self.snapshots if offset in gone]:
+            self.snapshots.remove(offset)
+            self._remove_snapshot(offset)
+
     def remove_from(self, number: int) -> None:
         """Delete segments from ``number`` on, the newest first, so that what is left is always a log."""
         while len(self.segments) > number:
@@ -226,7 +261,10 @@ class SegmentChain:
         """Rename a segment's files, the log first: without it the others mean nothing."""
         self.size -= segment.size
         segment.close()
-        for suffix in _FILES_OF_SEGMENT:
+        self._retire(segment, _FILES_OF_SEGMENT)
+
+    def _retire(self, segment: Segment, suffixes: Sequence[str]) -> None:
+        for suffix in suffixes:
             path = f"{self.directory}/{file_name(segment.base_offset, suffix)}"
             self._forget(path)
             if suffix == LOG_SUFFIX or self._pool.files.exists(path):

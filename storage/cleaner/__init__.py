@@ -1,0 +1,1 @@
+"""Log compaction: of each key, the latest record stays (Kafka's ``LogCleaner``)."""

@@ -1,0 +1,170 @@
+"""What stays of a batch when a log is cleaned. Pure.
+
+==============================================  ====================================================
+a record up to the last mapped offset           outcome
+==============================================  ====================================================
+a later one of its key is mapped                goes
+no key                                          goes (a leader takes none for a compacted topic)
+of an aborted transaction                       goes
+no value (a tombstone), horizon not set         stays; its batch gets the horizon: now and
+                                                ``delete.retention.ms``
+no value, before the horizon                    stays
+no value, after the horizon                     goes
+a value                                         stays
+==============================================  ====================================================
+
+A record beyond the last mapped offset stays. A marker of a transaction of which no batch is left gets a
+horizon, and goes after it. A batch of which nothing stays goes, unless it is
+
+- the last one of a producer that the log still knows: it holds the sequence number that is due next;
+- the last one of its group of segments: the end of what it covers must not be forgotten;
+- the first one of its leader epoch: a replica that learns epochs from batches must learn where it began,
+  or it would cut off too little when it follows. Kafka lets that one go.
+
+What stays keeps offsets and timestamps; a batch of which all stays is not touched at all, and neither is
+one that cannot be decoded (no leader looks into batches of topics that are not compacted).
+Source: Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, KIP-534.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.proto.corrupt_batch import CorruptBatch
+from tidelog.proto.network import Buffer
+from tidelog.proto.record_decoder import record_bytes
+from tidelog.proto.record_spans import Span, emptied, record_spans, rewritten
+from tidelog.proto.records import DELETE_HORIZON, Batch
+from tidelog.storage.cleaner.offset_map import OffsetMap
+from tidelog.storage.cleaner.transactions import CleanedTransactions
+
+logger: Final = logging.getLogger(__name__)
+
+
+class LastOfProducer(NamedTuple):
+    """What must stay of a producer. ``last_offset``: of its newest data, -1 if only markers are known."""
+
+    last_offset: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class FilterCounts:
+    """What a filter has seen and kept."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    records_without_key: int = 0
+    bytes_read: int = 0
+    bytes_kept: int = 0
+
+
+class BatchFilter:
+    """Fed with every batch of the cleaned part, in order.
+
+    ``offsets`` holds each key's latest offset up to ``mapped_end`` (exclusive). ``producers`` may be
+    replaced while it works: what is asked is which batches still matter.
+    """
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        mapped_end: int,
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+        producers: Mapping[int, LastOfProducer],
+        transactions: CleanedTransactions,
+    ) -> None:
+        self.producers = producers
+        self.transactions = transactions
+        self.counts = FilterCounts()
+        self._offsets = offsets
+        self._mapped_end = mapped_end
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + delete_retention_ms
+        self._epoch = -1
+
+    def filter(self, batch: Batch, *, is_last: bool) -> Buffer | None:
+        """Return what is to be written in the place of a batch, None for nothing.
+
+        ``is_last``: of its group. Raises :class:`CorruptBatch` for a control batch that is none.
+        """
+        begins_epoch = batch.leader_epoch != self._epoch
+        self._epoch = batch.leader_epoch
+        stays = is_last or begins_epoch or self._is_last_of_producer(batch)
+        kept, count = self._control(batch) if batch.is_control else self._data(batch)
+        if kept is None and stays:
+            kept = emptied(batch) if batch.record_count else batch.view
+        counts = self.counts
+        counts.records_read += batch.record_count
+        counts.records_kept += count
+        counts.bytes_read += batch.size
+        counts.bytes_kept += 0 if kept is None else len(kept)
+        return kept
+
+    def _control(self, batch: Batch) -> tuple[Buffer | None, int]:
+        may_go = self.transactions.on_control(batch)
+        if not batch.record_count:
+            return None, 0
+        if not may_go:
+            return batch.view, batch.record_count
+        if not batch.attributes & DELETE_HORIZON:
+            body = record_bytes(batch)
+            spans = record_spans(body, batch)
+            return rewritten(batch, body, spans, delete_horizon_ms=self._horizon_ms), len(spans)
+        return (None, 0) if batch.base_timestamp <= self._now_ms else (batch.view, batch.record_count)
+
+    def _data(self, batch: Batch) -> tuple[Buffer | None, int]:
+        aborted = self.transactions.on_batch(batch)
+        if aborted or not batch.record_count:
+            return None, 0
+        if batch.base_offset >= self._mapped_end:
+            return batch.view, batch.record_count
+        try:
+            body = record_bytes(batch)
+            spans = record_spans(body, batch)
+        except CorruptBatch as error:
+            logger.warning("a batch at offset %d is kept as it is: %s", batch.base_offset, error)
+            return batch.view, batch.record_count
+        kept, has_tombstone = self._kept(batch, spans)
+        if not kept:
+            return None, 0
+        needs_horizon = has_tombstone and not batch.attributes & DELETE_HORIZON
+        if len(kept) == len(spans) and not needs_horizon:
+            return batch.view, len(kept)
+        horizon_ms = self._horizon_ms if needs_horizon else None
+        return rewritten(batch, body, kept, delete_horizon_ms=horizon_ms), len(kept)
+
+    def _kept(self, batch: Batch, spans: list[Span]) -> tuple[list[Span], bool]:
+        """The records that stay, and whether there is a tombstone among them."""
+        latest, mapped_end = self._offsets.get, self._mapped_end
+        keeps_tombstones = not batch.attributes & DELETE_HORIZON or self._now_ms < batch.base_timestamp
+        kept: list[Span] = []
+        has_tombstone = False
+        for span in spans:
+            offset, _, key, has_value, _, _ = span
+            if offset < mapped_end:
+                if key is None:
+                    self.counts.records_without_key += 1
+                    continue
+                if offset < latest(key) or not (has_value or keeps_tombstones):
+                    continue
+            kept.append(span)
+            if not has_value:
+                has_tombstone = True
+        return kept, has_tombstone
+
+    def _is_last_of_producer(self, batch: Batch) -> bool:
+        """Source: Kafka's ``Cleaner.isBatchLastRecordOfProducer``."""
+        if batch.producer_id < 0:
+            return False
+        known = self.producers.get(batch.producer_id)
+        if known is None:
+            return False
+        if known.last_offset >= 0:
+            return batch.last_offset == known.last_offset
+        return batch.is_control and batch.producer_epoch == known.epoch

@@ -1,0 +1,75 @@
+"""What cleaning knows of transactions on its way through a log: which batches were aborted, which markers may go.
+
+A marker may go once no batch of its transaction is left. Source: Kafka's ``CleanedTransactionMetadata``. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.proto.control_batches import ControlKind, decode_control
+from tidelog.proto.records import Batch
+
+
+class AbortedTransaction(NamedTuple):
+    """As the transaction index of a segment has it: a producer's batches from ``first_offset`` on, up to its marker."""
+
+    first_offset: int
+    producer_id: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class CleanedTransactions:
+    """Fed with each batch in the order of the log."""
+
+    def __init__(self) -> None:
+        self._ahead: list[AbortedTransaction] = []
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._observed: set[int] = set()
+        self._committed: set[int] = set()
+        self.retained: list[AbortedTransaction] = []
+        """Aborted transactions of which something was still there: the new segments' transaction index."""
+
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Make known which transactions of the part that comes next were aborted."""
+        for transaction in transactions:
+            heapq.heappush(self._ahead, transaction)
+
+    def on_batch(self, batch: Batch) -> bool:
+        """Take note of a data batch. Returns whether it was aborted, so that its records may go."""
+        self._reach(batch.last_offset)
+        if not batch.is_transactional:
+            return False
+        if batch.producer_id in self._aborted:
+            self._observed.add(batch.producer_id)
+            return True
+        self._committed.add(batch.producer_id)
+        return False
+
+    def on_control(self, batch: Batch) -> bool:
+        """Take note of a control batch. Returns whether nothing needs it any more. Raises ``CorruptBatch``."""
+        self._reach(batch.last_offset)
+        if not batch.record_count:
+            return True
+        kind, producer_id = decode_control(batch).kind, batch.producer_id
+        if kind is ControlKind.ABORT:
+            transaction = self._aborted.pop(producer_id, None)
+            if transaction is None or producer_id not in self._observed:
+                return True
+            self._observed.discard(producer_id)
+            self.retained.append(transaction)
+            return False
+        if kind is ControlKind.COMMIT:
+            if producer_id in self._committed:
+                self._committed.discard(producer_id)
+                return False
+            return True
+        return False
+
+    def _reach(self, offset: int) -> None:
+        while self._ahead and self._ahead[0].first_offset <= offset:
+            transaction = heapq.heappop(self._ahead)
+            self._aborted.setdefault(transaction.producer_id, transaction)
