@@ -39,9 +39,16 @@ class GroupSettings:
     offsets_max: int = 1_000_000
     """``group.coordinator.offsets.max`` (Tidelog's own): committed offsets of one partition of
     ``__consumer_offsets``; a commit of one more partition is refused with COORDINATOR_NOT_AVAILABLE."""
+    members_max: int = 100_000
+    """``group.coordinator.members.max`` (Tidelog's own): members, and ids given out to members, of one partition of
+    ``__consumer_offsets``; one more is refused with GROUP_MAX_SIZE_REACHED."""
     appends_max: int = 10_000
     """``group.coordinator.appends.max`` (Tidelog's own): appends under way of one partition of
     ``__consumer_offsets``; beyond them COORDINATOR_NOT_AVAILABLE."""
+
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member's JoinGroup waits before it has to ask again. No setting in Kafka either
+    (``CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS``)."""
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -1,0 +1,38 @@
+"""What the coordinator's core asks its shell to do, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tidelog.model.ids import LeaderEpoch
+from tidelog.proto.coordinator_records import CoordinatorRecord
+from tidelog.proto.group_api import DeletedGroup
+from tidelog.proto.request import Response
+
+
+class Token(NamedTuple):
+    """Names an append: the epoch under which it was asked for, and its place in the order of that epoch's."""
+
+    leader_epoch: LeaderEpoch
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write these records as one batch, then tell ``appended`` how it ended, exactly once."""
+
+    token: Token
+    records: tuple[CoordinatorRecord, ...]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give ``response`` to whom asked under ``waiter``. Each waiter is answered exactly once."""
+
+    waiter: int
+    response: Response | DeletedGroup
+
+
+Effect: TypeAlias = Append | Answer

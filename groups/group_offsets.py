@@ -1,0 +1,123 @@
+"""The committed offsets of one group, and those that are on their way into the log.
+
+What is read is what the log has committed: a value counts once its append ended well. Appends may end in any
+order; the one that was asked for later wins, as it does when the log is replayed. A tombstone is an append of
+no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.proto.coordinator_records import OffsetCommitValue
+
+
+class Population:
+    """Counts over all groups of a partition, which its bounds are held against."""
+
+    __slots__ = ("members", "offsets")
+
+    def __init__(self) -> None:
+        self.members = 0
+        """Members and pending members."""
+        self.offsets = 0
+        """Committed offsets and those on their way."""
+
+
+class PendingOffset(NamedTuple):
+    """Appends under way of one partition, and the number of the latest that ended well meanwhile."""
+
+    appends: int
+    applied: int
+
+
+class GroupOffsets:
+    """``committed``: topic → partition → value."""
+
+    __slots__ = ("_pending", "_population", "committed")
+
+    def __init__(self, population: Population) -> None:
+        self.committed: dict[str, dict[int, OffsetCommitValue]] = {}
+        self._pending: dict[tuple[str, int], PendingOffset] = {}
+        self._population = population
+
+    def __bool__(self) -> bool:
+        """Whether there is anything, or will be."""
+        return bool(self.committed or self._pending)
+
+    def get(self, topic: str, partition: int) -> OffsetCommitValue | None:
+        of_topic = self.committed.get(topic)
+        return None if of_topic is None else of_topic.get(partition)
+
+    def is_pending(self, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._pending
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def holds(self, topic: str, partition: int) -> bool:
+        """Whether there is a value, or an append under way."""
+        return (topic, partition) in self._pending or self.get(topic, partition) is not None
+
+    def keys(self) -> list[tuple[str, int]]:
+        """Partitions that :meth:`holds` is true of."""
+        found = dict.fromkeys((topic, partition) for topic, partition, _ in self.items())
+        found.update(dict.fromkeys(self._pending))
+        return list(found)
+
+    def items(self) -> Iterator[tuple[str, int, OffsetCommitValue]]:
+        for topic, of_topic in self.committed.items():
+            for partition, value in of_topic.items():
+                yield topic, partition, value
+
+    # --- Appends ------------------------------------------------------------------------------------
+
+    def began(self, topic: str, partition: int) -> None:
+        """An append of a value or a tombstone was asked for."""
+        key = (topic, partition)
+        pending = self._pending.get(key)
+        if pending is None:
+            if self.get(topic, partition) is None:
+                self._population.offsets += 1
+            self._pending[key] = PendingOffset(1, -1)
+        else:
+            self._pending[key] = PendingOffset(pending.appends + 1, pending.applied)
+
+    def ended(self, topic: str, partition: int, number: int, value: OffsetCommitValue | None) -> None:
+        """Append ``number`` is in the log for good."""
+        pending = self._pending[topic, partition]
+        if number >= pending.applied:
+            self._put(topic, partition, value)
+            pending = PendingOffset(pending.appends, number)
+        self._settle(topic, partition, pending)
+
+    def failed(self, topic: str, partition: int) -> None:
+        """An append was refused: nothing of it is in the log."""
+        self._settle(topic, partition, self._pending[topic, partition])
+
+    def _settle(self, topic: str, partition: int, pending: PendingOffset) -> None:
+        if pending.appends > 1:
+            self._pending[topic, partition] = PendingOffset(pending.appends - 1, pending.applied)
+            return
+        del self._pending[topic, partition]
+        if self.get(topic, partition) is None:
+            self._population.offsets -= 1
+
+    # --- Loading ------------------------------------------------------------------------------------
+
+    def load(self, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
+        """Take a value, or a tombstone, from the log."""
+        assert not self._pending
+        before = self.get(topic, partition)
+        self._put(topic, partition, value)
+        self._population.offsets += (value is not None) - (before is not None)
+
+    def _put(self, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
+        if value is not None:
+            self.committed.setdefault(topic, {})[partition] = value
+            return
+        of_topic = self.committed.get(topic)
+        if of_topic is not None and of_topic.pop(partition, None) is not None and not of_topic:
+            del self.committed[topic]
