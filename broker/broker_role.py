@@ -16,6 +16,7 @@ from tidelog.broker.alter_partition import alter_partition
 from tidelog.broker.controller_channel import ControllerChannel
 from tidelog.broker.directory_assignments import DirectoryAssignments
 from tidelog.broker.dynamic_config import Settings
+from tidelog.broker.groups import Groups
 from tidelog.broker.handlers.configs import Configs
 from tidelog.broker.handlers.data_streams import FetchSession, ProduceSession
 from tidelog.broker.handlers.forwarding import Forwarding
@@ -100,7 +101,6 @@ class BrokerRole:
         self._cluster_id = cluster_id
         self._network = network
         self._clock = clock
-        self._rng = rng
         self._supervisor = supervisor
         self._channel = channel
         self._view = view
@@ -140,6 +140,16 @@ class BrokerRole:
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
         self._creation = TopicCreation(config, view, channel)
         self._metadata = Metadata(cluster_id, config, view, channel, self._creation)
+        self._incarnation_id = random_id(rng)
+        self.groups = Groups(
+            config,
+            self.replicas,
+            view,
+            self._creation,
+            clock=clock,
+            rng=random.Random(rng.random()),
+            on_fatal=lambda error: supervisor.fail("group coordination", error),
+        )
         view.subscribe(self._on_metadata)
 
     # --- Life ---------------------------------------------------------------------------------------
@@ -164,7 +174,7 @@ class BrokerRole:
         identity = Identity(
             self._cluster_id,
             config.node_id,
-            random_id(self._rng),
+            self._incarnation_id,
             self._endpoints(),
             config.broker_rack,
             tuple(SupportedFeature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items())),
@@ -186,6 +196,7 @@ class BrokerRole:
             self._standing_changed,
             answer_timeout_ms=max(config.broker_session_timeout_ms // 3, 1),
         )
+        await self.groups.start()
         await self.replicas.start()
         self._supervisor.run("registration and heartbeats", self._lifecycle.run())
         offline = self.logs.offline_directory_ids
@@ -219,6 +230,7 @@ class BrokerRole:
             if not let_go:
                 log.warning("no controller let this broker go in time: stopping all the same")
         self.replicas.fence()  # who still waits here is told to look for another leader
+        await self.groups.stop()
         await self._close_network(CLOSE_GRACE_S)
         # From here on the logs are left alone, so that a thread may close them.
         self._view.close()
@@ -232,9 +244,14 @@ class BrokerRole:
             await self._run_blocking(lambda: self.logs.write_clean_shutdown(epoch))
         self.logs.close()
 
+    def kill(self) -> None:
+        """From here on nothing of this broker acts."""
+        self.groups.kill()
+        self.replicas.kill()
+
     async def drop(self) -> None:
         """After a kill: let go of what the operating system would have."""
-        self.replicas.kill()
+        self.kill()
         await self._close_network(0)
 
     async def _close_network(self, grace_s: float) -> None:
@@ -296,7 +313,9 @@ class BrokerRole:
         self._lifecycle.ready()
 
     def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
+        self.groups.before_roles(image)
         yield from self._reconciler.on_metadata(image, delta)
+        self.groups.after_roles(delta)
         known = self._live_epochs
         changed = []
         for node_id in delta.brokers:
@@ -364,6 +383,7 @@ class BrokerRole:
             UpdateFeaturesRequest: forwarding.update_features,
             DescribeConfigsRequest: Configs(self._config.node_id, self._view, lambda: self.settings).describe,
             DescribeLogDirsRequest: LogDirs(self.logs).describe,
+            **self.groups.calls(),
         }
 
     async def _delete_records(self, request: DeleteRecordsRequest, _: CallContext) -> DeleteRecordsResponse:

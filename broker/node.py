@@ -180,7 +180,7 @@ class Node:
         if self._logs is not None:
             self._logs.on_directory_failure = lambda directory_id: None
         if self.broker is not None:
-            self.broker.replicas.kill()
+            self.broker.kill()
 
     async def kill(self) -> None:
         """End as kill -9 does: nothing is flushed, nobody is told. What the system would close is closed."""

@@ -224,6 +224,9 @@ class NodeConfig:
     group_coordinator_groups_max: int = integer(
         100_000, "Most groups of one partition of __consumer_offsets.", at_least=1
     )
+    group_coordinator_members_max: int = integer(
+        100_000, "Most members, and ids given out to members, of one partition of __consumer_offsets.", at_least=1
+    )
     group_coordinator_offsets_max: int = integer(
         1_000_000, "Most committed offsets of one partition of __consumer_offsets.", at_least=1
     )
@@ -665,6 +668,7 @@ OWN_SETTINGS: Final = frozenset(
         "max.requests.under.way",
         "producer.ids.max",
         "group.coordinator.groups.max",
+        "group.coordinator.members.max",
         "group.coordinator.offsets.max",
         "group.coordinator.appends.max",
     }
