@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes to stderr on its own; errors reach us as exceptions
+# Its event engine hands each event from thread to thread once more: a fifth of the time from send to acknowledgement.
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 import grpc
 import grpc.aio
@@ -416,9 +418,9 @@ class GrpcConnection:
                     *_window_options(control=control),
                     ("grpc.enable_http_proxy", 0),
                     ("grpc.use_local_subchannel_pool", 1),
-                    ("grpc.initial_reconnect_backoff_ms", 50),
+                    ("grpc.initial_reconnect_backoff_ms", 20),
                     ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
-                    ("grpc.max_reconnect_backoff_ms", 500),
+                    ("grpc.max_reconnect_backoff_ms", 200),
                     ("grpc.enable_retries", 0),
                 ],
             )
