@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,18 @@ from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.consumer import AsyncConsumer
 from tidelog.client.consumer_config import ConsumerSettings
+from tidelog.client.consumer_group import Steps, Wait
+from tidelog.client.errors import ClientClosedError
+from tidelog.client.group_types import (
+    CommitCallback,
+    ConsumerGroupMetadata,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+    offsets_given,
+)
 from tidelog.client.metadata import PartitionView
 from tidelog.client.offset_lookup import OffsetAndTimestamp
+from tidelog.client.place import ThreadOfBlocking
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.model.clock import Clock
 from tidelog.model.ids import TopicPartition
@@ -25,14 +36,15 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads partitions that are assigned to it.
+    """Reads topics as a member of a group, or partitions that are assigned to it.
 
-        with Consumer("localhost:9092", auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition("orders", 0)])
-            for record in consumer.poll(1.0):
+        with Consumer("localhost:9092", group_id="billing") as consumer:
+            consumer.subscribe(["orders"])
+            for record in consumer:
                 print(record.offset, record.value)
 
-    A background thread, one per process, fetches ahead; records are unpacked in the thread that polls.
+    A background thread, one per process, fetches ahead and keeps the place in the group; records are unpacked,
+    and listeners called, in the thread that polls.
     Not for several threads at once, but :meth:`close` may come from another. Settings are keyword
     arguments (:class:`ConsumerSettings`); a wrong one raises ``ConfigError``.
     """
@@ -48,35 +60,53 @@ class Consumer:
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._news = threading.Event()
-        self._inner = AsyncConsumer(
-            bootstrap_servers,
-            _network=_network,
-            _clock=_clock,
-            _rng=_rng,
-            _on_data=self._news.set,
-            _wake=self._wake,
-            **settings,
-        )
-        self._core = self._inner._core
-        self._max_poll_records = self._inner._config.max_poll_records
+        self._in_use = threading.RLock()
         self._wake_requested = False
         self._owns_background = _background is None
         self._background = _background or background.acquire()
-        self._background.run(self._inner.start())
+        try:
+            self._inner = AsyncConsumer(
+                bootstrap_servers,
+                _network=_network,
+                _place=ThreadOfBlocking(self._background),
+                _clock=_clock,
+                _rng=_rng,
+                _on_data=self._news.set,
+                _wake=self._wake,
+                **settings,
+            )
+            self._core = self._inner._core
+            self._max_poll_records = self._inner._config.max_poll_records
+            self._background.run(self._inner.start())
+        except BaseException:
+            if self._owns_background:
+                background.release(self._background)
+            raise
 
     # --- life ---------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stop. A poll in another thread raises ``ClientClosedError``. May be called twice."""
-        if self._core.closed:
+    def close(self, timeout: float = 30.0) -> None:
+        """Stop. In a group: commit (if ``enable_auto_commit``), tell the listener, leave, within ``timeout``
+        seconds. A poll in another thread raises ``ClientClosedError``. May be called twice. Raises what the
+        listener raised, once all is closed."""
+        self._close(timeout)
+
+    def _close(self, timeout: float, *, failed: bool = False) -> None:
+        core = self._core
+        if core.closing:
             return
-        self._core.closed = True
+        core.closing = True
         self._news.set()
         try:
-            self._background.run(self._core.close())
+            if core.group is not None and not self._background.is_own_thread:
+                self._leave("the consumer is being closed", timeout, failed=failed)
         finally:
-            if self._owns_background:
-                background.release(self._background)
+            try:
+                self._background.run(core.close())
+            finally:
+                core.closed = True
+                if self._owns_background:
+                    background.release(self._background)
 
     def __enter__(self: C) -> C:
         return self
@@ -84,7 +114,95 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(30.0, failed=error is not None)
+
+    # --- subscription -----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches ``pattern``, together with the others of the
+        group; replaces what was subscribed to before. Takes effect with the next poll.
+
+        Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` where partitions were
+        assigned by hand, ``ValueError`` unless topics or a pattern are given.
+        """
+        self._inner.subscribe(topics, pattern=pattern, listener=listener)
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to: those named, or those that the pattern is known to match."""
+        return self._inner.subscription()
+
+    def unsubscribe(self, timeout: float | None = None) -> None:
+        """Give up everything that is assigned, and leave the group: committed and told as by :meth:`close`."""
+        self._core.check()
+        if self._core.group is not None:
+            self._leave(
+                "the consumer unsubscribed from all topics", self._inner._api_timeout_ms(timeout) / 1_000, failed=False
+            )
+        self._core.unsubscribe()
+
+    def _leave(self, reason: str, timeout: float, *, failed: bool) -> None:
+        core, group = self._core, self._core.require_group()
+        deadline = core.cluster.clock.monotonic_ms() + int(timeout * 1_000)
+        with self._in_use:
+            offsets = core.settled_before_last_poll() if failed else core.settled()
+            try:
+                self._drive(group.leaving(deadline, offsets))
+            finally:
+                left_ms = max(0, deadline - core.cluster.clock.monotonic_ms())
+                self._background.run(group.leave(reason, left_ms))
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Have the group rebalance, beginning with the next poll (KIP-568)."""
+        self._inner.enforce_rebalance(reason)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group now."""
+        return self._inner.group_metadata()
+
+    # --- commits ------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit ``offsets`` (the next to read), or else the positions behind all that was handed out; wait
+        until it is done, trying again up to ``timeout`` seconds (default ``default_api_timeout_ms``).
+
+        Raises ``CommitFailedError`` if this consumer is no longer in the group, ``RebalanceInProgressError``
+        (poll, then commit again), ``FencedInstanceIdError``, ``OffsetMetadataTooLargeError``, and
+        ``RequestTimedOutError``: it may have been done.
+        """
+        self._core.check()
+        group = self._core.require_group()
+        wanted = self._core.handed_out() if offsets is None else offsets_given(offsets)
+        if wanted:
+            sender = group.sender()
+            self._background.run(group.committer.commit(wanted, sender, self._inner._api_timeout_ms(timeout)))
+        self._drive(group.tell_commits())
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """As :meth:`commit`, without waiting or trying again. ``callback(offsets, error)`` is called from
+        within a later poll, commit or close; ``RetriableCommitFailedError`` says that it may be tried again.
+        Commits are carried out in the order of the calls."""
+        self._inner.commit_async(offsets, callback)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for each; ``None`` for nothing."""
+        return self._background.run(self._inner.committed(partitions, timeout))
 
     # --- assignment and positions -------------------------------------------------------------------
 
@@ -155,12 +273,22 @@ class Consumer:
         return self._core.values_of(self.poll_batches(timeout))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Read on without end."""
+        """Read on without end. A record counts as handed out, for automatic commits, when the next one is
+        asked for."""
+        core = self._core
         while True:
-            yield from self.poll(60.0)
+            records = self.poll(60.0)
+            iteration = core.iterate(records)
+            for iteration.at, record in enumerate(records):
+                yield record
+                if core.iteration is not iteration:
+                    break  # polled or iterated elsewhere meanwhile: there it goes on
 
     def _take(self, take: Callable[[], list[T]], timeout: float) -> list[T]:
-        self._core.check_assigned()
+        core = self._core
+        core.check_assigned()
+        if core.group is not None:
+            return self._take_in_group(take, timeout)
         self._news.clear()
         found = take()
         if found or timeout <= 0:
@@ -172,8 +300,52 @@ class Consumer:
             if left <= 0 or not self._news.wait(left):
                 break
             self._news.clear()
+            if core.closing:
+                raise ClientClosedError("this consumer was closed")
             found = take()
         return found
+
+    def _take_in_group(self, take: Callable[[], list[T]], timeout: float) -> list[T]:
+        group = self._core.require_group()
+        self._background.check()
+        deadline = time.monotonic() + timeout
+        with self._in_use:
+            group.poll_began()
+            try:
+                while True:
+                    self._news.clear()
+                    if self._core.closing:
+                        raise ClientClosedError("this consumer was closed")
+                    self._drive(group.turn())
+                    found = take()
+                    left = deadline - time.monotonic()
+                    if found or left <= 0:
+                        return found
+                    self._news.wait(min(left, group.due_in_s))
+            finally:
+                group.poll_ended()
+
+    def _drive(self, steps: Steps) -> None:
+        """Do what the group asks for: call the user's functions, wait. Raises what it raises."""
+        answer: BaseException | None = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            try:
+                if isinstance(step, Wait):
+                    left_ms = step.until_ms - self._core.cluster.clock.monotonic_ms()
+                    self._news.wait(max(0, left_ms) / 1_000)
+                    self._news.clear()
+                else:
+                    step()
+            except Exception as error:
+                answer = error
+            except BaseException as error:
+                steps.throw(error)
+                raise
 
     # --- asking -------------------------------------------------------------------------------------
 
@@ -199,8 +371,8 @@ class Consumer:
         """Per partition the first record at or after a time (ms since the epoch); ``None`` if there is none."""
         return self._background.run(self._inner.offsets_for_times(timestamps, timeout))
 
-    def metrics(self) -> dict[str, int]:
-        """Counters by Kafka's metric names."""
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges by Kafka's metric names."""
         return self._inner.metrics()
 
     # --- inside ---------------------------------------------------------------------------------------

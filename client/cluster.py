@@ -90,7 +90,11 @@ class Cluster:
         self._reconnect = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._auto_create = allow_auto_topic_creation
         self._peers: dict[Address, _Peer] = {}
+        self.has_all_topics = False
+        """Whether the last answer was about all topics there are."""
         self._wanted: dict[str, None] = {}
+        self._pinned: frozenset[str] = frozenset()
+        self._all_topics = False
         self._listeners: list[Callable[[set[TopicPartition]], None]] = []
         self._wake = asyncio.Event()
         self._answers = 0
@@ -152,9 +156,21 @@ class Cluster:
                 self._wake.set()
 
     def unwant(self, topic: str) -> None:
-        """No longer keep it."""
-        if self._wanted.pop(topic, self) is None:
+        """No longer keep it, unless it is pinned."""
+        if topic not in self._pinned and self._wanted.pop(topic, self) is None and not self._all_topics:
             self.cache.forget(topic)
+
+    def pin(self, topics: frozenset[str], *, every: bool = False) -> None:
+        """Keep these topics' metadata until others are pinned; with ``every``, that of all topics there are."""
+        before, self._pinned = self._pinned, topics
+        for gone in sorted(before - topics):
+            self.unwant(gone)
+        for new in sorted(topics - before):
+            self.want(new)
+        if every and not self._all_topics:
+            self._refresh_at_ms = min(self._refresh_at_ms, self.clock.monotonic_ms())
+            self._wake.set()
+        self._all_topics = every
 
     def request_refresh(self) -> None:
         """Ask for new metadata soon; requests are ``retry_backoff_ms`` apart."""
@@ -162,6 +178,11 @@ class Cluster:
             return  # the next attempt is due anyway, as soon as its backoff is over
         soonest = self._last_refresh_ms + self._settings.retry_backoff_ms
         self._refresh_at_ms = min(self._refresh_at_ms, max(self.clock.monotonic_ms(), soonest))
+        self._wake.set()
+
+    def refresh_after(self, wait_ms: int) -> None:
+        """Ask for new metadata in so long at the latest."""
+        self._refresh_at_ms = min(self._refresh_at_ms, self.clock.monotonic_ms() + wait_ms)
         self._wake.set()
 
     async def refreshed(self) -> None:
@@ -221,7 +242,12 @@ class Cluster:
 
     async def _refresh(self) -> None:
         asked = tuple(self._wanted)
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=self._auto_create)
+        every = self._all_topics
+        request = (
+            MetadataRequest(all_topics=True)
+            if every
+            else MetadataRequest(topics=asked, allow_auto_topic_creation=self._auto_create)
+        )
         self._last_refresh_ms = self.clock.monotonic_ms()
         self._refresh_at_ms = self._last_refresh_ms + max(1, self._settings.metadata_max_age_ms)
         try:
@@ -234,10 +260,13 @@ class Cluster:
         else:
             self._failures = 0
             self._failure = None
-            changed = self.cache.apply(response, asked)
+            changed = self.cache.apply(response, (*asked, *self.cache.topics) if every else asked)
+            for name in [name for name in self.cache.errors if name not in self._wanted]:
+                self.cache.forget(name)
+            self.has_all_topics = every
             self._drop_peers_that_left()
             self.metrics.metadata_refreshes += 1
-            if set(self._wanted) - set(asked):
+            if self._all_topics != every or (not every and set(self._wanted) - set(asked)):
                 self._refresh_at_ms = self._last_refresh_ms
             for listener in self._listeners:
                 listener(changed)

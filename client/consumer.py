@@ -1,18 +1,29 @@
-"""The consumer for asyncio: partitions are assigned by hand, positions kept by the consumer."""
+"""The consumer for asyncio: in a group, or with partitions assigned by hand."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
 from tidelog.client.consumer_config import ConsumerConfig, ConsumerSettings
 from tidelog.client.consumer_core import ConsumerCore
-from tidelog.client.errors import IllegalStateError, RequestTimedOutError
+from tidelog.client.consumer_group import Steps, Wait
+from tidelog.client.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
+from tidelog.client.group_types import (
+    CommitCallback,
+    ConsumerGroupMetadata,
+    ConsumerRebalanceListener,
+    OffsetAndMetadata,
+    offsets_given,
+)
 from tidelog.client.metadata import PartitionView
 from tidelog.client.offset_lookup import OffsetAndTimestamp, look_up
+from tidelog.client.place import OtherThread, Place, SameLoop
 from tidelog.client.producer import default_network
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.client.settings import parse_bootstrap
@@ -22,16 +33,18 @@ from tidelog.proto.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsR
 from tidelog.proto.network import Network
 
 C = TypeVar("C", bound="AsyncConsumer")
+T = TypeVar("T")
 
 
 class AsyncConsumer:
-    """Reads partitions that are assigned to it; ``tidelog.aio.Consumer``.
+    """Reads topics as a member of a group, or partitions that are assigned to it; ``tidelog.aio.Consumer``.
 
     Use it on one event loop and from one task at a time, as ``async with Consumer("localhost:9092") as
     consumer:``, or call :meth:`start` and :meth:`close`. Settings are keyword arguments
     (:class:`ConsumerSettings`); a wrong one raises ``ConfigError``.
 
-    ``async for record in consumer`` reads on without end.
+    ``async for record in consumer`` reads on without end. With a ``group_id`` all IO runs in a background
+    thread, one per process, so that heartbeats go on while the program blocks its loop.
     """
 
     def __init__(
@@ -39,6 +52,7 @@ class AsyncConsumer:
         bootstrap_servers: str | Sequence[str],
         *,
         _network: Network | None = None,
+        _place: Place | None = None,
         _clock: Clock | None = None,
         _rng: random.Random | None = None,
         _on_data: Callable[[], None] | None = None,
@@ -47,7 +61,10 @@ class AsyncConsumer:
     ) -> None:
         self._config = ConsumerConfig.of(settings)
         self._data = asyncio.Event()
+        self._telling = False
         self._also = _on_data
+        elsewhere = _network is None and self._config.group_id is not None
+        self._place = _place or (OtherThread() if elsewhere else SameLoop())
         self._wake = _wake or self._wake_fetcher
         self._core = ConsumerCore(
             parse_bootstrap(bootstrap_servers),
@@ -55,6 +72,7 @@ class AsyncConsumer:
             _network or default_network(),
             _clock or SystemClock(),
             _rng or random.Random(),
+            self._place,
             on_data=self._on_data,
             on_wake=self._wake,
         )
@@ -66,14 +84,32 @@ class AsyncConsumer:
         """Begin; returns at once, the connection is made in the background."""
         if not self._started:
             self._started = True
-            self._core.start()
+            self._place.open()
+            self._place.call(self._core.start)
 
-    async def close(self) -> None:
-        """Stop. A poll that waits raises ``ClientClosedError``. May be called twice."""
-        if not self._core.closed:
-            self._core.closed = True
-            self._data.set()
-            await self._core.close()
+    async def close(self, timeout: float = 30.0) -> None:
+        """Stop. In a group: commit (if ``enable_auto_commit``), tell the listener, leave, within ``timeout``
+        seconds. A poll that waits raises ``ClientClosedError``. May be called twice. Raises what the listener
+        raised, once all is closed."""
+        await self._close(timeout)
+
+    async def _close(self, timeout: float, *, failed: bool = False) -> None:
+        core = self._core
+        if core.closing:
+            return
+        core.closing = True
+        self._data.set()
+        try:
+            if self._started and core.group is not None:
+                await self._leave("the consumer is being closed", timeout, failed=failed)
+        finally:
+            try:
+                if self._started:
+                    await self._place.run(core.close())
+                core.closed = True
+                self._data.set()
+            finally:
+                self._place.release()
 
     async def __aenter__(self: C) -> C:
         await self.start()
@@ -82,7 +118,105 @@ class AsyncConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._close(30.0, failed=error is not None)
+
+    # --- subscription -----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches ``pattern``, together with the others of the
+        group; replaces what was subscribed to before. Takes effect with the next poll.
+
+        Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` where partitions were
+        assigned by hand, ``ValueError`` unless topics or a pattern are given.
+        """
+        self._core.subscribe(topics, pattern, listener)
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to: those named, or those that the pattern is known to match."""
+        group = self._core.group
+        return set(group.subscription.topics) if group is not None else set()
+
+    async def unsubscribe(self, timeout: float | None = None) -> None:
+        """Give up everything that is assigned, and leave the group: committed and told as by :meth:`close`."""
+        self._check_started()
+        self._core.check()
+        if self._core.group is not None:
+            await self._leave(
+                "the consumer unsubscribed from all topics", self._api_timeout_ms(timeout) / 1_000, failed=False
+            )
+        self._core.unsubscribe()
+
+    async def _leave(self, reason: str, timeout: float, *, failed: bool) -> None:
+        core, group = self._core, self._core.require_group()
+        deadline = core.cluster.clock.monotonic_ms() + int(timeout * 1_000)
+        offsets = core.settled_before_last_poll() if failed else core.settled()
+        try:
+            await self._drive(group.leaving(deadline, offsets))
+        finally:
+            left_ms = max(0, deadline - core.cluster.clock.monotonic_ms())
+            await self._place.run(group.leave(reason, left_ms))
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Have the group rebalance, beginning with the next poll (KIP-568)."""
+        self._core.require_group().enforce_rebalance(reason or "rebalance enforced by user")
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group now."""
+        return self._core.require_group().metadata()
+
+    # --- commits ------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit ``offsets`` (the next to read), or else the positions behind all that was handed out; wait
+        until it is done, trying again up to ``timeout`` seconds (default ``default_api_timeout_ms``).
+
+        Raises ``CommitFailedError`` if this consumer is no longer in the group, ``RebalanceInProgressError``
+        (poll, then commit again), ``FencedInstanceIdError``, ``OffsetMetadataTooLargeError``, and
+        ``RequestTimedOutError``: it may have been done.
+        """
+        self._check_started()
+        self._core.check()
+        group = self._core.require_group()
+        wanted = self._core.handed_out() if offsets is None else offsets_given(offsets)
+        if wanted:
+            sender = group.sender()
+            await self._place.run(group.committer.commit(wanted, sender, self._api_timeout_ms(timeout)))
+        await self._drive(group.tell_commits())
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """As :meth:`commit`, without waiting or trying again. ``callback(offsets, error)`` is called from
+        within a later poll, commit or close; ``RetriableCommitFailedError`` says that it may be tried again.
+        Commits are carried out in the order of the calls."""
+        self._check_started()
+        self._core.check()
+        group = self._core.require_group()
+        wanted = self._core.handed_out() if offsets is None else offsets_given(offsets)
+        group.commit_async(wanted, callback)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for each; ``None`` for nothing."""
+        self._check_started()
+        self._core.check()
+        group = self._core.require_group()
+        wanted = [TopicPartition(*p) for p in partitions]
+        return await self._place.run(group.committer.committed(wanted, self._api_timeout_ms(timeout)))
 
     # --- assignment and positions -------------------------------------------------------------------
 
@@ -151,58 +285,95 @@ class AsyncConsumer:
         ``auto_offset_reset`` is ``none``; ``CorruptRecordError``; ``UnknownTopicOrPartitionError``;
         ``SerializationError``. After one of these :meth:`seek` to go on.
         """
-        self._check_polling()
         count = self._config.max_poll_records if max_records is None else max_records
-        found = self._core.take_records(count)
-        if found or timeout <= 0:
-            await asyncio.sleep(0)
-            return found
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while not found and await self._news(deadline):
-            found = self._core.take_records(count)
-        return found
+        return await self._poll(lambda: self._core.take_records(count), timeout)
 
     async def poll_batches(self, timeout: float = 0.0) -> list[ConsumerBatch]:
         """Return everything that has been fetched, as batches that are unpacked when looked at: the fast
         form. Waits up to ``timeout`` seconds for the first. Raises as :meth:`poll`."""
-        self._check_polling()
-        found = self._core.take_batches()
-        if found or timeout <= 0:
-            await asyncio.sleep(0)
-            return found
-        deadline = asyncio.get_running_loop().time() + timeout
-        while not found and await self._news(deadline):
-            found = self._core.take_batches()
-        return found
+        return await self._poll(self._core.take_batches, timeout)
 
     async def poll_values(self, timeout: float = 0.0) -> list[bytes | None]:
         """As :meth:`poll_batches`, the values alone. Deserializers do not apply."""
         return self._core.values_of(await self.poll_batches(timeout))
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """A record counts as handed out, for automatic commits, when the next one is asked for."""
+        core = self._core
         while True:
-            for record in await self.poll(60.0):
+            records = await self.poll(60.0)
+            iteration = core.iterate(records)
+            for iteration.at, record in enumerate(records):
                 yield record
+                if core.iteration is not iteration:
+                    break  # polled or iterated elsewhere meanwhile: there it goes on
 
-    async def _news(self, deadline: float) -> bool:
-        """Wait until the fetcher has something; false when time is over."""
-        self._data.clear()
-        if self._core.assignment.next_with_data() is not None:
-            return True
+    async def _poll(self, take: Callable[[], list[T]], timeout: float) -> list[T]:
+        self._check_started()
+        self._core.check_assigned()
+        group = self._core.group
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        if group is not None:
+            group.poll_began()
         try:
-            async with asyncio.timeout_at(deadline):
+            while True:
+                self._data.clear()
+                if group is not None:
+                    await self._drive(group.turn())
+                found = take()
+                left = deadline - loop.time()
+                if found or left <= 0:
+                    break
+                if group is not None:
+                    left = min(left, group.due_in_s)
+                await self._news(left)
+                if self._core.closing:
+                    raise ClientClosedError("this consumer was closed")
+        finally:
+            if group is not None:
+                group.poll_ended()
+        if timeout <= 0 or found:
+            await asyncio.sleep(0)
+        return found
+
+    async def _news(self, seconds: float) -> None:
+        """Wait until there may be something new, or time is over."""
+        try:
+            async with asyncio.timeout(seconds):
                 await self._data.wait()
         except TimeoutError:
-            return False
-        return True
+            return
+
+    async def _drive(self, steps: Steps) -> None:
+        """Do what the group asks for: call the user's functions, wait. Raises what it raises."""
+        answer: BaseException | None = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(step, Wait):
+                await self._news(max(0, step.until_ms - self._core.cluster.clock.monotonic_ms()) / 1_000)
+                self._data.clear()
+                continue
+            try:
+                result = step()
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:
+                answer = error
+            except BaseException as error:
+                steps.throw(error)
+                raise
 
     # --- asking -------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
         self._check_started()
-        view = await self._core.cluster.topic(topic, self._api_timeout_ms(timeout))
+        view = await self._place.run(self._core.cluster.topic(topic, self._api_timeout_ms(timeout)))
         return list(view.partitions)
 
     async def beginning_offsets(
@@ -230,9 +401,9 @@ class AsyncConsumer:
             for at, r in found.items()
         }
 
-    def metrics(self) -> dict[str, int]:
-        """Counters by Kafka's metric names."""
-        return self._core.metrics.snapshot()
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges by Kafka's metric names."""
+        return self._core.metrics_now()
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -245,25 +416,28 @@ class AsyncConsumer:
         self._check_started()
         self._core.check()
         timeout_ms = self._api_timeout_ms(timeout)
-        return await look_up(
-            self._core.cluster, wanted, read_committed=self._config.read_committed, timeout_ms=timeout_ms
+        return await self._place.run(
+            look_up(self._core.cluster, wanted, read_committed=self._config.read_committed, timeout_ms=timeout_ms)
         )
 
     def _api_timeout_ms(self, timeout: float | None) -> int:
         return self._config.default_api_timeout_ms if timeout is None else int(timeout * 1_000)
 
     def _on_data(self) -> None:
-        self._data.set()
+        """Where IO runs."""
+        if not self._telling:
+            self._telling = True
+            self._place.tell(self._told)
         if self._also is not None:
             self._also()
 
+    def _told(self) -> None:
+        self._telling = False
+        self._data.set()
+
     def _wake_fetcher(self) -> None:
-        self._core.fetcher.wake()
+        self._place.call(self._core.fetcher.wake)
 
     def _check_started(self) -> None:
         if not self._started:
             raise IllegalStateError("start() it first, or use it as 'async with Consumer(...) as consumer'")
-
-    def _check_polling(self) -> None:
-        self._check_started()
-        self._core.check_assigned()

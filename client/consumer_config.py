@@ -8,16 +8,33 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from tidelog.client import settings
-from tidelog.model.config_def import INT_MAX, ConfigDef, ConfigError, boolean, integer, long, text
+from tidelog.client.group_assignment import rebalance_protocol
+from tidelog.model.assignors import ASSIGNORS, Assignor
+from tidelog.model.config_def import INT_MAX, ConfigDef, ConfigError, boolean, integer, long, split_list, text
 
 if TYPE_CHECKING:
     from tidelog.client.interceptors import ConsumerInterceptor
     from tidelog.client.serializers import Deserializer
 
 
+Strategy = str | type[Assignor] | Assignor
+"""An assignor: by its name, its class, or an instance that this consumer alone uses."""
+DEFAULT_STRATEGY: Final = ("range", "cooperative-sticky")
+
+
 class ConsumerSettings(TypedDict, total=False):
     """The keyword arguments of a consumer."""
 
+    group_id: str | None
+    group_instance_id: str | None
+    client_id: str
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    partition_assignment_strategy: Strategy | Sequence[Strategy]
+    exclude_internal_topics: bool
     client_rack: str
     auto_offset_reset: str
     isolation_level: str
@@ -44,6 +61,21 @@ class ConsumerSettings(TypedDict, total=False):
 class ConsumerConfig:
     """A consumer's settings, checked. Made by :meth:`of`."""
 
+    group_id: str | None = text(None, "The consumer group; subscribe() and commits need one.")
+    group_instance_id: str | None = text(
+        None, "Name of this member for good: it keeps its partitions through a restart within session_timeout_ms."
+    )
+    client_id: str = text("", "Name of this client in what the cluster tells of the group's members.")
+    enable_auto_commit: bool = boolean(True, "Commit positions from within poll() and close(). Needs a group_id.")
+    auto_commit_interval_ms: int = integer(5_000, "Time between automatic commits.", at_least=0)
+    session_timeout_ms: int = integer(
+        45_000, "Time without a heartbeat after which the group goes on without this member.", at_least=1
+    )
+    heartbeat_interval_ms: int = integer(3_000, "Time between heartbeats; less than session_timeout_ms.", at_least=1)
+    max_poll_interval_ms: int = integer(
+        300_000, "Longest time between two calls of poll(); then the consumer leaves the group.", at_least=1
+    )
+    exclude_internal_topics: bool = boolean(True, "Whether a subscription by pattern leaves out internal topics.")
     client_rack: str = text("", "Where this client runs.")
     auto_offset_reset: str = text(
         "latest",
@@ -81,13 +113,29 @@ class ConsumerConfig:
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
     interceptor_classes: Sequence[ConsumerInterceptor | Callable[[], ConsumerInterceptor]] = field(default=())
+    partition_assignment_strategy: Strategy | Sequence[Strategy] = DEFAULT_STRATEGY
 
     @classmethod
     def of(cls, values: ConsumerSettings | dict[str, Any]) -> ConsumerConfig:
         """Check ``values``. Raises :class:`ConfigError` that names the setting, what was expected and found."""
         config = settings.build(cls, CONSUMER_DEFINITION, dict(values))
         OffsetReset.parse(config.auto_offset_reset)
+        given = {name.replace(".", "_") for name in values}
+        _check_group(config, given)
         return config
+
+    @property
+    def auto_commits(self) -> bool:
+        return self.enable_auto_commit and self.group_id is not None
+
+    @property
+    def effective_client_id(self) -> str:
+        """What the group's coordinator makes member ids of (Kafka's default: ``consumer-`` and the group)."""
+        return self.client_id or "-".join(filter(None, ("consumer", self.group_id, self.group_instance_id)))
+
+    def assignors(self) -> tuple[Assignor, ...]:
+        """New instances of what ``partition_assignment_strategy`` names, and those given as instances."""
+        return _assignors(self.partition_assignment_strategy)
 
     @property
     def reset(self) -> OffsetReset:
@@ -96,6 +144,45 @@ class ConsumerConfig:
     @property
     def read_committed(self) -> bool:
         return self.isolation_level == "read_committed"
+
+
+def _check_group(config: ConsumerConfig, given: set[str]) -> None:
+    for name in ("group_id", "group_instance_id"):
+        value = getattr(config, name)
+        if value is not None and not value.strip():
+            raise ConfigError(f"{name}: expected a name that is not empty, found {value!r}")
+    if config.group_id is None and "enable_auto_commit" in given and config.enable_auto_commit:
+        raise ConfigError("enable_auto_commit: expected false without a group_id, found true")
+    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+        raise ConfigError(
+            f"heartbeat_interval_ms: expected less than session_timeout_ms ({config.session_timeout_ms}), "
+            f"found {config.heartbeat_interval_ms}"
+        )
+    rebalance_protocol(_assignors(config.partition_assignment_strategy))
+
+
+def _assignors(strategies: Strategy | Sequence[Strategy]) -> tuple[Assignor, ...]:
+    setting = "partition_assignment_strategy"
+    if isinstance(strategies, str):
+        several: Sequence[Strategy] = split_list(strategies)
+    else:
+        several = strategies if isinstance(strategies, (list, tuple)) else (strategies,)
+    made: list[Assignor] = []
+    for strategy in several:
+        if isinstance(strategy, str):
+            if strategy not in ASSIGNORS:
+                raise ConfigError(f"{setting}: expected {', '.join(ASSIGNORS)} or an assignor, found {strategy!r}")
+            made.append(ASSIGNORS[strategy]())
+        else:
+            made.append(strategy() if isinstance(strategy, type) else strategy)
+        if not all(hasattr(made[-1], part) for part in ("name", "protocols", "user_data", "assign", "on_assignment")):
+            raise ConfigError(
+                f"{setting}: expected the name of an assignor, its class or an instance, found {strategy!r}"
+            )
+    names = [assignor.name for assignor in made]
+    if not made or len(set(names)) < len(names):
+        raise ConfigError(f"{setting}: expected one or several assignors of different names, found {names}")
+    return tuple(made)
 
 
 CONSUMER_DEFINITION: Final = ConfigDef(ConsumerConfig)

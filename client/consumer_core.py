@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_config import ConsumerConfig, OffsetReset
-from tidelog.client.errors import ClientClosedError, CorruptRecordError, IllegalStateError, SerializationError
+from tidelog.client.consumer_group import ConsumerGroup
+from tidelog.client.errors import (
+    ClientClosedError,
+    CorruptRecordError,
+    IllegalStateError,
+    SerializationError,
+    exception_for,
+)
 from tidelog.client.fetcher import Fetcher
+from tidelog.client.group_types import ConsumerRebalanceListener, OffsetAndMetadata
 from tidelog.client.interceptors import ConsumerInterceptor, made
+from tidelog.client.iteration import Iteration
 from tidelog.client.metrics import ClientMetrics
+from tidelog.client.place import Place
 from tidelog.client.positions import UNKNOWN, Assignment, PartitionState
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.client.serializers import deserialize
 from tidelog.model.clock import Clock
+from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.network import Address, Network
 
@@ -38,13 +50,15 @@ class ConsumerCore:
         network: Network,
         clock: Clock,
         rng: random.Random,
+        place: Place,
         on_data: Callable[[], None],
         on_wake: Callable[[], None],
     ) -> None:
         self.config: Final = config
         self.metrics: Final = ClientMetrics()
         self.lock: Final = threading.Lock()
-        self.assignment: Final = Assignment(config.reset)
+        self.place: Final = place
+        self.assignment: Final = Assignment(config.reset, from_committed=config.group_id is not None)
         self.cluster: Final = Cluster(
             bootstrap,
             config,
@@ -54,18 +68,43 @@ class ConsumerCore:
             self.metrics,
             allow_auto_topic_creation=config.allow_auto_create_topics,
         )
-        self.fetcher: Final = Fetcher(config, self.assignment, self.lock, self.cluster, on_data)
+        self.group: Final = (
+            None
+            if config.group_id is None
+            else ConsumerGroup(
+                config,
+                config.group_id,
+                self.cluster,
+                self.assignment,
+                self.lock,
+                place,
+                on_data,
+                self.settled,
+                on_wake,
+            )
+        )
+        self.fetcher: Final = Fetcher(config, self.assignment, self.lock, self.cluster, on_data, self._committed)
         self.interceptors: Final[list[ConsumerInterceptor]] = [made(i) for i in config.interceptor_classes]
+        self.closing = False
+        """Nothing is handed out any more."""
         self.closed = False
+        self.iteration: Iteration | None = None
+        """Of ``for record in consumer``: what it has taken from poll, and how far it has come."""
+        self._last_poll: dict[PartitionState, tuple[int, int, int]] = {}
+        """Where the last poll began: generation, position, its leader epoch."""
         self._on_wake = on_wake
         self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
 
     def start(self) -> None:
         self.cluster.start()
         self.fetcher.start()
+        if self.group is not None:
+            self.group.start()
 
     async def close(self) -> None:
-        self.closed = True
+        self.closing = self.closed = True
+        if self.group is not None:
+            await self.group.stop()
         await self.fetcher.close()
         await self.cluster.close()
 
@@ -74,8 +113,51 @@ class ConsumerCore:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         self.check()
         wanted = [TopicPartition(*p) for p in partitions]
+        if self.group is not None:
+            self.group.subscription.by_hand()
+            self.group.commit_before_reassigning()
         with self.lock:
             self.assignment.assign(wanted)
+
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        pattern: str | re.Pattern[str] | None,
+        listener: ConsumerRebalanceListener | None,
+    ) -> None:
+        self.check()
+        group = self.require_group()
+        with self.lock:
+            if pattern is None:
+                group.subscription.subscribe(topics, listener)
+            elif topics:
+                raise ValueError("expected topics or a pattern, found both")
+            else:
+                group.subscription.subscribe_pattern(pattern, listener)
+        group.subscription_changed()
+
+    def unsubscribe(self) -> None:
+        if self.group is not None:
+            with self.lock:
+                self.group.subscription.unsubscribe()
+            self.group.subscription_changed()
+        self.assign_nothing()
+
+    def assign_nothing(self) -> None:
+        with self.lock:
+            self.assignment.assign([])
+        self._on_wake()
+
+    def require_group(self) -> ConsumerGroup:
+        """Raises ``InvalidGroupIdError`` without a group."""
+        if self.group is None:
+            raise exception_for(ErrorCode.INVALID_GROUP_ID, "subscribe() and commits need a group_id, found none")
+        return self.group
+
+    async def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Where IO runs."""
+        group = self.require_group()
+        return await group.committer.committed(partitions, self.config.request_timeout_ms)
 
     def seek(self, at: TopicPartition, offset: int, leader_epoch: int = UNKNOWN) -> None:
         self.check()
@@ -112,24 +194,35 @@ class ConsumerCore:
             state = self.assignment.state(at)
             if state.error is not None:
                 raise state.error
-            return None if state.position == UNKNOWN else state.position
+            if state.position == UNKNOWN:
+                return None
+            return state.position if self.iteration is None else self.iteration.position_of(state, 1)[0]
 
     def lag(self, at: TopicPartition) -> int | None:
         self.check()
         with self.lock:
             return self.assignment.state(at).lag
 
+    def metrics_now(self) -> dict[str, float]:
+        found: dict[str, float] = dict(self.metrics.snapshot())
+        if self.group is not None:
+            found |= self.group.gauges()
+        return found
+
     # --- polling --------------------------------------------------------------------------------------
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
         """Up to ``count_max`` records that are here already; empty if none are. Raises a failed partition's error."""
         self.check()
+        self._last_poll.clear()
         out: list[ConsumerRecord] = []
         while len(out) < count_max:
             with self.lock:
                 state = self._next(raises=not out)
                 if state is None:
                     break
+                if state not in self._last_poll:
+                    self._last_poll[state] = (state.generation, state.position, state.position_epoch)
                 if state.leftover:
                     room = count_max - len(out)
                     taken = state.leftover[: -room - 1 : -1]
@@ -184,12 +277,15 @@ class ConsumerCore:
     def take_batches(self) -> list[ConsumerBatch]:
         """Everything that is here already, packed."""
         self.check()
+        self._last_poll.clear()
         out: list[ConsumerBatch] = []
         with self.lock:
             while (state := self._next(raises=not out)) is not None:
                 if state.leftover:  # of a poll() before: fetch them again, packed
                     state.seek(state.position)
                     continue
+                if state not in self._last_poll:
+                    self._last_poll[state] = (state.generation, state.position, state.position_epoch)
                 while (batch := state.next_batch()) is not None:
                     out.append(batch)
                 self.assignment.pass_turn()
@@ -245,10 +341,66 @@ class ConsumerCore:
             self.assignment.raise_error()
         return self.assignment.next_with_data()
 
+    # --- what is committed ------------------------------------------------------------------------
+
+    def handed_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind all that poll has returned; within an iteration, behind the record that the user has now."""
+        return self._positions(1)
+
+    def settled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As :meth:`handed_out`, but a record of an iteration counts only when the next is asked for."""
+        return self._positions(0)
+
+    def settled_before_last_poll(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As :meth:`settled`, without what the last poll returned: its records may not have been processed."""
+        found = self.settled()
+        if self.iteration is None:
+            with self.lock:
+                for state, (generation, position, epoch) in self._last_poll.items():
+                    if state.generation == generation and position != UNKNOWN:
+                        found[state.at] = OffsetAndMetadata(position, epoch)
+        return found
+
+    def _positions(self, in_hand: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        iteration = self.iteration
+        with self.lock:
+            found = {
+                at: (s.position, s.position_epoch) if iteration is None else iteration.position_of(s, in_hand)
+                for at, s in self.assignment.partitions.items()
+                if s.position != UNKNOWN
+            }
+        return {at: OffsetAndMetadata(*position) for at, position in found.items()}
+
+    # --- iterating --------------------------------------------------------------------------------------
+
+    def iterate(self, records: list[ConsumerRecord]) -> Iteration:
+        """A poll's records are about to be handed out one by one."""
+        with self.lock:
+            states = [self.assignment.partitions.get(at) for at in dict.fromkeys(r.topic_partition for r in records)]
+        self.iteration = Iteration(records, [state for state in states if state is not None])
+        return self.iteration
+
+    def end_iteration(self) -> None:
+        """The next poll begins; what an iteration that was left has not handed out is to be fetched again."""
+        iteration, self.iteration = self.iteration, None
+        if iteration is None:
+            return
+        with self.lock:
+            for state in iteration.states:
+                offset, epoch = iteration.position_of(state, 1)
+                if offset != state.position:
+                    state.seek(offset, epoch)
+        self._on_wake()
+
     def check(self) -> None:
         if self.closed:
             raise ClientClosedError("this consumer is closed")
 
     def check_assigned(self) -> None:
-        if not self.assignment.partitions:
-            raise IllegalStateError("poll needs partitions: assign() some first")
+        self.check()
+        if self.closing:
+            raise ClientClosedError("this consumer is being closed")
+        if not self.assignment.partitions and (self.group is None or not self.group.subscription.grouped):
+            raise IllegalStateError("poll needs partitions: assign() some, or subscribe() to topics, first")
+        if self.iteration is not None:
+            self.end_iteration()

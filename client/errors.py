@@ -19,6 +19,7 @@ __all__ = [
     "BrokerNotAvailableError",
     "BufferExhaustedError",
     "ClientClosedError",
+    "CommitFailedError",
     "ConfigError",
     "CorruptRecordError",
     "ErrorCode",
@@ -27,8 +28,10 @@ __all__ = [
     "LogTruncationError",
     "NoOffsetForPartitionError",
     "OffsetOutOfRangeError",
+    "RebalanceCallbackError",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "RetriableCommitFailedError",
     "SerializationError",
     "TidelogError",
     "TopicExistsError",
@@ -100,6 +103,29 @@ class IllegalStateError(TidelogError):
 
 class ClientClosedError(IllegalStateError):
     """The client was closed, or its process was forked away from the threads that served it."""
+
+
+class CommitFailedError(TidelogError):
+    """Offsets could not be committed and never will be: this consumer is not (or no longer) in the group, and
+    its partitions may belong to others (Kafka's ``CommitFailedException``)."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class RetriableCommitFailedError(TidelogError):
+    """Offsets were not committed, or whether they were is unknown; the same or later offsets may be committed
+    again (Kafka's ``RetriableCommitFailedException``)."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+class RebalanceCallbackError(TidelogError):
+    """A rebalance listener or an assignor of the user's raised; ``__cause__`` is what it raised.
+
+    The rebalance was carried through all the same: the assignment holds, and the next poll goes on.
+    """
 
 
 class InvalidOffsetError(TidelogError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -25,6 +25,7 @@ from tidelog.client.errors import (
     UnknownTopicOrPartitionError,
     exception_for,
 )
+from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.metadata import PartitionView, TopicView
 from tidelog.client.offset_lookup import look_up
 from tidelog.client.positions import UNKNOWN, Assignment, PartitionState
@@ -54,6 +55,9 @@ UNKNOWN_TOPIC_GRACE_MS: Final = 5_000
 """How long an assigned topic may be unknown (it may just be being made) before poll raises."""
 NEVER_MS: Final = 1 << 62
 
+CommittedLookup = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
+"""Asks a group's coordinator for committed offsets; ``None`` where nothing is committed."""
+
 log = logging.getLogger(__name__)
 
 
@@ -82,7 +86,9 @@ class Fetcher:
         lock: threading.Lock,
         cluster: Cluster,
         on_data: Callable[[], None],
+        committed: CommittedLookup | None = None,
     ) -> None:
+        self._committed_lookup = committed
         self._config = config
         self._assignment = assignment
         self._lock = lock
@@ -155,6 +161,7 @@ class Fetcher:
         look_again = NEVER_MS
         fetches: dict[int, list[tuple[PartitionState, TopicView, PartitionView]]] = {}
         resets: list[PartitionState] = []
+        starts: list[PartitionState] = []
         with self._lock:
             topics = {at.topic for at in self._assignment.partitions}
             for gone in self._topics - topics:
@@ -168,6 +175,10 @@ class Fetcher:
                     continue
                 if now < state.retry_at_ms:
                     look_again = min(look_again, state.retry_at_ms)
+                    continue
+                if state.wants_committed:
+                    state.asking = True
+                    starts.append(state)
                     continue
                 topic = self._cluster.cache.topics.get(state.at.topic)
                 node = self._cluster.cache.leader_of(*state.at)
@@ -185,6 +196,8 @@ class Fetcher:
                     fetches.setdefault(node, []).append((state, topic, view))
         if resets:
             self._spawn(self._reset(resets, {state.at: state.generation for state in resets}))
+        if starts:
+            self._spawn(self._start_at_committed(starts, {state.at: state.generation for state in starts}))
         for node, items in fetches.items():
             look_again = min(look_again, self._fetch(node, items, now, max(1, room)))
         return look_again
@@ -414,6 +427,32 @@ class Fetcher:
                 if state.generation == generations[state.at]:
                     offset, epoch = found[state.at]
                     state.seek(offset, epoch)
+        self._on_data()
+
+    async def _start_at_committed(self, states: list[PartitionState], generations: dict[TopicPartition, int]) -> None:
+        """Take the group's committed offsets as positions; without one the reset policy decides."""
+        assert self._committed_lookup is not None
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        failure: TidelogError | None = None
+        try:
+            found = await self._committed_lookup([state.at for state in states])
+        except TidelogError as error:
+            failure = error
+        now = self._clock.monotonic_ms()
+        with self._lock:
+            for state in states:
+                if state.generation != generations[state.at]:
+                    continue
+                state.asking = False
+                if failure is not None and failure.retriable:
+                    self._retry(state, ErrorCode.NETWORK_EXCEPTION, now)
+                elif failure is not None:
+                    state.error = failure
+                elif (committed := found.get(state.at)) is not None:
+                    state.seek(committed.offset, committed.leader_epoch)
+                else:
+                    state.wants_committed = False
+                    state.without_position(self._assignment.policy)
         self._on_data()
 
     async def _offsets(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:

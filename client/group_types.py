@@ -53,3 +53,14 @@ class ConsumerRebalanceListener:
         """These were taken away already, and others may read them; a commit would be refused.
         Unless overridden, the same as :meth:`on_partitions_revoked`."""
         return self.on_partitions_revoked(partitions)
+
+
+def offsets_given(offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Check what a user wants to be committed. Raises ``ValueError``."""
+    found = {}
+    for at, given in offsets.items():
+        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        if isinstance(offset.offset, bool) or not isinstance(offset.offset, int) or offset.offset < 0:
+            raise ValueError(f"{TopicPartition(*at)}: expected an offset of 0 or more, found {offset.offset!r}")
+        found[TopicPartition(*at)] = offset
+    return found

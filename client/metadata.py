@@ -77,7 +77,8 @@ class MetadataCache:
         return [p.partition for p in view.partitions if p.leader in self.brokers]
 
     def apply(self, response: MetadataResponse, asked: Iterable[str]) -> set[TopicPartition]:
-        """Take in an answer about the topics ``asked``; return partitions whose leader or epoch changed."""
+        """Take in an answer about the topics ``asked`` (what it leaves out is gone); return partitions whose
+        leader or epoch changed."""
         self.version += 1
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id

@@ -26,12 +26,21 @@ _NAMES: Final = {
     "records_consumed": "records-consumed-total",
     "truncations": "log-truncation-total",
     "offset_resets": "offset-reset-total",
+    "commits": "commit-total",
+    "heartbeats": "heartbeat-total",
+    "joins": "join-total",
+    "syncs": "sync-total",
+    "rebalances": "rebalance-total",
+    "failed_rebalances": "failed-rebalance-total",
+    "rebalance_latency_ms": "rebalance-latency-total",
+    "rebalance_latency_max_ms": "rebalance-latency-max",
+    "rebalance_latency_last_ms": "rebalance-latency-last",
 }
 
 
 @dataclass(slots=True)
 class ClientMetrics:
-    """All counters start at 0 and only rise."""
+    """All counters start at 0 and only rise, ``rebalance_latency_last_ms`` alone may fall."""
 
     requests: int = 0
     connections_lost: int = 0
@@ -49,6 +58,22 @@ class ClientMetrics:
     records_consumed: int = 0
     truncations: int = 0
     offset_resets: int = 0
+    commits: int = 0
+    heartbeats: int = 0
+    joins: int = 0
+    syncs: int = 0
+    rebalances: int = 0
+    failed_rebalances: int = 0
+    rebalance_latency_ms: int = 0
+    rebalance_latency_max_ms: int = 0
+    rebalance_latency_last_ms: int = 0
+
+    def rebalanced(self, took_ms: int) -> None:
+        """A rebalance is complete, from the first JoinGroup to the last SyncGroup."""
+        self.rebalances += 1
+        self.rebalance_latency_ms += took_ms
+        self.rebalance_latency_last_ms = took_ms
+        self.rebalance_latency_max_ms = max(self.rebalance_latency_max_ms, took_ms)
 
     def snapshot(self) -> dict[str, int]:
         """All counters by their metric name (``record-send-total`` …)."""

@@ -3,6 +3,7 @@
 ====================  ===========================================================================
 state                 what happens
 ====================  ===========================================================================
+new, in a group       the group's committed offset is looked up; there is none: without a position
 without a position    an offset is looked up by the reset policy (or the timestamp asked for)
 to be validated       the leader is of a newer epoch than the position: does its log still hold the
                       records read before (KIP-320)? It is asked where their epoch ends
@@ -50,6 +51,10 @@ class PartitionState:
     """Leader epoch against which the position was last found right."""
     reset: OffsetReset | None = None
     """How to find a position, while there is none."""
+    wants_committed: bool = False
+    """The position is the group's committed offset, which is to be looked up."""
+    withheld: bool = False
+    """About to be given up: nothing more is handed out or fetched."""
     buffered: deque[Batch] = field(default_factory=deque)
     buffered_bytes: int = 0
     leftover: list[ConsumerRecord] = field(default_factory=list)
@@ -77,6 +82,7 @@ class PartitionState:
         self.position_epoch = self.fetch_epoch = epoch
         self.validated_epoch = UNKNOWN
         self.reset = None
+        self.wants_committed = False
         self.error = None
         self.hold = False
         self.asking = False
@@ -87,6 +93,11 @@ class PartitionState:
         """Forget the position; find one as ``reset`` says."""
         self.seek(UNKNOWN)
         self.reset = reset
+
+    def ask_committed(self) -> None:
+        """Forget the position; take the committed offset."""
+        self.seek(UNKNOWN)
+        self.wants_committed = True
 
     def drop_buffer(self) -> None:
         """Forget what was fetched ahead, and fetch from the position again."""
@@ -116,6 +127,7 @@ class PartitionState:
         return (
             self.position != UNKNOWN
             and not self.paused
+            and not self.withheld
             and not self.asking
             and self.error is None
             and now_ms >= self.retry_at_ms
@@ -196,8 +208,9 @@ class PartitionState:
 class Assignment:
     """The partitions of one consumer, in the order in which poll visits them."""
 
-    def __init__(self, policy: OffsetReset) -> None:
+    def __init__(self, policy: OffsetReset, *, from_committed: bool = False) -> None:
         self.policy = policy
+        self.from_committed = from_committed
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._turn: deque[PartitionState] = deque()
 
@@ -212,7 +225,11 @@ class Assignment:
         for at in wanted:
             if at not in self.partitions:
                 state = self.partitions[at] = PartitionState(at)
-                state.without_position(self.policy)
+                if self.from_committed:
+                    state.ask_committed()
+                else:
+                    state.without_position(self.policy)
+            self.partitions[at].withheld = False
         self._turn = deque(self.partitions[at] for at in wanted)
 
     def state(self, at: TopicPartition) -> PartitionState:
@@ -236,7 +253,7 @@ class Assignment:
         """The next partition, in turn, that has something for poll."""
         for _ in range(len(self._turn)):
             state = self._turn[0]
-            if state.has_data and not state.paused:
+            if state.has_data and not state.paused and not state.withheld:
                 return state
             self._turn.rotate(-1)
         return None

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from tidelog.client.delivery import BulkResult as BulkResult
     from tidelog.client.delivery import DeliveryFuture as DeliveryFuture
     from tidelog.client.delivery import RecordMetadata as RecordMetadata
+    from tidelog.client.group_types import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from tidelog.client.group_types import ConsumerRebalanceListener as ConsumerRebalanceListener
+    from tidelog.client.group_types import OffsetAndMetadata as OffsetAndMetadata
     from tidelog.client.offset_lookup import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog.client.record import ConsumerBatch as ConsumerBatch
     from tidelog.client.record import ConsumerRecord as ConsumerRecord
+    from tidelog.model import assignors as assignors
     from tidelog.model.errors import TidelogError as TidelogError
     from tidelog.model.ids import TopicPartition as TopicPartition
     from tidelog.proto.api import ConfigChange as ConfigChange
     from tidelog.proto.api import ConfigResource as ConfigResource
-
-__version__ = "0.1.0"
 
 __version__ = "0.1.0"
 
@@ -41,9 +43,12 @@ _HOMES = {
     "ConfigResource": "proto.api",
     "Consumer": "client.blocking_consumer",
     "ConsumerBatch": "client.record",
+    "ConsumerGroupMetadata": "client.group_types",
+    "ConsumerRebalanceListener": "client.group_types",
     "ConsumerRecord": "client.record",
     "DeliveryFuture": "client.delivery",
     "NewTopic": "client.admin_types",
+    "OffsetAndMetadata": "client.group_types",
     "OffsetAndTimestamp": "client.offset_lookup",
     "OffsetSpec": "client.admin_types",
     "Producer": "client.blocking_producer",
@@ -51,7 +56,13 @@ _HOMES = {
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
 }
-_MODULES = {"aio": "aio", "errors": "client.errors", "serializers": "client.serializers", "testing": "testing"}
+_MODULES = {
+    "aio": "aio",
+    "assignors": "model.assignors",
+    "errors": "client.errors",
+    "serializers": "client.serializers",
+    "testing": "testing",
+}
 
 __all__ = [
     "Admin",
@@ -61,15 +72,19 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "ConsumerBatch",
+    "ConsumerGroupMetadata",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "DeliveryFuture",
     "NewTopic",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",
     "Producer",
     "RecordMetadata",
     "TidelogError",
     "TopicPartition",
+    "assignors",
     "errors",
     "serializers",
 ]

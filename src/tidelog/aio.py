@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from tidelog import ConfigChange as ConfigChange
     from tidelog import ConfigResource as ConfigResource
     from tidelog import ConsumerBatch as ConsumerBatch
+    from tidelog import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from tidelog import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog import ConsumerRecord as ConsumerRecord
     from tidelog import DeliveryFuture as DeliveryFuture
     from tidelog import NewTopic as NewTopic
+    from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog import OffsetSpec as OffsetSpec
     from tidelog import RecordMetadata as RecordMetadata
     from tidelog import TidelogError as TidelogError
     from tidelog import TopicPartition as TopicPartition
+    from tidelog import assignors as assignors
     from tidelog import errors as errors
     from tidelog import serializers as serializers
     from tidelog.client.admin import AsyncAdmin as Admin
@@ -41,15 +45,19 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "ConsumerBatch",
+    "ConsumerGroupMetadata",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "DeliveryFuture",
     "NewTopic",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",
     "Producer",
     "RecordMetadata",
     "TidelogError",
     "TopicPartition",
+    "assignors",
     "errors",
     "serializers",
 ]

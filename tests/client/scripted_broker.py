@@ -50,6 +50,8 @@ from tidelog.proto.network import Address, CallContext, Frame, Server, Service, 
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch, patch_batch, split_batches
 
+from .scripted_groups import ScriptedGroups
+
 Judge = Callable[[int, str, int, Batch], ErrorCode | Awaitable[ErrorCode] | None]
 """(node, topic, partition, batch) -> an error instead of an append; None to do the usual thing.
 
@@ -117,6 +119,7 @@ class ScriptedCluster:
         self.epoch_ends: dict[tuple[str, int], tuple[int, int]] = {}
         self.grown = asyncio.Event()
         self.message_max = 1 << 30
+        self.groups = ScriptedGroups()
 
     # --- script -------------------------------------------------------------------------------------
 
@@ -142,6 +145,7 @@ class ScriptedCluster:
                 ListOffsetsRequest: self._list_offsets,
                 OffsetForLeaderEpochRequest: self._epoch_end,
                 CreateTopicsRequest: self._create,
+                **self.groups.handlers(node),
             },
             {StreamKind.PRODUCE: lambda _: _Produce(self, node), StreamKind.FETCH: lambda _: _Fetch(self, node)},
         )

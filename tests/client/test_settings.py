@@ -39,22 +39,32 @@ PRODUCER_DEFAULTS = {
 }
 CONSUMER_DEFAULTS = {
     "allow_auto_create_topics": True,
+    "auto_commit_interval_ms": 5_000,
     "auto_offset_reset": "latest",
     "check_crcs": True,
+    "client_id": "",
     "client_rack": "",
     "default_api_timeout_ms": 60_000,
+    "enable_auto_commit": True,
+    "exclude_internal_topics": True,
     "fetch_max_bytes": 52_428_800,
     "fetch_max_wait_ms": 500,
     "fetch_min_bytes": 1,
+    "group_id": None,
+    "group_instance_id": None,
+    "heartbeat_interval_ms": 3_000,
     "isolation_level": "read_uncommitted",
     "max_partition_fetch_bytes": 1_048_576,
+    "max_poll_interval_ms": 300_000,
     "max_poll_records": 500,
     "metadata_max_age_ms": 300_000,
     "reconnect_backoff_max_ms": 1_000,
     "reconnect_backoff_ms": 50,
+    "partition_assignment_strategy": ("range", "cooperative-sticky"),
     "request_timeout_ms": 30_000,
     "retry_backoff_max_ms": 1_000,
     "retry_backoff_ms": 100,
+    "session_timeout_ms": 45_000,
 }
 
 

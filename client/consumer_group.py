@@ -1,0 +1,573 @@
+"""A consumer's group as poll sees it: rebalances, listeners, automatic commits.
+
+Everything here runs on the user's side, in the thread (or task) that calls poll, and never waits: what has to
+be called or waited for is yielded to the form of the consumer, blocking or asyncio, which goes on when it is
+done. So callbacks run in the user's thread, and a rebalance that is under way does not hold up partitions that
+stay. The requests go out from :mod:`tidelog.client.group_coordinator` and
+:mod:`tidelog.client.offset_commits`. Source: Kafka's ``ConsumerCoordinator``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.consumer_config import ConsumerConfig
+from tidelog.client.errors import IllegalStateError, RebalanceCallbackError, TidelogError
+from tidelog.client.group_assignment import Wish, rebalance_protocol
+from tidelog.client.group_coordinator import GroupCoordinator, Outcome
+from tidelog.client.group_types import CommitCallback, ConsumerGroupMetadata, OffsetAndMetadata
+from tidelog.client.membership import Generation, Membership
+from tidelog.client.offset_commits import Commit, OffsetCommitter
+from tidelog.client.place import Place
+from tidelog.client.positions import Assignment
+from tidelog.client.subscription import SubscribedTopics
+from tidelog.model.assignors import Assignor, RebalanceProtocol
+from tidelog.model.ids import TopicPartition
+from tidelog.proto.consumer_protocol import BadConsumerProtocol, decode_assignment
+
+log = logging.getLogger(__name__)
+
+UserCall = Callable[[], Any]
+"""Something of the user's, to be called (and awaited, if it returns an awaitable) by the form of the consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for news, until this time (ms, monotonic) at most."""
+
+    until_ms: int
+
+
+Steps = Generator[UserCall | Wait, BaseException | None, None]
+"""Driven by ``send``: of what a call raised, or ``None``."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A commit under way."""
+
+    ended: bool = False
+    error: TidelogError | None = None
+
+
+class ConsumerGroup:
+    """``positions`` gives what an automatic commit covers now."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        group_id: str,
+        cluster: Cluster,
+        assignment: Assignment,
+        lock: threading.Lock,
+        place: Place,
+        news: Callable[[], None],
+        positions: Callable[[], dict[TopicPartition, OffsetAndMetadata]],
+        wake_fetcher: Callable[[], None],
+    ) -> None:
+        self.config: Final = config
+        self.group_id: Final = group_id
+        self.assignors: Final[tuple[Assignor, ...]] = config.assignors()
+        self.protocol: Final = rebalance_protocol(self.assignors)
+        self.subscription: Final = SubscribedTopics(config.exclude_internal_topics)
+        self.membership: Final = Membership(
+            session_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            static=config.group_instance_id is not None,
+        )
+        self.coordinator: Final = GroupCoordinator(
+            config,
+            group_id,
+            cluster,
+            self.membership,
+            self.assignors,
+            self.protocol,
+            lock,
+            news,
+            self._pin,
+        )
+        self.committer: Final = OffsetCommitter(config, group_id, cluster, self.coordinator, self.membership, lock)
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._metrics = cluster.metrics
+        self._assignment = assignment
+        self._lock = lock
+        self._place = place
+        self._news = news
+        self._positions = positions
+        self._wake_fetcher = wake_fetcher
+        self._joined: frozenset[str] | None = None
+        """The topics of the last join."""
+        self._led: dict[str, int] | None = None
+        """What this member has assigned as the leader: partitions by topic."""
+        self._work: Steps | None = None
+        """A rebalance's part that waits for a commit; the next poll goes on with it."""
+        self._running = False
+        self._ended: deque[tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], TidelogError | None]]
+        self._ended = deque()
+        self._async_commits = 0
+        self._auto_commit: _Sent | None = None
+        self._auto_commit_due_ms = 0
+        self._refreshes = 0
+        self._started_ms = self._poll_began_ms = self._poll_ended_ms = 0
+        self._in_polls_ms = self._between_polls_max_ms = 0
+        cluster.on_change(self._on_metadata)
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Where IO runs."""
+        now = self._clock.monotonic_ms()
+        self._started_ms = self._poll_ended_ms = now
+        self.membership.polled(now)
+        self._auto_commit_due_ms = now + self.config.auto_commit_interval_ms
+        self.coordinator.start()
+
+    async def stop(self) -> None:
+        """Where IO runs: end without a word to anybody."""
+        await self.committer.close()
+        await self.coordinator.close()
+
+    # --- subscription ---------------------------------------------------------------------------------
+
+    def subscription_changed(self) -> None:
+        """After the user has said what to read: keep metadata of it, hand out nothing else."""
+        with self._lock:
+            for at, state in self._assignment.partitions.items():
+                state.withheld = self.subscription.grouped and not self.subscription.covers(at)
+        self._place.call(self._pin)
+
+    def _pin(self) -> None:
+        """Where IO runs: have the topics' metadata kept."""
+        every = self.subscription.pattern is not None
+        if every and self._cluster.has_all_topics:
+            with self._lock:
+                changed = self.subscription.match(self._cluster.cache.topics)
+            if changed:
+                self._news()
+        self._cluster.pin(self.subscription.topics | self.coordinator.pinned, every=every)
+
+    def _on_metadata(self, _: set[TopicPartition]) -> None:
+        """Where IO runs: topics and partitions come and go."""
+        subscription, cache = self.subscription, self._cluster.cache
+        if not subscription.grouped:
+            return
+        with self._lock:
+            changed = self._cluster.has_all_topics and subscription.match(cache.topics)
+            changed = changed or self._topics_changed()
+        if changed:
+            self._pin()
+            self._news()
+        missing = [topic for topic in sorted(subscription.topics) if topic in cache.errors]
+        if missing:  # it may be made at any time
+            self._refreshes += 1
+            wait_ms = max(1, self._cluster.retry_backoff.after(self._refreshes, self._cluster.rng))
+            self._cluster.refresh_after(wait_ms)
+        else:
+            self._refreshes = 0
+
+    def _topics_changed(self) -> bool:
+        """The lock is held. Whether the leader would now assign other partitions."""
+        led, topics = self._led, self._cluster.cache.topics
+        if led is None or not self.membership.is_leader:
+            return False
+        views = [(name, topics.get(name)) for name in self.coordinator.pinned]
+        return led != {name: len(view.partitions) for name, view in views if view is not None}
+
+    # --- polling ------------------------------------------------------------------------------------
+
+    def turn(self) -> Steps:
+        """Poll's share of the work, as far as it can be done now. Raises what poll should raise."""
+        if self._running:
+            raise IllegalStateError("called from within a rebalance listener or commit callback of the same consumer")
+        self._running = True
+        try:
+            with self._lock:
+                self.membership.polled(self._clock.monotonic_ms())
+                failure, self.membership.failure = self.membership.failure, None
+            yield from self._tell_commits()
+            if failure is not None:
+                raise failure
+            if self.subscription.grouped:
+                yield from self._rebalance()
+            self._commit_if_due()
+        finally:
+            self._running = False
+
+    @property
+    def due_in_s(self) -> float:
+        """In how many seconds :meth:`turn` must run again, though nothing happens."""
+        config = self.config
+        wait_ms = min(config.heartbeat_interval_ms, max(1, config.max_poll_interval_ms // 3))
+        if config.auto_commits and self._auto_commit is None:
+            wait_ms = min(wait_ms, max(1, self._auto_commit_due_ms - self._clock.monotonic_ms()))
+        return wait_ms / 1_000
+
+    def poll_began(self) -> None:
+        now = self._clock.monotonic_ms()
+        self._between_polls_max_ms = max(self._between_polls_max_ms, now - self._poll_ended_ms)
+        self._poll_began_ms = now
+
+    def poll_ended(self) -> None:
+        now = self._clock.monotonic_ms()
+        self._in_polls_ms += now - self._poll_began_ms
+        self._poll_ended_ms = now
+        self.membership.polled(now)
+
+    def gauges(self) -> dict[str, float]:
+        """What is no counter, by Kafka's names."""
+        now = self._clock.monotonic_ms()
+        with self._lock:
+            membership = self.membership
+            ended, sent, polled = membership.rebalance_ended_ms, membership.heartbeat_sent_ms, membership.polled_ms
+            assigned = len(self._assignment.partitions)
+        lived = max(1, now - self._started_ms)
+        return {
+            "assigned-partitions": assigned,
+            "last-rebalance-seconds-ago": -1 if ended is None else (now - ended) / 1_000,
+            "last-heartbeat-seconds-ago": -1 if sent is None else (now - sent) / 1_000,
+            "last-poll-seconds-ago": (now - polled) / 1_000,
+            "poll-idle-ratio-avg": min(1.0, self._in_polls_ms / lived),
+            "time-between-poll-max": self._between_polls_max_ms,
+        }
+
+    def _rebalance(self) -> Steps:
+        while True:
+            if self._work is None:
+                self._work = self._next_work()
+                if self._work is None:
+                    return
+            step: BaseException | None = None
+            work = self._work
+            while True:
+                try:
+                    call = work.send(step)
+                except StopIteration:
+                    self._work = None
+                    break
+                except BaseException:
+                    self._work = None
+                    raise
+                if isinstance(call, Wait):
+                    return
+                try:
+                    step = yield call
+                except BaseException as error:
+                    self._work = None
+                    work.throw(error)  # it finishes what it has begun, and raises the same
+                    raise
+
+    def _next_work(self) -> Steps | None:
+        membership, coordinator = self.membership, self.coordinator
+        with self._lock:
+            outcome, coordinator.outcome = coordinator.outcome, None
+            if outcome is not None:
+                return self._complete(outcome)
+            if coordinator.joining:
+                return None
+            if not membership.rejoin_needed:
+                if self._joined is not None and self._joined != self.subscription.topics:
+                    membership.request_rejoin("the subscription has changed")
+                elif self._topics_changed():
+                    membership.request_rejoin("topics or partitions have changed")
+            if not membership.rejoin_needed or not self.subscription.matched:
+                return None
+            if membership.needs_prepare:
+                return self._prepare()
+        self._join()
+        return None
+
+    def _join(self) -> None:
+        topics = self.subscription.topics
+        user_data = []
+        for assignor in self.assignors:
+            try:
+                user_data.append((assignor.name, assignor.user_data(topics)))
+            except Exception as error:
+                raise RebalanceCallbackError(f"assignor {assignor.name} raised {error!r}") from error
+        with self._lock:
+            owned = tuple(self._assignment.partitions)
+            self.coordinator.joining = True
+            self._joined = topics
+            self._led = None
+        wish = Wish(tuple(sorted(topics)), owned, tuple(user_data), self.config.client_rack or None)
+        self._place.call(lambda: self.coordinator.join(wish))
+
+    def _prepare(self) -> Steps:
+        """Before a join: commit, and give up what must go (Kafka's ``onJoinPrepare``)."""
+        membership = self.membership
+        eager = self.protocol is RebalanceProtocol.EAGER
+        if membership.has_generation:
+            yield from self._commit_before_giving_up(list(self._assignment.partitions), withhold=eager)
+        with self._lock:
+            owned = list(self._assignment.partitions)
+            lost = not membership.has_generation
+            membership.prepared()
+        if lost:
+            if owned:
+                yield from self._give_up(owned, [], lost=True)
+        elif eager:
+            yield from self._give_up(owned, [])
+        else:
+            kept = [at for at in owned if self.subscription.covers(at)]
+            if len(kept) < len(owned):
+                yield from self._give_up([at for at in owned if at not in set(kept)], kept)
+
+    def _give_up(self, gone: list[TopicPartition], kept: list[TopicPartition], *, lost: bool = False) -> Steps:
+        listener = self.subscription.listener
+        told = listener.on_partitions_lost if lost else listener.on_partitions_revoked
+        gone = sorted(gone)
+        log.info(
+            "group %s: %s %s", self.group_id, "lost" if lost else "giving up", ", ".join(map(str, gone)) or "nothing"
+        )
+        error: BaseException | None = None
+        try:
+            error = yield lambda: told(gone)
+        finally:
+            self._assign(kept)
+        if error is not None:
+            raise _reported(told, error)
+
+    def _complete(self, outcome: Outcome) -> Steps:
+        """After a SyncGroup: take over the assignment (Kafka's ``onJoinComplete``)."""
+        membership = self.membership
+        generation = outcome.generation
+        try:
+            assignment = decode_assignment(outcome.assignment)
+        except BadConsumerProtocol as error:
+            with self._lock:
+                self._rejoin_prepared("an assignment that cannot be read")
+            raise TidelogError(f"the group's leader sent an assignment that cannot be read: {error}") from error
+        wanted = sorted(assignment.partitions)
+        with self._lock:
+            if membership.generation != generation:
+                return  # over already; what is to be done about it is prepared next
+            self._led = outcome.partitions_of
+            if not all(self.subscription.covers(at) for at in wanted):
+                self._rejoin_prepared("the assignment does not match the subscription, which has changed")
+                return
+            owned = list(self._assignment.partitions)
+        given = set(wanted)
+        revoked = [at for at in owned if at not in given]
+        kept = [at for at in owned if at in given]
+        added = [at for at in wanted if at not in set(owned)]
+        failure: Exception | None = None
+        if revoked:
+            yield from self._commit_before_giving_up(revoked, withhold=True)
+            with self._lock:
+                if membership.generation != generation:
+                    return
+        with self._lock:
+            membership.needs_prepare = True
+            if revoked:
+                membership.request_rejoin("need to give up partitions and re-join")
+        try:
+            if revoked:
+                try:
+                    yield from self._give_up(revoked, kept)
+                except TidelogError as error:
+                    failure = error
+        finally:
+            with self._lock:
+                self.subscription.add_matching(at.topic for at in wanted)
+                if self._joined is not None:
+                    self._joined |= {at.topic for at in wanted}
+            self._assign(wanted)
+            self._auto_commit_due_ms = self._clock.monotonic_ms() + self.config.auto_commit_interval_ms
+        for assignor in self.assignors:
+            if assignor.name == generation.protocol:
+                try:
+                    assignor.on_assignment(assignment, generation.generation_id)
+                except Exception as error:
+                    failure = failure or RebalanceCallbackError(f"assignor {assignor.name} raised {error!r}")
+                    failure.__cause__ = failure.__cause__ or error
+        log.info("group %s: assigned %s", self.group_id, ", ".join(map(str, wanted)) or "nothing")
+        told = self.subscription.listener.on_partitions_assigned
+        raised = yield lambda: told(added)
+        if failure is not None:
+            raise failure
+        if raised is not None:
+            raise _reported(told, raised)
+
+    def _rejoin_prepared(self, reason: str) -> None:
+        """The lock is held."""
+        self.membership.needs_prepare = True
+        self.membership.request_rejoin(reason)
+
+    def _assign(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._lock:
+            self._assignment.assign(partitions)
+        self._wake_fetcher()
+
+    # --- commits ------------------------------------------------------------------------------------
+
+    def sender(self) -> Generation | None:
+        """On whose behalf is committed now. Raises why nothing can be committed."""
+        if not self.subscription.grouped:
+            return None
+        with self._lock:
+            error = self.membership.uncommittable()
+            if error is not None:
+                raise error
+            return self.membership.generation
+
+    def commit_async(
+        self,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback | None,
+        *,
+        retries: bool = False,
+    ) -> _Sent:
+        """Send a commit; ``callback`` is called from within a later poll, commit or close."""
+        sent = _Sent()
+        self._async_commits += 1
+
+        def ended(error: TidelogError | None) -> None:
+            sent.error = error
+            sent.ended = True
+            self._ended.append((callback, offsets, error))
+
+        def done(error: TidelogError | None) -> None:
+            ended(error)
+            self._news()
+
+        try:
+            sender = self.sender()
+        except TidelogError as error:
+            ended(error)
+            return sent
+        deadline = self._clock.monotonic_ms() + (
+            self.config.max_poll_interval_ms if retries else self.config.default_api_timeout_ms
+        )
+        commit = Commit(offsets, sender, deadline, retries, done)
+        self._place.call(lambda: self.committer.submit(commit))
+        return sent
+
+    def tell_commits(self) -> Steps:
+        """Call back for the commits that have ended."""
+        if not self._running:
+            yield from self._tell_commits()
+
+    def _tell_commits(self) -> Steps:
+        while self._ended:
+            callback, offsets, error = self._ended.popleft()
+            self._async_commits -= 1
+            if callback is not None:
+                raised = yield lambda: callback(offsets, error)  # noqa: B023 - called before the next one is taken
+                if raised is not None:
+                    raise raised
+            elif error is not None:
+                log.warning("group %s: a commit failed: %s", self.group_id, error)
+
+    def _commit_if_due(self) -> None:
+        config = self.config
+        if not config.auto_commits:
+            return
+        now = self._clock.monotonic_ms()
+        if (under_way := self._auto_commit) is not None:
+            if not under_way.ended:
+                return
+            self._auto_commit = None
+            if under_way.error is not None and under_way.error.retriable:
+                self._auto_commit_due_ms = now + config.retry_backoff_ms
+        if now < self._auto_commit_due_ms:
+            return
+        self._auto_commit_due_ms = now + config.auto_commit_interval_ms
+        if self.subscription.grouped and self.membership.uncommittable() is not None:
+            return
+        if offsets := self._positions():
+            self._auto_commit = self.commit_async(offsets, None)
+
+    def commit_before_reassigning(self) -> None:
+        """Partitions assigned by hand are about to change."""
+        if self.config.auto_commits and (offsets := self._positions()):
+            self.commit_async(offsets, None)
+
+    def _commit_before_giving_up(self, partitions: list[TopicPartition], *, withhold: bool) -> Steps:
+        """Commit automatically what was handed out of these, and nothing more is if they are withheld."""
+        if not self.config.auto_commits:
+            return
+        going = set(partitions)
+        if withhold:
+            with self._lock:
+                for at in partitions:
+                    self._assignment.partitions[at].withheld = True
+        offsets = {at: offset for at, offset in self._positions().items() if at in going}
+        if not offsets:
+            return
+        deadline = self._clock.monotonic_ms() + self.config.max_poll_interval_ms
+        sent = self.commit_async(offsets, None, retries=True)
+        while not sent.ended and self._clock.monotonic_ms() < deadline:
+            yield Wait(deadline)
+
+    # --- leaving ------------------------------------------------------------------------------------
+
+    def leaving(self, deadline_ms: int, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Steps:
+        """Give up everything before a leave: commit ``offsets``, hear how commits ended, tell the listener.
+        Raises what the listener raised, once all is done."""
+        if self._running:
+            raise IllegalStateError("called from within a rebalance listener or commit callback of the same consumer")
+        self._running = True
+        failure: BaseException | None = None
+        try:
+            self._work = None
+            if self.config.auto_commits and offsets:
+                self.commit_async(offsets, None, retries=True)
+            while True:
+                try:
+                    yield from self._tell_commits()
+                except Exception as error:
+                    failure = failure or error
+                    continue
+                if not self._async_commits or self._clock.monotonic_ms() >= deadline_ms:
+                    break
+                yield Wait(deadline_ms)
+            owned = list(self._assignment.partitions)
+            if self.subscription.grouped and owned:
+                lost = not self.membership.has_generation or self.membership.rebalancing
+                try:
+                    yield from self._give_up(owned, [], lost=lost)
+                except TidelogError as error:
+                    failure = failure or error
+        finally:
+            self._running = False
+        if failure is not None:
+            raise failure
+
+    async def leave(self, reason: str, timeout_ms: int) -> None:
+        """Where IO runs."""
+        await self.coordinator.cancel_join()
+        self._joined = None
+        self._led = None
+        await self.coordinator.leave(reason, timeout_ms)
+
+    # --- questions ------------------------------------------------------------------------------------
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        with self._lock:
+            generation = self.membership.generation
+        return ConsumerGroupMetadata(
+            self.group_id, generation.generation_id, generation.member_id, self.config.group_instance_id
+        )
+
+    def enforce_rebalance(self, reason: str) -> None:
+        with self._lock:
+            self.membership.request_rejoin(reason)
+
+
+def _reported(called: Callable[..., Any], error: BaseException) -> BaseException:
+    """What poll raises of an error in a listener: our own as they are, others wrapped (as Kafka does)."""
+    if isinstance(error, TidelogError) or not isinstance(error, Exception):
+        return error
+    name = getattr(called, "__name__", "a rebalance listener")
+    reported = RebalanceCallbackError(f"{name} raised {error!r}")
+    reported.__cause__ = error
+    return reported
