@@ -11,6 +11,8 @@ from tidelog.model.ids import NO_OFFSET, Offset
 from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.control_batches import decode_control
 from tidelog.proto.network import Buffer
+from tidelog.proto.record_decoder import record_bytes
+from tidelog.proto.record_spans import keyless_record
 from tidelog.proto.record_validation import validate_for_append
 from tidelog.proto.records import Batch, CorruptBatch, split_batches
 from tidelog.storage.producer_state import ProducerStates
@@ -42,7 +44,10 @@ class LogAppend(NamedTuple):
 
 
 def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | None) -> Refusal | None:
-    """Why a leader must not append a client's batches; ``now_ms`` is None where their times do not count."""
+    """Why a leader must not append a client's batches; ``now_ms`` is None where their times do not count.
+
+    Records are looked at for compacted topics alone, which take none without a key (Kafka's ``LogValidator``).
+    """
     for batch in batches:
         refusal = validate_for_append(
             batch,
@@ -58,7 +63,24 @@ def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | N
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"expected a batch of at most segment.bytes = {config.segment_bytes}, found {batch.size}",
             )
+        if config.compacts:
+            refusal = _refuse_keyless(batch)
+            if refusal is not None:
+                return refusal
     return None
+
+
+def _refuse_keyless(batch: Batch) -> Refusal | None:
+    try:
+        number = keyless_record(record_bytes(batch), batch)
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.INVALID_RECORD, str(error))
+    if number < 0:
+        return None
+    return Refusal(
+        ErrorCode.INVALID_RECORD,
+        f"expected a key in each record, as the topic is compacted, found none in record {number} of a batch",
+    )
 
 
 def refuse_coordinator(producers: ProducerStates, batches: Sequence[Batch]) -> Refusal | None:

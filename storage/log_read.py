@@ -165,7 +165,7 @@ def find_latest_timestamp(
 
 
 def _record_from(batch: Batch, timestamp: int, offset_from: int) -> TimestampOffset | None:
-    if batch.is_log_append_time:
+    if batch.is_log_append_time and batch.record_count == batch.last_offset_delta + 1:
         # all of the batch's records bear its highest timestamp
         offset = max(batch.base_offset, Offset(offset_from))
         return TimestampOffset(batch.max_timestamp, offset, batch.leader_epoch) if offset <= batch.last_offset else None

@@ -120,6 +120,9 @@ class Disk:
         self.failure = LogDirFailed(str(self.path), cause)
         return self.failure
 
+    def lower_clean_offset(self, name: TopicPartition, offset: int) -> None:
+        """Nothing is compacted here."""
+
     def store_points(self) -> None:
         pass
 

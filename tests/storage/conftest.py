@@ -10,7 +10,7 @@ import pytest
 from tidelog.model.ids import NodeId, TopicId
 from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.compression import Compression
-from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.record_encoder import encode_columns, encode_values
 from tidelog.proto.records import Batch, patch_batch, split_batches
 from tidelog.storage.format import format_directory
 from tidelog.storage.log import Log
@@ -97,7 +97,8 @@ def batch() -> MakeBatch:
         count: int = 1,
         *,
         timestamp: int = 1_000_000,
-        values: Sequence[bytes] | None = None,
+        values: Sequence[bytes | None] | None = None,
+        keys: Sequence[bytes | None] | None = None,
         producer: tuple[int, int, int] | None = None,
         transactional: bool = False,
         compression: Compression = Compression.NONE,
@@ -108,7 +109,12 @@ def batch() -> MakeBatch:
         ids = {}
         if producer is not None:
             ids = {"producer_id": producer[0], "producer_epoch": producer[1], "base_sequence": producer[2]}
-        raw = encode_values(found, timestamp, compression=compression, is_transactional=transactional, **ids)
+        if keys is None:
+            raw = encode_values(found, timestamp, compression=compression, is_transactional=transactional, **ids)
+        else:
+            raw = encode_columns(
+                [timestamp] * len(found), keys, found, compression=compression, is_transactional=transactional, **ids
+            )
         if at is not None:
             patch_batch(raw, 0, base_offset=at, leader_epoch=epoch)
         return split_batches(bytes(raw))[0]

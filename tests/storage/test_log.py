@@ -452,9 +452,10 @@ class TestRetention:
         assert log.segment_offsets == [3, 4]
 
     def test_deleted_records(self, store, batch: MakeBatch) -> None:
-        log = store.log(segment_bytes=batch(2).size, retention_ms=-1, cleanup_policy=("compact",))
+        keyed = batch(2, keys=[b"a", b"b"])
+        log = store.log(segment_bytes=keyed.size, retention_ms=-1, cleanup_policy=("compact",))
         for _ in range(4):
-            append(log, batch(2))
+            append(log, keyed)
         log.advance_log_start(5)
         assert log.apply_retention(NOW, 8) == 2
         assert (log.log_start_offset, log.segment_offsets) == (5, [4, 6])
