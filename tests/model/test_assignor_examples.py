@@ -16,6 +16,7 @@ from tidelog.model.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
     Subscription,
+    unequal_subscriptions,
 )
 from tidelog.model.assignors.claims import Claim
 from tidelog.model.assignors.sticky import decode_claim, encode_claim
@@ -285,15 +286,61 @@ def test_partitions_that_a_topic_no_longer_has_are_not_assigned(
 
 
 def test_nobody_gets_back_a_topic_that_it_no_longer_wants() -> None:
-    """c2 had tp3 in an older generation and is no longer subscribed: Kafka's would move tp3 to it for balance."""
+    """c2 had tp0 in an older generation and is no longer subscribed: Kafka's would move tp0 to it for balance."""
     members = {
         "c1": owns(StickyAssignor, "t", "tp0 tp1 tp2 tp3", 5),
-        "c2": owns(StickyAssignor, "u", "tp3", 4),
+        "c2": owns(StickyAssignor, "u", "tp0", 4),
         "c3": owns(StickyAssignor, "t u", "", 5),
     }
-    got = sets(StickyAssignor().assign({"t": 4, "u": 1}, members))
-    assert got["c2"] == {"up0"}
-    assert got["c1"] | got["c3"] == {"tp0", "tp1", "tp2", "tp3"}
+    got = told(StickyAssignor().assign({"t": 4, "u": 1}, members))
+    assert got == {"c1": "tp2 tp3", "c2": "up0", "c3": "tp0 tp1"}
+
+
+def test_what_has_to_move_goes_back_to_who_had_it_before() -> None:
+    """c3 has more than c2, and gets tp0 all the same."""
+    members = {
+        "c1": owns(StickyAssignor, "t", "tp0 tp1 tp2 tp3", 5),
+        "c2": owns(StickyAssignor, "t", "", 5),
+        "c3": owns(StickyAssignor, "t u", "tp0", 4),
+    }
+    got = told(StickyAssignor().assign({"t": 4, "u": 1}, members))
+    assert got == {"c1": "tp2 tp3", "c2": "tp1", "c3": "up0 tp0"}
+    members["c3"] = owns(StickyAssignor, "t u", "", 5)
+    assert told(StickyAssignor().assign({"t": 4, "u": 1}, members)) == {"c1": "tp2 tp3", "c2": "tp0 tp1", "c3": "up0"}
+
+
+GROUP_IN_WHICH_TAKING_BACK_ALONE_WOULD_NOT_HELP = {
+    "A": ("t4 t2 t0 t1 t3", "t0p0 t1p6 t1p7 t2p2 t2p4 t2p6 t3p0 t3p2 t4p2 t4p3 t4p6 t4p7"),
+    "B": ("t3", ""),
+    "C": ("t3 t1", "t1p4"),
+    "D": ("t4 t3", "t4p0"),
+    "E": ("t2 t4", ""),
+    "F": ("t1 t4", ""),
+    "G": ("t0 t1 t2", "t1p2 t2p0"),
+    "H": ("t4 t3", ""),
+    "I": ("t2 t3 t1 t0", "t3p1"),
+}
+
+
+def test_each_move_brings_loads_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So balancing ends. Here t2p4 went from A to G and t2p0 from G to E; when E is to give one to A, t2p4 comes
+    back to A and t2p0 to G. Kafka's would take t2p4 from G alone, which has only one more than A."""
+    move = unequal_subscriptions._Division._move
+    squares: list[int] = []
+
+    def watched(self: unequal_subscriptions._Division, partition: TopicPartition, target: str) -> None:
+        before = sum(len(part) ** 2 for part in self.parts.values())
+        move(self, partition, target)
+        squares.append(sum(len(part) ** 2 for part in self.parts.values()) - before)
+
+    monkeypatch.setattr(unequal_subscriptions._Division, "_move", watched)
+    group = GROUP_IN_WHICH_TAKING_BACK_ALONE_WOULD_NOT_HELP
+    members = {member: owns(StickyAssignor, *said) for member, said in group.items()}
+    got = sets(StickyAssignor().assign({"t0": 7, "t1": 8, "t2": 7, "t3": 3, "t4": 8}, members))
+    assert len(squares) > 10
+    assert max(squares) < 0
+    assert "t2p4" in got["A"]
+    assert "t2p0" in got["G"]
 
 
 # --- What members say ---------------------------------------------------------------------------------------------
