@@ -64,6 +64,9 @@ _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
 _RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset((BrokerHeartbeatRequest,))
 """Calls that go as frames of one stream. All of them are small: none makes another one wait."""
 _CALL_STREAM_OPEN_S: Final = 5.0
+_LAST_EVENTS_S: Final = 0.005
+"""gRPC still tells the loop of what a closed channel had under way, nobody can be asked when the last of it has
+come, and if the loop was closed before, a traceback lands on the user's screen."""
 _DATA_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH, StreamKind.REPLICA_FETCH))
 _CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = _RECURRING | {RegisterBrokerRequest, FetchMetadataRequest}
 """A connection whose first use is one of these, or Raft, carries what controllers say, and no data."""
@@ -404,8 +407,10 @@ class GrpcConnection:
         self._closed = True
         await self._recurring.close()
         channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close(None)
+        if channel is None:
+            return
+        await channel.close(None)
+        await asyncio.sleep(_LAST_EVENTS_S)
 
     def _ready_channel(self, *, control: bool) -> grpc.aio.Channel:
         if self._closed:
