@@ -10,6 +10,7 @@ from tidelog.broker.broker_role import BrokerRole
 from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.metrics import Reading
 from tidelog.broker.node import Node
+from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.metadata_quorum.controller_node import ControllerNode
 from tidelog.model.ids import NO_NODE
 
@@ -42,6 +43,7 @@ class NodeSource:
             yield from _traffic(node.broker)
             yield from _replicas(node.broker)
             yield from _logs(node.broker)
+            yield from _groups(node.broker.groups.coordinator)
 
 
 def _controller(controller: ControllerNode) -> Iterator[Reading]:
@@ -107,3 +109,26 @@ def _logs(broker: BrokerRole) -> Iterator[Reading]:
         sizes[found.topic] += found.size_bytes
     for topic, size in sorted(sizes.items()):
         yield Reading(m.LOG_SIZE, size, (topic,))
+
+
+def _groups(coordinator: GroupCoordinator) -> Iterator[Reading]:
+    gauges, counters = coordinator.gauges(), coordinator.counters
+    yield Reading(m.GROUPS, sum(gauges.groups.values()))
+    for state, metric in m.GROUPS_BY_STATE.items():
+        yield Reading(metric, gauges.groups.get(state, 0))
+    yield Reading(m.GROUP_OFFSETS, gauges.offsets)
+    yield Reading(m.GROUP_MEMBERS, gauges.members)
+    yield Reading(m.GROUP_PARTITIONS, gauges.partitions_loaded, ("active",))
+    yield Reading(m.GROUP_PARTITIONS, gauges.partitions_loading, ("loading",))
+    yield Reading(m.OFFSET_COMMITS, counters.offset_commits)
+    yield Reading(m.OFFSET_EXPIRATIONS, counters.offset_expirations)
+    yield Reading(m.OFFSET_DELETIONS, counters.offset_deletions)
+    yield Reading(m.REBALANCES, counters.completed_rebalances)
+    yield Reading(m.REBALANCES_BEGUN, counters.begun_rebalances)
+    yield Reading(m.SESSIONS_EXPIRED, counters.expired_sessions)
+    yield Reading(m.GROUP_LOADS, counters.loads)
+    yield Reading(m.GROUP_LOAD_TIME, counters.load_ms / 1000)
+    yield Reading(m.GROUP_LOADS_FAILED, counters.failed_loads)
+    yield Reading(m.GROUP_RECORDS_PASSED_OVER, counters.passed_over_records)
+    yield Reading(m.GROUP_APPENDS, counters.appends)
+    yield Reading(m.GROUP_APPENDS_FAILED, counters.failed_appends)

@@ -89,6 +89,25 @@ def _controller(name: str, meaning: str) -> MetricName:
     )
 
 
+def _groups(name: str, meaning: str) -> MetricName:
+    return MetricName(
+        f"kafka_coordinator_group_groupmetadatamanager_{name.lower()}",
+        GAUGE,
+        f"kafka.coordinator.group:type=GroupMetadataManager,name={name}",
+        meaning,
+    )
+
+
+def _group_events(name: str, meaning: str, kind: str = COUNTER, kafka: str = "", *labels: str) -> MetricName:
+    return MetricName(
+        f"kafka_server_group_coordinator_metrics_{name.replace('-', '_')}",
+        kind,
+        f"kafka.server:type=group-coordinator-metrics,name={kafka or name + '-count'}",
+        meaning,
+        labels,
+    )
+
+
 def _own(name: str, kind: str, meaning: str, *labels: str) -> MetricName:
     return MetricName(f"tidelog_{name}", kind, "", meaning, labels)
 
@@ -182,6 +201,36 @@ BROKER_STATE: Final = MetricName(
 )
 UPTIME: Final = _own("uptime_seconds", GAUGE, "Time since the node's start.")
 
+GROUPS: Final = _groups("NumGroups", "Groups that this node coordinates.")
+GROUP_OFFSETS: Final = _groups("NumOffsets", "Committed offsets of these groups.")
+GROUPS_BY_STATE: Final[Mapping[str, MetricName]] = {
+    "Empty": _groups("NumGroupsEmpty", "Groups without members."),
+    "PreparingRebalance": _groups("NumGroupsPreparingRebalance", "Groups whose members are awaited."),
+    "CompletingRebalance": _groups("NumGroupsCompletingRebalance", "Groups whose leader's assignment is awaited."),
+    "Stable": _groups("NumGroupsStable", "Groups whose members have their assignment."),
+    "Dead": _groups("NumGroupsDead", "Groups that are about to be gone."),
+}
+OFFSET_COMMITS: Final = _group_events("offset-commit", "Partitions whose offset was to be committed, and let through.")
+OFFSET_EXPIRATIONS: Final = _group_events("offset-expiration", "Committed offsets that expired.")
+OFFSET_DELETIONS: Final = _group_events("offset-deletion", "Committed offsets that were deleted.")
+REBALANCES: Final = _group_events("group-completed-rebalance", "Generations whose assignment was stored.")
+GROUP_PARTITIONS: Final = _group_events(
+    "num-partitions", "Partitions of __consumer_offsets led here, by state.", GAUGE, "num-partitions,state=…", "state"
+)
+GROUP_LOAD_TIME: Final = _group_events(
+    "partition-load-time-seconds", "Time that loading them took, summed.", kafka="partition-load-time-avg"
+)
+GROUP_LOADS: Final = _own("group_partition_loads", COUNTER, "How many of them were loaded.")
+GROUP_LOADS_FAILED: Final = _own("group_partition_loads_failed", COUNTER, "How often one could not be loaded.")
+GROUP_RECORDS_PASSED_OVER: Final = _own(
+    "group_records_passed_over", COUNTER, "Records in them that could not be used when they were loaded."
+)
+GROUP_MEMBERS: Final = _own("group_members", GAUGE, "Members of the groups that this node coordinates.")
+REBALANCES_BEGUN: Final = _own("group_rebalances_begun", COUNTER, "How often members were called to join anew.")
+SESSIONS_EXPIRED: Final = _own("group_sessions_expired", COUNTER, "Members that were not heard of in time.")
+GROUP_APPENDS: Final = _own("group_appends", COUNTER, "Batches that groups wrote.")
+GROUP_APPENDS_FAILED: Final = _own("group_appends_failed", COUNTER, "Those that were refused, or ended unknown.")
+
 BROKER_METRICS: Final = (
     BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
     REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
@@ -189,12 +238,17 @@ BROKER_METRICS: Final = (
     OFFLINE_DIRS, LOG_SIZE,
     REQUEST_BYTES_HELD, REQUEST_BYTES_PEAK, REQUEST_WAITS, STREAMS, BROKER_STATE,
 )  # fmt: skip
+GROUP_METRICS: Final = (
+    GROUPS, GROUP_OFFSETS, *GROUPS_BY_STATE.values(), OFFSET_COMMITS, OFFSET_EXPIRATIONS, OFFSET_DELETIONS, REBALANCES,
+    GROUP_PARTITIONS, GROUP_LOAD_TIME, GROUP_LOADS, GROUP_LOADS_FAILED, GROUP_RECORDS_PASSED_OVER, GROUP_MEMBERS,
+    REBALANCES_BEGUN, SESSIONS_EXPIRED, GROUP_APPENDS, GROUP_APPENDS_FAILED,
+)  # fmt: skip
 CONTROLLER_METRICS: Final = (
     ACTIVE_CONTROLLERS, TOPICS, PARTITIONS, OFFLINE_PARTITIONS, ACTIVE_BROKERS, FENCED_BROKERS,
 )  # fmt: skip
 NODE_METRICS: Final = (METADATA_OFFSET, RAFT_EPOCH, RAFT_LEADER, UPTIME)
 ALL_METRICS: Final[Mapping[str, MetricName]] = {
-    metric.name: metric for metric in (*BROKER_METRICS, *CONTROLLER_METRICS, *NODE_METRICS)
+    metric.name: metric for metric in (*BROKER_METRICS, *GROUP_METRICS, *CONTROLLER_METRICS, *NODE_METRICS)
 }
 
 

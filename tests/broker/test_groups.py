@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tidelog.broker.controller_channel import ControllerChannel
+from tidelog.broker.metric_sources import NodeSource
+from tidelog.broker.metrics import GROUP_METRICS
 from tidelog.client.errors import InvalidTopicError, TidelogError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset
@@ -279,3 +281,53 @@ async def test_a_settings_bound_is_kept(group_calls: Any) -> None:
         await calls.member("g").join()
         answer = await calls.ask("g", calls.member("g", instance="i").join_request())
         assert answer.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+# --- what it costs, and what is seen of it ----------------------------------------------------------
+
+
+async def test_a_node_is_not_woken_for_groups_before_something_is_due(calls: Any) -> None:
+    coordinator = calls.cluster.nodes[NodeId(1)].broker.groups.coordinator
+    assert coordinator._timer is None, "nobody has asked for a group yet"
+    member = calls.member("g", session_timeout_ms=60_000, rebalance_timeout_ms=60_000)
+    await member.join()
+    for offset in range(20):
+        assert await member.commit(offset) is NONE
+    woken = []
+    tick = coordinator._tick
+    coordinator._tick = lambda: (woken.append(1), tick())
+    coordinator._set_timer(0)
+    async with asyncio.timeout(5):
+        while not woken:
+            await asyncio.sleep(0)
+    assert coordinator._timer.when() - asyncio.get_running_loop().time() > 30, "the session's end is next"
+    assert not [task for task in asyncio.all_tasks() if "GroupCoordinator" in repr(task.get_coro())]
+
+
+async def test_figures_of_groups_move(calls: Any) -> None:
+    def figures() -> dict[str, float]:
+        return {
+            reading.metric.exported + "".join(reading.labels): reading.value
+            for reading in NodeSource(calls.cluster.nodes[NodeId(1)]).readings()
+            if reading.metric in GROUP_METRICS
+        }
+
+    assert not any(figures().values())
+    members = [calls.member("g"), calls.member("g", instance="static")]
+    await members[0].join()
+    await asyncio.gather(members[1].join(), members[0].join())
+    assert await members[0].commit(1) is NONE
+    assert await members[1].commit(2, partition=1) is NONE
+    assert await calls.commit("idle", 3) is NONE
+    found = figures()
+    manager, coordinator = "kafka_coordinator_group_groupmetadatamanager_", "kafka_server_group_coordinator_metrics_"
+    assert found[manager + "numgroups"] == 2
+    assert found[manager + "numgroupsstable"] == 1
+    assert found[manager + "numgroupsempty"] == 1
+    assert found[manager + "numoffsets"] == 3
+    assert found["tidelog_group_members"] == 2
+    assert found[coordinator + "num_partitionsactive"] == 50
+    assert found[coordinator + "offset_commit_total"] == 3
+    assert found[coordinator + "group_completed_rebalance_total"] == 2
+    assert found["tidelog_group_partition_loads_total"] == 50
+    assert found["tidelog_group_appends_total"] >= 5
