@@ -134,12 +134,15 @@ class CompactedLogJudge:
         return ""
 
     def _superseded_too_soon(self, known: _Known, who: str, gone: int, due: list[int], now_ms: int) -> str:
+        record = known.records[gone]
+        if record.value is None and now_ms - record.timestamp >= self._rules.delete_retention_ms:
+            return ""  # it went when it was the last of its key
         by = min((known.records[offset].timestamp for offset in due if offset > gone), default=None)
         if by is None:
-            return f"superseded only: {who} has no {_shown(known.records[gone])}; nothing supersedes it"
+            return f"superseded only: {who} has no {_shown(record)}; nothing supersedes it"
         if by + self._rules.min_lag_ms > now_ms:
             return (
-                f"superseded only: {who} has no {_shown(known.records[gone])}; what supersedes it is {now_ms - by} ms "
+                f"superseded only: {who} has no {_shown(record)}; what supersedes it is {now_ms - by} ms "
                 f"old and min.compaction.lag.ms is {self._rules.min_lag_ms}"
             )
         return ""

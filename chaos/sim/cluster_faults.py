@@ -13,7 +13,7 @@ import asyncio
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from tidelog.chaos.sim.cluster import SimulatedCluster
@@ -75,11 +75,17 @@ class FaultHand:
         return bool(act(*fault.arguments))
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
+        """Do something after a while, before all is over."""
+
         async def undo() -> None:
             await asyncio.sleep(seconds)
             action()
 
-        self._undo.append(asyncio.get_running_loop().create_task(undo()))
+        self.run(undo())
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done before all is over."""
+        self._undo.append(asyncio.get_running_loop().create_task(work))
 
     def _resolve(self, target: str) -> NodeId | None:
         role, _, name = target.partition(">")
@@ -221,7 +227,7 @@ class FaultHand:
             await asyncio.sleep(seconds)
             self._start(node)
 
-        self._undo.append(asyncio.get_running_loop().create_task(stop()))
+        self.run(stop())
         return True
 
     # --- network ------------------------------------------------------------------------------------
@@ -456,5 +462,5 @@ class FaultHand:
             except TidelogError as error:
                 self._note(f"segment.ms: {type(error).__name__}")
 
-        self._undo.append(asyncio.get_running_loop().create_task(alter()))
+        self.run(alter())
         return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.chaos.sim.cluster_scenario import ClusterScenario
+from tidelog.chaos.sim.group_work import GroupWork
+from tidelog.chaos.sim.keyed_work import KeyedWork
 from tidelog.chaos.sim.simulation import Setting
 
 _ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
@@ -159,7 +161,94 @@ FIVE_NODES: Final = Setting(
     plots=("stuck-join", "stuck-leave", "silent-pair"),
 )
 
-SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES)
+COMPACTION: Final = Setting(
+    "compaction",
+    "A topic of few keys, cleaned while nodes die, lose power and disks fail: the latest value of each key stays.",
+    {
+        "kill": 4,
+        "kill-in-disk-call": 8,
+        "kill-all": 1,
+        "power-loss": 4,
+        "power-loss-two": 2,
+        "power-loss-all": 2,
+        "disk-error": 2,
+        "disk-full": 2,
+        "slow-disk": 2,
+        "stop": 2,
+        "pause": 2,
+        "isolate": 2,
+        "cut-one-way": 2,
+    },
+    _ALWAYS | {"compacted", "log-directory-failed", "passage", "passage-of-what-is-left", "torn-tail", "truncation"},
+    producers=0,
+    consumers=0,
+    log_dirs=2,
+    faults=14,
+    replication_factors=(3, 3, 2),
+    config={**_QUICK_SHRINK, "log.cleaner.backoff.ms": "200"},
+    topic_config={
+        "cleanup.policy": "compact",
+        "segment.ms": "1500",
+        "min.cleanable.dirty.ratio": "0.01",
+        "min.compaction.lag.ms": "500",
+        "delete.retention.ms": "30000",
+        "flush.messages": "1",
+    },
+    work=KeyedWork,
+)
+
+GROUPS: Final = Setting(
+    "groups",
+    "A consumer group whose members come, go, die and stand still while its coordinator moves: nothing is lost to it.",
+    {
+        "kill-member": 5,
+        "pause-member": 4,
+        "leave": 4,
+        "join": 3,
+        "replace-member": 3,
+        "grow-topic": 2,
+        "new-topic": 1,
+        "kill": 5,
+        "kill-in-disk-call": 2,
+        "stop": 3,
+        "pause": 3,
+        "isolate": 3,
+        "cut": 3,
+        "cut-one-way": 2,
+        "break": 2,
+        "delay": 1,
+        "slow-disk": 1,
+        "kill-all": 1,
+    },
+    _ALWAYS
+    | {
+        "commit",
+        "compacted",
+        "cooperative",
+        "coordinator-moved",
+        "fenced-member",
+        "forged-commit",
+        "generation",
+        "lost-partitions",
+        "redelivered",
+    },
+    faults=16,
+    producers=2,
+    consumers=0,
+    config={
+        **_QUICK_SHRINK,
+        "offsets.topic.num.partitions": "2",
+        "group.min.session.timeout.ms": "500",
+        "group.initial.rebalance.delay.ms": "200",
+        "log.cleaner.backoff.ms": "300",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+    },
+    plots=("dead-in-rebalance", "coordinators-in-turns", "zombie", "unheard-coordinator"),
+    targets=("coordinator", "coordinator", "coordinator"),
+    work=GroupWork,
+)
+
+SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES, COMPACTION, GROUPS)
 
 
 def replication() -> ClusterScenario:
@@ -190,3 +279,13 @@ def producers() -> ClusterScenario:
 def five_nodes() -> ClusterScenario:
     """The scenario ``five-nodes``."""
     return ClusterScenario(FIVE_NODES)
+
+
+def compaction() -> ClusterScenario:
+    """The scenario ``compaction``."""
+    return ClusterScenario(COMPACTION)
+
+
+def groups() -> ClusterScenario:
+    """The scenario ``groups``."""
+    return ClusterScenario(GROUPS)

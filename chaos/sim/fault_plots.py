@@ -185,6 +185,44 @@ def wiped_last(rng: random.Random, partition: int, n: str, victim: int) -> list[
     ]
 
 
+def dead_in_rebalance(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A group's coordinator dies, stops or is left alone in the midst of a rebalance."""
+    member = rng.randrange(8)
+    change = rng.choice(
+        (("join", ()), ("leave", (member, _about(rng, 3.0))), ("kill-member", (member, 0.05)), ("grow-topic", ()))
+    )
+    end = rng.choice(("kill", "kill", "stop", "isolate", "power-loss"))
+    after = rng.choice((0.02, 0.1, 0.3, 0.8, 3.2))
+    return [(0.0, *change), (_about(rng, after), end, ("coordinator", _about(rng, 1.5)))]
+
+
+def coordinators_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A group's coordinator dies, and the next one when it has just loaded, or while it does."""
+    after = rng.choice((0.4, 0.7, 1.0, 1.5))
+    return [
+        (0.0, rng.choice(("kill", "isolate", "pause")), ("coordinator", _about(rng, 2.5))),
+        (_about(rng, after), rng.choice(("kill", "isolate")), ("coordinator", _about(rng, 1.0))),
+        (_about(rng, after + 1.2), "kill", ("coordinator", _about(rng, 1.0))),
+    ]
+
+
+def zombie(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A member stands still for longer than its session, and goes on when others have its partitions."""
+    member, other = rng.sample(range(8), 2)
+    change = rng.choice((("join", ()), ("kill-member", (other, 0.05)), ("leave", (other, _about(rng, 2.0)))))
+    return [(0.0, "pause-member", (member, _about(rng, 5.0))), (_about(rng, 1.0), *change)]
+
+
+def unheard_coordinator(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A group's coordinator writes what its followers do not get, and is then no longer it."""
+    name = f"c{n}"
+    return [
+        (0.0, "cut", (f"coordinator>{name}", f"others:{name}", _about(rng, 2.5))),
+        (_about(rng, 0.2), rng.choice(("join", "grow-topic")), ()),
+        (_about(rng, 2.0), rng.choice(("kill", "pause")), (name, _about(rng, 1.0))),
+    ]
+
+
 PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
     {
         "ping-pong": ping_pong,
@@ -200,5 +238,9 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "silent-pair": silent_pair,
         "lost-tail": lost_tail,
         "wiped-last": wiped_last,
+        "dead-in-rebalance": dead_in_rebalance,
+        "coordinators-in-turns": coordinators_in_turns,
+        "zombie": zombie,
+        "unheard-coordinator": unheard_coordinator,
     }
 )

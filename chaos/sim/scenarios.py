@@ -40,6 +40,8 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "disk": _lazily(_CLUSTER, "disk"),
         "producers": _lazily(_CLUSTER, "producers"),
         "five-nodes": _lazily(_CLUSTER, "five_nodes"),
+        "compaction": _lazily(_CLUSTER, "compaction"),
+        "groups": _lazily(_CLUSTER, "groups"),
     }
 )
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""

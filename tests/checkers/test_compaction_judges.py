@@ -104,6 +104,17 @@ def test_nothing_goes_before_its_time() -> None:
     assert judge.observe(P, replica(B, young[1:], mark=2, end=2), NOW + 600) == []
 
 
+def test_a_tombstone_that_went_is_not_missed_when_its_key_is_written_again() -> None:
+    log = [record(0, b"x", None, age_ms=5_000), record(1, b"x", b"new", age_ms=100)]
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, log, mark=2, end=2), NOW) == []
+    assert judge.observe(P, replica(B, log[1:], mark=2, end=2), NOW) == []
+    younger = [record(0, b"x", None, age_ms=4_000), record(1, b"x", b"new", age_ms=100)]
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, younger, mark=2, end=2), NOW) == []
+    assert judge.observe(P, replica(B, younger[1:], mark=2, end=2), NOW) != []
+
+
 def test_a_tombstone_stays_for_its_time() -> None:
     young = [record(0, b"x", b"x"), record(1, b"x", None, age_ms=4_000)]
     judge = CompactedLogJudge(RULES)
