@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,11 +16,13 @@ from tidelog.cli.main import EXIT_INTERRUPTED
 from tidelog.cli.numbers import INT32_MAX, INT64_MAX, Seconds
 from tidelog.cli.records import record_json, time_text
 from tidelog.cli.settings import CLIENT_TAKEN, settings_option
+from tidelog.cli.times import time_ms
 
 if TYPE_CHECKING:
     from tidelog import Consumer, ConsumerRecord, TopicPartition
 
 POLL_S: Final = 0.5
+TAKEN: Final = {**CLIENT_TAKEN, "group_id": "--group names it"}
 LOOK_UP_TIMEOUT_S: Final = 1.5
 """A topic may be so new that the broker which is asked has not heard of it; a typo should be told soon."""
 
@@ -29,7 +30,9 @@ LOOK_UP_TIMEOUT_S: Final = 1.5
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--from-beginning", is_flag=True, help="Start at the first record. Without it: at the end, new ones only."
+    "--from-beginning",
+    is_flag=True,
+    help="Start at the first record (in a group: where nothing is committed). Without it: at the end, new ones only.",
 )
 @click.option("--offset", type=click.IntRange(0, INT64_MAX), help="Start at this offset, in every partition.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Start N offsets before the end of each partition.")
@@ -39,13 +42,18 @@ LOOK_UP_TIMEOUT_S: Final = 1.5
 @click.option(
     "--partition", "-p", "partitions", type=click.IntRange(0, INT32_MAX), multiple=True, help="Only this; repeatable."
 )
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Read as a member of this group: share the partitions with its others, go on where it stopped.",
+)
 @click.option("--max", "records_max", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--until-end", is_flag=True, help="Stop at what was the end when the command began.")
 @click.option("--timeout", type=Seconds(0), metavar="SECONDS", help="Stop when none came for so long.")
 @click.option("--keys", is_flag=True, help="Print the key before the value, with a tab between.")
 @click.option("--details", is_flag=True, help="Print partition, offset, time, key and headers too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.", taken=CLIENT_TAKEN)
+@settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; may be given again.", taken=TAKEN)
 @bootstrap_option
 def consume(
     topic: str,
@@ -54,6 +62,7 @@ def consume(
     last: int | None,
     from_time: str | None,
     partitions: tuple[int, ...],
+    group: str | None,
     records_max: int | None,
     until_end: bool,
     timeout: float | None,
@@ -65,16 +74,36 @@ def consume(
 ) -> int:
     """Print records of TOPIC, in order within each partition; stops at Ctrl-C unless told otherwise.
 
-    Bytes that are not UTF-8 are printed as they are; --json writes them as {"base64": …}.
+    Bytes that are not UTF-8 are printed as they are; --json writes them as {"base64": …}. With --group, what was
+    printed is committed every few seconds and at the end; --until-end is then the end of what this member is assigned.
     """
     starts = [from_beginning, offset is not None, last is not None, from_time is not None]
     if sum(starts) > 1:
         raise click.UsageError("expected one of --from-beginning, --offset, --last and --from-time, found several")
-    since_ms = None if from_time is None else _time_ms(from_time)
+    if group is not None and (sum(starts) > from_beginning or partitions):
+        raise click.UsageError(
+            "expected a group that goes on where it stopped, found --group with --offset, --last, --from-time or "
+            "--partition; `tidelog groups reset-offsets` moves a group"
+        )
+    since_ms = None if from_time is None else time_ms(from_time, "--from-time")
 
     from tidelog import Consumer
 
     settings.setdefault("allow_auto_create_topics", False)  # a typo should not become a topic
+    bounded = until_end or records_max is not None or timeout is not None
+    show = _printer(as_json, keys, details)
+    if group is not None:
+        if from_beginning:
+            settings.setdefault("auto_offset_reset", "earliest")
+        try:
+            with Consumer(bootstrap, group_id=group, **settings) as member:
+                everything = _partitions(member, topic, ())
+                last_ends = member.end_offsets(everything) if until_end else None
+                member.subscribe([topic])
+                _print_as_member(member, show, last_ends, records_max, timeout)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED if bounded else 0
+        return 0
     with Consumer(bootstrap, **settings) as consumer:
         chosen = _partitions(consumer, topic, partitions)
         ends = consumer.end_offsets(chosen)
@@ -98,9 +127,8 @@ def consume(
             consumer.seek(at, start)
         left = {at: end for at, end in ends.items() if starts_at[at] < end} if until_end else None
         try:
-            _print_all(consumer, _printer(as_json, keys, details), left, records_max, timeout)
+            _print_all(consumer, show, left, records_max, timeout)
         except KeyboardInterrupt:
-            bounded = until_end or records_max is not None or timeout is not None
             return EXIT_INTERRUPTED if bounded else 0
     return 0
 
@@ -144,6 +172,32 @@ def _print_all(
             return
 
 
+def _print_as_member(
+    consumer: Consumer,
+    show: Any,
+    ends: Mapping[TopicPartition, int] | None,
+    records_max: int | None,
+    timeout: float | None,
+) -> None:
+    """As :func:`_print_all`, of what the group assigns. If printing fails, what was polled last is not committed."""
+    count = 0
+    heard = time.monotonic()
+    while records_max is None or count < records_max:
+        left = None if records_max is None else records_max - count
+        records = consumer.poll(POLL_S if timeout is None else min(POLL_S, timeout), max_records=left)
+        show(records)
+        count += len(records)
+        if ends is not None:
+            assigned = consumer.assignment()
+            if assigned and all(consumer.position(at) >= ends.get(at, 0) for at in assigned):
+                return
+        now = time.monotonic()
+        if records:
+            heard = now
+        elif timeout is not None and now - heard >= timeout:
+            return
+
+
 def _printer(as_json: bool, keys: bool, details: bool) -> Any:
     out = sys.stdout
 
@@ -173,19 +227,3 @@ def _printer(as_json: bool, keys: bool, details: bool) -> Any:
 
 def _text(data: bytes | None) -> str:
     return "null" if data is None else data.decode("utf-8", errors="backslashreplace")
-
-
-def _time_ms(text: str) -> int:
-    try:
-        if text.isascii() and text.isdecimal():
-            found_ms = int(text)
-        else:
-            found = datetime.fromisoformat(text)
-            found_ms = round((found if found.tzinfo is not None else found.astimezone()).timestamp() * 1000)
-        if 0 <= found_ms <= INT64_MAX:
-            return found_ms
-    except (ValueError, OverflowError):
-        pass
-    raise click.BadParameter(
-        f"expected ISO 8601 (2026-01-31T12:00:00Z) or ms since 1970, found {text!r}", param_hint="--from-time"
-    )
