@@ -160,7 +160,8 @@ class Shard:
     def tick(self, now: Moment) -> list[Effect]:
         """Do what has come due."""
         for key in self._state.timers.due(now.monotonic_ms):
-            self._due(key, now)
+            if key not in self._state.timers:  # else what came due before it set it anew
+                self._due(key, now)
         return self._effects()
 
     def appended(self, token: Token, error: ErrorCode, now: Moment) -> list[Effect]:
