@@ -2,7 +2,8 @@
 
 Steps, in order: start, create the topic, send at a pace; kill -9 the node that leads most partitions while
 rows are on their way, start it again, wait until every replica is in sync; kill -9 the active controller in
-the same way; send the rest; read everything back; judge; send once more without a pace.
+the same way; send the rest; read everything back; judge; read it again through a group of three processes, of
+which one is killed half-way; judge that; send once more without a pace.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.chaos.flights import FLIGHTS, Flight, read_flights, row_digest
+from tidelog.chaos.group_reader import row_of
+from tidelog.chaos.group_reading import GroupReadResult, read_in_group
 from tidelog.chaos.paced_sending import Account, Failover, Pace, send_paced
 from tidelog.chaos.row_judge import LogRecord, Source, Verdict, judge
 from tidelog.cli.cluster_watch import PartitionState, TopicState, WatchFailed, describe, leads_most, wait_until
@@ -67,6 +70,7 @@ class Kill:
 @dataclass(slots=True)
 class DemoResult:
     verdict: Verdict
+    group: GroupReadResult
     kills: list[Kill]
     paced_s: float
     read_s: float
@@ -79,7 +83,7 @@ class DemoResult:
 
     @property
     def passed(self) -> bool:
-        return self.verdict.passed and not self.failures
+        return self.verdict.passed and self.group.passed and not self.failures
 
 
 class Demo:
@@ -133,6 +137,8 @@ class Demo:
                 account = self._account
                 source = Source(account.keys, account.digests)
                 verdict = judge(source, account.sent, account.acknowledged, log, ends)
+                readers = self._directory.parent / "readers"
+                group = read_in_group(admin, cluster.bootstrap, readers, TOPIC, log, ends, self._say)
                 del log
                 unpaced = self._send_unpaced(cluster.bootstrap)
                 use = meter.use()
@@ -140,6 +146,7 @@ class Demo:
             cluster.stop(timeout_s=10.0)
         return DemoResult(
             verdict=verdict,
+            group=group,
             kills=self._kills,
             paced_s=paced_s,
             read_s=read_s,
@@ -328,11 +335,4 @@ def read_back(bootstrap: str, topic: str = TOPIC) -> tuple[list[LogRecord], dict
 
 def _log_record(partition: int, record: Any) -> LogRecord:
     digest = row_digest(record.key or b"", record.value or b"")
-    return LogRecord(partition, record.offset, _row_of(record.headers), record.key, digest)
-
-
-def _row_of(headers: Any) -> int:
-    for name, value in headers:
-        if name == "row" and value is not None and value.isdigit():
-            return int(value)
-    return -1
+    return LogRecord(partition, record.offset, row_of(record), record.key, digest)

@@ -17,6 +17,7 @@ import click
 
 from tidelog.chaos.demo import Demo, DemoResult
 from tidelog.chaos.flights import FLIGHTS, FlightsMissing, find_files
+from tidelog.chaos.group_reading import GroupReadResult
 from tidelog.cli.cluster_watch import WatchFailed
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.output import json_option, print_json, print_rows
@@ -33,7 +34,8 @@ from tidelog.cli.output import json_option, print_json, print_rows
 def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json: bool) -> int:
     """Three nodes, 336,776 real flights, two kill -9 while they are sent: is all there, once, in order?
 
-    Exit code 0 only if nothing was lost, duplicated, reordered or changed.
+    Then a group of three readers, one of them killed. Exit code 0 only if nothing was lost, duplicated, reordered or
+    changed, and no more handed out twice than the dead reader had not committed.
     """
     try:
         find_files()
@@ -122,6 +124,7 @@ def _print(result: DemoResult) -> None:
         if kill.controller_s is not None:
             rows.append(("  next metadata commit after", _seconds(kill.controller_s)))
         rows.append(("  in sync after its restart", _seconds(kill.whole_s)))
+    rows += _group_rows(result.group)
     rate = f"{result.unpaced_records / result.unpaced_s:,.0f} records/s"
     volume = f"{result.unpaced_bytes / result.unpaced_s / 1e6:,.1f} MB/s"
     rows += [
@@ -134,14 +137,30 @@ def _print(result: DemoResult) -> None:
         rows.append((f"node {node_id}", f"{memory}, {use.cpu_s:.1f} s of CPU ({use.cpu_percent:.0f} % of one)"))
     rows.append(("whole demo", f"{result.total_s:.1f} s"))
     print_rows(("", "result"), rows)
-    for example in (*verdict.examples, *result.failures):
+    for example in (*verdict.examples, *result.failures, *result.group.verdict.examples, *result.group.failures):
         click.echo(f"  {example}")
     if result.passed:
         click.echo("PASSED: nothing lost, nothing duplicated, nothing reordered.")
+    elif verdict.passed and not result.failures:
+        click.echo("FAILED: the group was not handed what the log holds.")
     elif verdict.passed or not verdict.complete:
         click.echo(f"FAILED: {verdict.sent - verdict.acknowledged:,} rows were not acknowledged.")
     else:
         click.echo("FAILED: the log is not what was acknowledged.")
+
+
+def _group_rows(group: GroupReadResult) -> list[tuple[str, str]]:
+    verdict = group.verdict
+    allowed = f"at most the {verdict.uncommitted:,} that {group.killed} had not committed"
+    return [
+        ("read through a group of 3", f"{verdict.handed:,} records handed out in {group.total_s:.1f} s"),
+        (f"kill -9 of {group.killed}", f"at record {group.killed_at:,}, {verdict.handed_to_dead:,} of them its own"),
+        ("  its partitions read on after", f"{group.read_on_s:.2f} s"),
+        ("lost to the group", f"{verdict.lost:,}"),
+        ("redelivered to the group", f"{verdict.redelivered:,}, {allowed}"),
+        ("redelivered beyond that", f"{verdict.stray:,}"),
+        ("changed, backwards", f"{verdict.changed:,}, {verdict.backwards:,}"),
+    ]
 
 
 def _seconds(value: float | None) -> str:
@@ -152,6 +171,7 @@ def _as_json(result: DemoResult) -> dict[str, Any]:
     return {
         "passed": result.passed,
         "verdict": asdict(result.verdict),
+        "group": {"passed": result.group.passed, **asdict(result.group)},
         "kills": [asdict(kill) for kill in result.kills],
         "paced_seconds": result.paced_s,
         "read_seconds": result.read_s,

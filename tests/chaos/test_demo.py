@@ -1,4 +1,4 @@
-"""The demo itself, on fewer rows: real processes, two kill -9, everything judged."""
+"""The demo itself, on fewer rows: real processes, three kill -9, everything judged."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert len(result["kills"]) == 2
     assert all(kill["pending"] > 0 for kill in result["kills"])
     assert result["kills"][1]["controller_s"] is not None
+    group = result["group"]
+    assert group["passed"] is True
+    assert (group["verdict"]["lost"], group["verdict"]["stray"], group["failures"]) == (0, 0, [])
+    assert group["verdict"]["handed"] == 30_000 + group["verdict"]["redelivered"]
+    assert group["verdict"]["redelivered"] <= group["verdict"]["uncommitted"]
+    assert group["verdict"]["handed_to_dead"] > 0
     layout = json.loads((place / "cluster" / "cluster.json").read_text())
     assert len(layout["nodes"]) == 3
     assert not list((place / "cluster").glob("node-*/process.json")), "a node still runs"
