@@ -164,7 +164,9 @@ class Log(CompactableLog):
                 if not self._fits(segment, size, batch.size, last, timestamp, now_ms):
                     self._write(buffers, written, placed, leader_epoch, now_ms)
                     buffers, written, placed, size = [], [], [], 0
-                    self._roll(base, now_ms)
+                    # At the end so far even if the batch begins later: where one segment ends and the next begins
+                    # is how recovery tells a gap from a tail that was lost with the power.
+                    self._roll(offset if last - offset <= RELATIVE_MAX else base, now_ms)
                     segment = self._chain.active
                 if leader_epoch is None:
                     buffers.append(batch.view)

@@ -183,7 +183,7 @@ class _Loader:
         end = segments[first].base_offset
         for number in range(first, len(segments)):
             segment = segments[number]
-            if number > first and not self._follows(segment.base_offset, end):
+            if number > first and not self._continues(segment.base_offset, end, recovery_point):
                 logger.warning(
                     "%s: expected a segment at %d, found one at %d", self.directory, end, segment.base_offset
                 )
@@ -248,6 +248,11 @@ class _Loader:
                 yield found, batch
                 position = found + batch.size
         yield from walk_whole(segment.log, position, segment.size)
+
+    def _continues(self, base_offset: int, end: int, recovery_point: int) -> bool:
+        """Whether a segment may come after one that ends at ``end``. A gap between the two is the lost tail of the
+        first, unless all of that was durable."""
+        return base_offset == end or (self.sparse and end < base_offset <= recovery_point)
 
     def _follows(self, offset: int, due: int) -> bool:
         return offset == due or (self.sparse and offset > due)

@@ -147,7 +147,8 @@ def test_dropping_segments_can_be_killed_at_any_call(store, batch: MakeBatch, po
             log.append_as_follower(bytes(one(batch, f"{n}", at=10 * n).view), NOW)
         assert log.segment_count == 4
         log.flush()
-        spoil(again, log, size + 65, base=20)
+        assert log.segment_offsets == [0, 11, 31, 51]
+        spoil(again, log, size + 65, base=11)
         again.managers[-1].close()
         again.disk.end_process()
         faults = Faults(random.Random(step))
