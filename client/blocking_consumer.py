@@ -14,7 +14,7 @@ from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.consumer import AsyncConsumer
 from tidelog.client.consumer_config import ConsumerSettings
-from tidelog.client.consumer_group import Steps, Wait
+from tidelog.client.consumer_group import Steps, Wait, nested
 from tidelog.client.errors import ClientClosedError
 from tidelog.client.group_types import (
     CommitCallback,
@@ -61,6 +61,8 @@ class Consumer:
     ) -> None:
         self._news = threading.Event()
         self._in_use = threading.RLock()
+        self._driver: int | None = None
+        """The thread that is within a rebalance, perhaps in a listener."""
         self._wake_requested = False
         self._owns_background = _background is None
         self._background = _background or background.acquire()
@@ -95,6 +97,7 @@ class Consumer:
         core = self._core
         if core.closing:
             return
+        self._check_not_nested()
         core.closing = True
         self._news.set()
         try:
@@ -140,6 +143,7 @@ class Consumer:
     def unsubscribe(self, timeout: float | None = None) -> None:
         """Give up everything that is assigned, and leave the group: committed and told as by :meth:`close`."""
         self._core.check()
+        self._check_not_nested()
         if self._core.group is not None:
             self._leave(
                 "the consumer unsubscribed from all topics", self._inner._api_timeout_ms(timeout) / 1_000, failed=False
@@ -327,25 +331,36 @@ class Consumer:
 
     def _drive(self, steps: Steps) -> None:
         """Do what the group asks for: call the user's functions, wait. Raises what it raises."""
+        outermost = self._driver is None
+        if outermost:
+            self._driver = threading.get_ident()
         answer: BaseException | None = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration:
-                return
-            answer = None
-            try:
-                if isinstance(step, Wait):
-                    left_ms = step.until_ms - self._core.cluster.clock.monotonic_ms()
-                    self._news.wait(max(0, left_ms) / 1_000)
-                    self._news.clear()
-                else:
-                    step()
-            except Exception as error:
-                answer = error
-            except BaseException as error:
-                steps.throw(error)
-                raise
+        try:
+            while True:
+                try:
+                    step = steps.send(answer)
+                except StopIteration:
+                    return
+                answer = None
+                try:
+                    if isinstance(step, Wait):
+                        left_ms = step.until_ms - self._core.cluster.clock.monotonic_ms()
+                        self._news.wait(max(0, left_ms) / 1_000)
+                        self._news.clear()
+                    else:
+                        step()
+                except Exception as error:
+                    answer = error
+                except BaseException as error:
+                    steps.throw(error)
+                    raise
+        finally:
+            if outermost:
+                self._driver = None
+
+    def _check_not_nested(self) -> None:
+        if self._driver == threading.get_ident():
+            raise nested()
 
     # --- asking -------------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from tidelog.client.consumer_config import ConsumerConfig, ConsumerSettings
 from tidelog.client.consumer_core import ConsumerCore
-from tidelog.client.consumer_group import Steps, Wait
+from tidelog.client.consumer_group import Steps, Wait, nested
 from tidelog.client.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
 from tidelog.client.group_types import (
     CommitCallback,
@@ -77,6 +77,9 @@ class AsyncConsumer:
             on_wake=self._wake,
         )
         self._started = False
+        self._driver: asyncio.Task[Any] | None = None
+        """Who is within a rebalance, perhaps in a listener."""
+        self._rested = asyncio.Event()
 
     # --- life ---------------------------------------------------------------------------------------
 
@@ -97,6 +100,7 @@ class AsyncConsumer:
         core = self._core
         if core.closing:
             return
+        self._check_not_nested()
         core.closing = True
         self._data.set()
         try:
@@ -146,6 +150,7 @@ class AsyncConsumer:
         """Give up everything that is assigned, and leave the group: committed and told as by :meth:`close`."""
         self._check_started()
         self._core.check()
+        self._check_not_nested()
         if self._core.group is not None:
             await self._leave(
                 "the consumer unsubscribed from all topics", self._api_timeout_ms(timeout) / 1_000, failed=False
@@ -155,6 +160,9 @@ class AsyncConsumer:
     async def _leave(self, reason: str, timeout: float, *, failed: bool) -> None:
         core, group = self._core, self._core.require_group()
         deadline = core.cluster.clock.monotonic_ms() + int(timeout * 1_000)
+        while self._driver is not None:
+            self._rested.clear()
+            await self._rested.wait()
         offsets = core.settled_before_last_poll() if failed else core.settled()
         try:
             await self._drive(group.leaving(deadline, offsets))
@@ -347,26 +355,34 @@ class AsyncConsumer:
 
     async def _drive(self, steps: Steps) -> None:
         """Do what the group asks for: call the user's functions, wait. Raises what it raises."""
+        outermost = self._driver is None
+        if outermost:
+            self._driver = asyncio.current_task()
         answer: BaseException | None = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration:
-                return
-            answer = None
-            if isinstance(step, Wait):
-                await self._news(max(0, step.until_ms - self._core.cluster.clock.monotonic_ms()) / 1_000)
-                self._data.clear()
-                continue
-            try:
-                result = step()
-                if inspect.isawaitable(result):
-                    await result
-            except Exception as error:
-                answer = error
-            except BaseException as error:
-                steps.throw(error)
-                raise
+        try:
+            while True:
+                try:
+                    step = steps.send(answer)
+                except StopIteration:
+                    return
+                answer = None
+                if isinstance(step, Wait):
+                    await self._news(max(0, step.until_ms - self._core.cluster.clock.monotonic_ms()) / 1_000)
+                    self._data.clear()
+                    continue
+                try:
+                    result = step()
+                    if inspect.isawaitable(result):
+                        await result
+                except Exception as error:
+                    answer = error
+                except BaseException as error:
+                    steps.throw(error)
+                    raise
+        finally:
+            if outermost:
+                self._driver = None
+                self._rested.set()
 
     # --- asking -------------------------------------------------------------------------------------
 
@@ -437,6 +453,10 @@ class AsyncConsumer:
 
     def _wake_fetcher(self) -> None:
         self._place.call(self._core.fetcher.wake)
+
+    def _check_not_nested(self) -> None:
+        if self._driver is not None and self._driver is asyncio.current_task():
+            raise nested()
 
     def _check_started(self) -> None:
         if not self._started:

@@ -187,7 +187,7 @@ class ConsumerGroup:
     def turn(self) -> Steps:
         """Poll's share of the work, as far as it can be done now. Raises what poll should raise."""
         if self._running:
-            raise IllegalStateError("called from within a rebalance listener or commit callback of the same consumer")
+            raise nested()
         self._running = True
         try:
             with self._lock:
@@ -334,7 +334,7 @@ class ConsumerGroup:
         finally:
             self._assign(kept)
         if error is not None:
-            raise _reported(told, error)
+            raise _reported("on_partitions_lost" if lost else "on_partitions_revoked", error)
 
     def _complete(self, outcome: Outcome) -> Steps:
         """After a SyncGroup: take over the assignment (Kafka's ``onJoinComplete``)."""
@@ -395,7 +395,7 @@ class ConsumerGroup:
         if failure is not None:
             raise failure
         if raised is not None:
-            raise _reported(told, raised)
+            raise _reported("on_partitions_assigned", raised)
 
     def _rejoin_prepared(self, reason: str) -> None:
         """The lock is held."""
@@ -514,7 +514,7 @@ class ConsumerGroup:
         """Give up everything before a leave: commit ``offsets``, hear how commits ended, tell the listener.
         Raises what the listener raised, once all is done."""
         if self._running:
-            raise IllegalStateError("called from within a rebalance listener or commit callback of the same consumer")
+            raise nested()
         self._running = True
         failure: BaseException | None = None
         try:
@@ -563,11 +563,14 @@ class ConsumerGroup:
             self.membership.request_rejoin(reason)
 
 
-def _reported(called: Callable[..., Any], error: BaseException) -> BaseException:
+def nested() -> IllegalStateError:
+    return IllegalStateError("called from within a rebalance listener or commit callback of the same consumer")
+
+
+def _reported(called: str, error: BaseException) -> BaseException:
     """What poll raises of an error in a listener: our own as they are, others wrapped (as Kafka does)."""
     if isinstance(error, TidelogError) or not isinstance(error, Exception):
         return error
-    name = getattr(called, "__name__", "a rebalance listener")
-    reported = RebalanceCallbackError(f"{name} raised {error!r}")
+    reported = RebalanceCallbackError(f"{called} raised {error!r}")
     reported.__cause__ = error
     return reported
