@@ -16,7 +16,7 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
 from tidelog.proto.corrupt_batch import CorruptBatch
 from tidelog.replication.flushing import RunBlocking
-from tidelog.storage.cleaner.cleaner import Candidate, LogCleaner
+from tidelog.storage.cleaner.cleaner import Candidate, LogCleaner, Uncleanable
 from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits
 from tidelog.storage.log import Log
 from tidelog.storage.log_errors import LogDirFailed
@@ -63,6 +63,10 @@ class LogCleaning:
     def since_look_ms(self) -> int:
         """How long ago somebody last looked for logs to clean: far more than the backoff means that nobody does."""
         return self._clock.monotonic_ms() - self._looked_ms
+
+    def uncleanable(self) -> list[Uncleanable]:
+        """What compaction leaves alone, of each log directory in service."""
+        return self.cleaner.uncleanable(self._clock.now_ms())
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tidelog.broker import metrics as m
 from tidelog.broker.broker_role import BrokerRole
 from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.log_cleaning import LogCleaning
 from tidelog.broker.metrics import Reading
 from tidelog.broker.node import Node
 from tidelog.groups.coordinator import GroupCoordinator
@@ -43,6 +44,8 @@ class NodeSource:
             yield from _traffic(node.broker)
             yield from _replicas(node.broker)
             yield from _logs(node.broker)
+            if node.broker.cleaning is not None:
+                yield from _cleaning(node.broker.cleaning)
             yield from _groups(node.broker.groups.coordinator)
 
 
@@ -132,3 +135,17 @@ def _groups(coordinator: GroupCoordinator) -> Iterator[Reading]:
     yield Reading(m.GROUP_RECORDS_PASSED_OVER, counters.passed_over_records)
     yield Reading(m.GROUP_APPENDS, counters.appends)
     yield Reading(m.GROUP_APPENDS_FAILED, counters.failed_appends)
+
+
+def _cleaning(cleaning: LogCleaning) -> Iterator[Reading]:
+    cleaner, last = cleaning.cleaner, cleaning.last
+    yield Reading(m.CLEANER_SINCE_RUN, cleaning.since_look_ms)
+    yield Reading(m.CLEANER_DIRTY, int(100 * cleaner.dirty_ratio_max))
+    for directory, logs, size in cleaning.uncleanable():
+        yield Reading(m.CLEANER_UNCLEANABLE, logs, (directory,))
+        yield Reading(m.CLEANER_UNCLEANABLE_BYTES, size, (directory,))
+    yield Reading(m.CLEANER_DEAD, int(not cleaning.running))
+    yield Reading(m.CLEANER_RECOPY, 100 * last.bytes_written // max(last.bytes_read, 1))
+    yield Reading(m.CLEANER_TIME, last.seconds)
+    yield Reading(m.CLEANER_DELAY, cleaner.delay_ms_max / 1000)
+    yield Reading(m.CLEANER_BUFFER, int(100 * last.buffer_use))

@@ -108,6 +108,18 @@ def _group_events(name: str, meaning: str, kind: str = COUNTER, kafka: str = "",
     )
 
 
+def _cleaner(name: str, meaning: str, *labels: str, owner: str = "LogCleaner") -> MetricName:
+    plain = name.lower().replace("-", "_")
+    suffix = "".join(f",{label}=…" for label in labels)
+    return MetricName(
+        f"kafka_log_{owner.lower()}_{plain}",
+        GAUGE,
+        f"kafka.log:type={owner},name={name}{suffix}",
+        meaning,
+        tuple(label.lower() for label in labels),
+    )
+
+
 def _own(name: str, kind: str, meaning: str, *labels: str) -> MetricName:
     return MetricName(f"tidelog_{name}", kind, "", meaning, labels)
 
@@ -158,6 +170,33 @@ LOG_SIZE: Final = MetricName(
     "kafka.log:type=Log,name=Size,topic=…",
     "Bytes of a topic's logs on this node, over its partitions here.",
     ("topic",),
+)
+
+CLEANER_SINCE_RUN: Final = _cleaner(
+    "time-since-last-run-ms",
+    "Time since somebody last looked for logs to compact; nobody does if it is far over log.cleaner.backoff.ms.",
+    owner="LogCleanerManager",
+)
+CLEANER_DIRTY: Final = _cleaner(
+    "max-dirty-percent", "Share of the dirtiest compacted log that was not compacted yet.", owner="LogCleanerManager"
+)
+CLEANER_UNCLEANABLE: Final = _cleaner(
+    "uncleanable-partitions-count",
+    "Logs that compaction failed on and leaves alone.",
+    "logDirectory",
+    owner="LogCleanerManager",
+)
+CLEANER_UNCLEANABLE_BYTES: Final = _cleaner(
+    "uncleanable-bytes", "What is not compacted in them.", "logDirectory", owner="LogCleanerManager"
+)
+CLEANER_DEAD: Final = _cleaner("DeadThreadCount", "1 if the task that compacts has ended, else 0.")
+CLEANER_RECOPY: Final = _cleaner("cleaner-recopy-percent", "Share of the bytes read that the last pass wrote again.")
+CLEANER_TIME: Final = _cleaner("max-clean-time-secs", "How long the last pass took.")
+CLEANER_DELAY: Final = _cleaner(
+    "max-compaction-delay-secs", "By how much max.compaction.lag.ms is exceeded, at most over all logs."
+)
+CLEANER_BUFFER: Final = _cleaner(
+    "max-buffer-utilization-percent", "How full the last pass's map of keys was (log.cleaner.dedupe.buffer.size)."
 )
 
 ACTIVE_CONTROLLERS: Final = _controller("ActiveControllerCount", "1 on the active controller, else 0.")
@@ -235,7 +274,8 @@ BROKER_METRICS: Final = (
     BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
     REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
     UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS, ISR_SHRINKS, ISR_EXPANDS, ISR_UPDATES_FAILED, REQUESTS_WAITING,
-    OFFLINE_DIRS, LOG_SIZE,
+    OFFLINE_DIRS, LOG_SIZE, CLEANER_SINCE_RUN, CLEANER_DIRTY, CLEANER_UNCLEANABLE, CLEANER_UNCLEANABLE_BYTES,
+    CLEANER_DEAD, CLEANER_RECOPY, CLEANER_TIME, CLEANER_DELAY, CLEANER_BUFFER,
     REQUEST_BYTES_HELD, REQUEST_BYTES_PEAK, REQUEST_WAITS, STREAMS, BROKER_STATE,
 )  # fmt: skip
 GROUP_METRICS: Final = (

@@ -180,6 +180,11 @@ class LogManager:
         return tuple(directory.directory_id for directory in self._live())
 
     @property
+    def directory_paths(self) -> tuple[str, ...]:
+        """Paths of the directories in service."""
+        return tuple(directory.path for directory in self._live())
+
+    @property
     def offline_directory_ids(self) -> tuple[DirectoryId, ...]:
         """Ids of the directories out of service, as far as they could be read."""
         return tuple(

@@ -147,9 +147,9 @@ class LogCleaner:
         self._uncleanable[log] = self._logs.directory_path(log) if not log.closed else ""
 
     def uncleanable(self, now_ms: int) -> list[Uncleanable]:
-        """Per directory that has such logs."""
+        """Of each directory in service; none of them is the usual thing."""
         self._forget_gone()
-        found: dict[str, list[int]] = {}
+        found: dict[str, list[int]] = {path: [] for path in self._logs.directory_paths}
         for log, directory in self._uncleanable.items():
             try:
                 dirt = self._dirt(log, now_ms)
