@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidelog.client import errors as errors
     from tidelog.client import serializers as serializers
+    from tidelog.client.admin_group_types import GroupState as GroupState
     from tidelog.client.admin_types import NewTopic as NewTopic
     from tidelog.client.admin_types import OffsetSpec as OffsetSpec
     from tidelog.client.blocking_admin import Admin as Admin
@@ -47,6 +48,7 @@ _HOMES = {
     "ConsumerRebalanceListener": "client.group_types",
     "ConsumerRecord": "client.record",
     "DeliveryFuture": "client.delivery",
+    "GroupState": "client.admin_group_types",
     "NewTopic": "client.admin_types",
     "OffsetAndMetadata": "client.group_types",
     "OffsetAndTimestamp": "client.offset_lookup",
@@ -76,6 +78,7 @@ __all__ = [
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "DeliveryFuture",
+    "GroupState",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidelog import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog import ConsumerRecord as ConsumerRecord
     from tidelog import DeliveryFuture as DeliveryFuture
+    from tidelog import GroupState as GroupState
     from tidelog import NewTopic as NewTopic
     from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
@@ -49,6 +50,7 @@ __all__ = [
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "DeliveryFuture",
+    "GroupState",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
