@@ -24,6 +24,7 @@ _ELSEWHERE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a broker that has not heard of a new partition yet
     }
 )
 """Says nothing of who asked."""

@@ -83,8 +83,9 @@ class SendingClient:
         self._under_way[number] = (at, value, began)
         try:
             await self.producer.send(at.topic, value, partition=at.partition, on_delivery=self._heard(number))
-        except TidelogError:
-            # Raised before the record was taken: it will never be sent.
+        except (TidelogError, ValueError):
+            # Raised before the record was taken: it will never be sent. ValueError: the partition is new, and the
+            # broker that was asked for metadata has not heard of it yet.
             self._ended(number, Outcome.FAILED)
 
     def _heard(self, number: int) -> Callable[[Any, BaseException | None], None]:
