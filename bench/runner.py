@@ -30,6 +30,9 @@ BENCHMARKS: Final = {
     "leader-failover": "tidelog.bench.failover:leader_failover",
     "partitions": "tidelog.bench.partitions:ten_thousand_partitions",
     "quorum-commit": "tidelog.bench.quorum_commit:quorum_commit",
+    "group-rebalance": "tidelog.bench.groups:rebalance",
+    "group-join": "tidelog.bench.groups:join",
+    "group-read": "tidelog.bench.groups:during_rebalance",
 }
 """Benchmark → where it is. Imported when it runs: each brings its own."""
 
