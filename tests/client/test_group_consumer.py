@@ -459,6 +459,7 @@ def test_a_listener_that_raises_costs_nothing(when: str, form: str, strategy: st
             await one.commit()
             if when == "lost":
                 cluster.groups.remove("g", one.group_metadata().member_id)
+                await asyncio.sleep(5)
             elif when == "revoked":
                 async with member(cluster, partition_assignment_strategy=strategy) as two:
                     two.subscribe(["t"])
