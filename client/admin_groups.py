@@ -261,6 +261,8 @@ class GroupAdmin(AdminBase):
     ) -> dict[str, V]:
         """Ask the coordinators of groups. Raises the first failure; see :func:`raise_first`."""
         self._check()
+        if isinstance(group_ids, str):
+            raise TypeError(f"expected a list of group ids, found the string {group_ids!r}")
         deadline = Deadline(self._deadline(timeout), self._config.request_timeout_ms)
         outcomes = await ask_coordinators(self._cluster, group_ids, request, read, deadline)
         found: dict[str, V] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -320,3 +322,43 @@ def test_offsets_of_a_deleted_topic_are_no_obstacle(tidelog: Tidelog, admin: Adm
     code, _, _ = tidelog("groups", "reset-offsets", "g-topic-gone", "--all-topics", "--to-earliest", "--execute")
     assert code == 0
     assert admin.list_consumer_group_offsets("g-topic-gone")[TopicPartition(topic, 0)].offset == 0
+
+
+def test_an_interrupted_member_has_committed_what_it_printed(bootstrap: str, admin: Admin, topic: str) -> None:
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "consume", topic, "--group", "g-interrupted"]
+
+    def listen() -> None:  # whoever runs the tests in the background has SIGINT ignored, and so would the command
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        [*command, "--from-beginning", "--bootstrap", bootstrap], stdout=subprocess.PIPE, preexec_fn=listen
+    ) as consume:
+        try:
+            assert consume.stdout is not None
+            lines = [consume.stdout.readline() for _ in range(14)]
+            assert sorted(lines) == sorted(b"%d\n" % n for n in [*range(10), *range(4)])
+            with Producer(bootstrap) as producer:
+                producer.send(topic, b"later", partition=1)
+            assert consume.stdout.readline() == b"later\n"
+            consume.send_signal(signal.SIGINT)
+            assert consume.wait(30) == 0
+        finally:
+            consume.kill()
+    committed = offsets_of(admin, "g-interrupted")
+    assert (committed[0], committed[1] in (4, 5)) == (10, True)
+    assert admin.describe_consumer_groups(["g-interrupted"])["g-interrupted"].members == ()
+
+
+def test_all_groups_at_once(tidelog: Tidelog, admin: Admin, topic: str) -> None:
+    commit(admin, "g-all-1", topic, p0=1)
+    commit(admin, "g-all-2", topic, p0=2, p1=2)
+    planned = as_json(tidelog("groups", "reset-offsets", "--all-groups", "--topic", topic, "--to-latest", "--json"))
+    moves = {(one["group"], one["partition"], one["current_offset"]) for one in planned["offsets"]}
+    assert {("g-all-1", 0, 1), ("g-all-1", 1, None), ("g-all-2", 0, 2), ("g-all-2", 1, 2)} <= moves
+    described = as_json(tidelog("groups", "describe", "--json"))
+    assert {"g-all-1", "g-all-2"} <= {row["group"] for row in described}
+    deleted = as_json(tidelog("groups", "delete", "--all-groups", "--json"))["deleted"]
+    assert {"g-all-1", "g-all-2"} <= set(deleted)
+    assert as_json(tidelog("groups", "list", "--json")) == []
+    assert tidelog("groups", "delete", "--all-groups") == (0, "there are no groups\n", "")
+    assert as_json(tidelog("groups", "describe", "--json")) == []

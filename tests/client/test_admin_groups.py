@@ -362,6 +362,12 @@ async def test_each_failure_is_told_by_its_group(brokers: ScriptedGroups, admin:
     assert any("INVALID_GROUP_ID" in note for note in raised.value.__notes__)
 
 
+async def test_one_group_where_a_list_is_due(admin: Admin) -> None:
+    """Else every letter would be a group."""
+    with pytest.raises(TypeError, match="expected a list of group ids, found the string 'billing'"):
+        await admin.describe_consumer_groups("billing")
+
+
 async def test_members_that_are_no_consumers(brokers: ScriptedGroups, admin: Admin) -> None:
     brokers.add("w", 1, protocol_type="connect", members=(GroupMember("m", None, "c", "h", b"x", b"y"),))
     with pytest.raises(InvalidGroupIdError, match="w: expected a group of consumers, found one of 'connect'"):
