@@ -411,9 +411,8 @@ class LogManager:
             if match is not None:
                 self._load_log(directory, TopicPartition(match[1], int(match[2])), full, clean)
         for log in directory.logs.values():
-            # Not even the log's end is where it was: nothing that compaction knew of it counts (as in Kafka).
-            if directory.clean_offsets.get(log.name, 0) > log.log_end_offset:
-                directory.lower_clean_offset(log.name, 0)
+            # A log that lost its end is clean up to where it ends now; what comes there next is not.
+            directory.lower_clean_offset(log.name, log.log_end_offset)
 
     def _load_log(self, directory: LogDirectory, name: TopicPartition, path: str, clean: bool) -> None:
         topic_id = self._topic_id_of(directory, path)
