@@ -155,7 +155,7 @@ def _group_rows(group: GroupReadResult) -> list[tuple[str, str]]:
     return [
         ("read through a group of 3", f"{verdict.handed:,} records handed out in {group.total_s:.1f} s"),
         (f"kill -9 of {group.killed}", f"at record {group.killed_at:,}, {verdict.handed_to_dead:,} of them its own"),
-        ("  its partitions read on after", f"{group.read_on_s:.2f} s"),
+        ("  its partitions read on after", _seconds(group.read_on_s)),
         ("lost to the group", f"{verdict.lost:,}"),
         ("redelivered to the group", f"{verdict.redelivered:,}, {allowed}"),
         ("redelivered beyond that", f"{verdict.stray:,}"),
