@@ -18,12 +18,17 @@ from typing import Any, Final
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_config import ConsumerConfig
-from tidelog.client.errors import IllegalStateError, RebalanceCallbackError, TidelogError
+from tidelog.client.errors import (
+    IllegalStateError,
+    RebalanceCallbackError,
+    RetriableCommitFailedError,
+    TidelogError,
+)
 from tidelog.client.group_assignment import Wish, rebalance_protocol
 from tidelog.client.group_coordinator import GroupCoordinator, Outcome
 from tidelog.client.group_types import CommitCallback, ConsumerGroupMetadata, OffsetAndMetadata
 from tidelog.client.membership import Generation, Membership
-from tidelog.client.offset_commits import Commit, OffsetCommitter
+from tidelog.client.offset_commits import WAITING_MAX, Commit, OffsetCommitter
 from tidelog.client.place import Place
 from tidelog.client.positions import Assignment
 from tidelog.client.subscription import SubscribedTopics
@@ -426,7 +431,12 @@ class ConsumerGroup:
         *,
         retries: bool = False,
     ) -> _Sent:
-        """Send a commit; ``callback`` is called from within a later poll, commit or close."""
+        """Send a commit; ``callback`` is called from within a later poll, commit or close. Raises
+        ``RetriableCommitFailedError`` while too many are not called back yet."""
+        if self._async_commits >= WAITING_MAX and not retries:
+            raise RetriableCommitFailedError(
+                f"expected at most {WAITING_MAX} commits whose callback was not called yet: poll() calls them"
+            )
         sent = _Sent()
         self._async_commits += 1
 

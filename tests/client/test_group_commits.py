@@ -129,6 +129,20 @@ async def test_a_callback_that_raises_reaches_the_caller_and_loses_no_other(clus
 
 
 @virtually
+async def test_commits_that_nobody_polls_for_are_bounded(cluster: ScriptedCluster) -> None:
+    async with member(cluster, **MANUAL) as c:
+        await reading(cluster, c)
+        for _ in range(1_000):
+            c.commit_async({ALL[0]: 1})
+        with pytest.raises(RetriableCommitFailedError, match=r"poll\(\) calls them"):
+            c.commit_async({ALL[0]: 1})
+        async with polling(c):
+            await until(lambda: len(cluster.groups.requests(OffsetCommitRequest)) == 1_000)
+            await asyncio.sleep(1)
+        c.commit_async({ALL[0]: 2})
+
+
+@virtually
 async def test_close_waits_for_async_commits_and_tells(cluster: ScriptedCluster) -> None:
     told: list[Any] = []
     async with member(cluster, **MANUAL) as c:
