@@ -5,12 +5,14 @@ one owner            in one generation a partition belongs to one member, and a 
                      member does not change
 owned only           a member hands out records of partitions that it owns as far as it knows
 in order             what a member hands out of a partition while it owns it goes on without gap or repetition
-fenced               a commit is acknowledged only to a member of the generation that it names, and to none of
-                     a generation older than one that was complete when the commit was asked for; a static
-                     member that was replaced is refused
+fenced               a commit is acknowledged only to a member of the generation that it names, to none of a
+                     generation older than one that was complete when the commit was asked for, and for no
+                     partition that another one has in that generation; a static member that was replaced is
+                     refused
 no regress           what a member of a generation reads as committed is no less than what was acknowledged to,
                      or read by, members of this and older generations before
-forward only         the commits that a member sends in a generation never go back
+forward only         the commits that a member sends in a generation never go back, nor behind what was
+                     committed when the generation began
 delivered            what is committed was handed out and worked off before, and so was everything at the end
 ===================  ========================================================================================
 
@@ -146,6 +148,9 @@ class GroupJudge:
             for since_s in self._replaced_s(commit)
             if since_s < arrived_s
         ]
+        owner = self._owners.get((commit.generation, commit.partition))
+        if not found and owner not in (None, commit.instance_id, commit.member_id):
+            found.append(f"fenced: {what} was acknowledged; the partition is {owner}'s in that generation")
         self._raise_floor(commit.partition, commit.offset, commit.generation, at_s, f"acknowledged to {commit[0]}")
         return found
 
@@ -155,7 +160,7 @@ class GroupJudge:
         """A member of a generation was told what is committed; -1 for nothing."""
         floors = [f for f in self._floors.get(partition, ()) if f.generation <= generation and f.told_s < asked_s]
         floor = max(floors, key=lambda f: f.offset, default=None)
-        if floor is not None and offset < floor.offset and not self._came_late(partition, offset, generation, floor):
+        if floor is not None and offset < floor.offset and not self._came_late(partition, offset, floor):
             return [
                 f"no regress: {member} of generation {generation} was told that {offset} is committed for {partition}; "
                 f"{floor.offset} was {floor.by} in generation {floor.generation}, {asked_s - floor.told_s:.3f} s before"
@@ -164,14 +169,11 @@ class GroupJudge:
             self._raise_floor(partition, offset, generation, at_s, f"read by {member}")
         return []
 
-    def _came_late(self, partition: TopicPartition, offset: int, generation: int, floor: _Floor) -> bool:
+    def _came_late(self, partition: TopicPartition, offset: int, floor: _Floor) -> bool:
         """Whether a commit of this offset, held up on its way, reached a coordinator after the higher one had."""
-        arrivals = self._arrived.get(partition, ())
-        higher_s = min(
-            (a.at_s for a in arrivals if a.commit.offset == floor.offset and a.commit.generation == floor.generation),
-            default=floor.told_s,
-        )
-        return any(a.commit.offset == offset and a.at_s >= higher_s for a in arrivals if a.commit.generation >= 0)
+        arrivals = [a for a in self._arrived.get(partition, ()) if a.commit.generation == floor.generation]
+        higher_s = min((a.at_s for a in arrivals if a.commit.offset == floor.offset), default=floor.told_s)
+        return any(a.commit.offset == offset and a.at_s >= higher_s for a in arrivals)
 
     def _raise_floor(self, partition: TopicPartition, offset: int, generation: int, at_s: float, by: str) -> None:
         floors = self._floors.setdefault(partition, [])
@@ -195,10 +197,21 @@ class GroupJudge:
         what = f"{commit.member_id} asks for {commit.offset} of {commit.partition} in generation {commit.generation}"
         if commit.offset < before:
             found.append(f"forward only: {what}, after {before}")
+        floor = self._floor_at_begin(commit)
+        if commit.offset < floor:
+            found.append(f"forward only: {what}; {floor} was committed when that generation began")
         missing = self._not_done(commit.partition, commit.offset)
         if missing is not None:
             found.append(f"delivered: {what}; nobody has worked off {missing}")
         return found
+
+    def _floor_at_begin(self, commit: CommitKey) -> int:
+        """What was committed of a partition by older generations when a member's generation was complete."""
+        begun_s = self._complete_s.get(commit.generation)
+        if begun_s is None:
+            return 0
+        floors = self._floors.get(commit.partition, ())
+        return max((f.offset for f in floors if f.generation < commit.generation and f.told_s < begun_s), default=0)
 
     def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None:
         """A member knows its assignment of a generation: all of it. What stays keeps its position."""

@@ -75,6 +75,36 @@ def stranger_commits(judge: GroupJudge) -> Texts:
     return [judge.commit_acknowledged(commit("c", 2, 5), 5.6, 5.7)]
 
 
+def commits_what_another_one_has(judge: GroupJudge) -> Texts:
+    judge.joined(3, "a", None, 6.0)
+    judge.joined(3, "b", None, 6.0)
+    before = judge.assigned(3, "a", None, [P], 6.1)
+    held = judge.commit_acknowledged(commit("b", 3, 5, Q), 6.2, 6.3)
+    return [before, held, judge.commit_acknowledged(commit("b", 3, 5, P), 6.2, 6.3)]
+
+
+def commits_what_it_gives_up(judge: GroupJudge) -> Texts:
+    judge.joined(3, "b", None, 6.0)
+    return [judge.assigned(3, "b", None, [], 6.1), judge.commit_acknowledged(commit("b", 3, 5, Q), 6.2, 6.3)]
+
+
+def begins_behind_what_was_committed(judge: GroupJudge) -> Texts:
+    acknowledged = judge.commit_acknowledged(commit("b", 1, 50, Q), 2.0, 2.1)
+    return [acknowledged, judge.commit_sent(commit("a", 2, 40, Q), 6.0)]
+
+
+def begins_behind_what_was_committed_late(judge: GroupJudge) -> Texts:
+    acknowledged = judge.commit_acknowledged(commit("b", 1, 50, Q), 5.4, 5.6)
+    return [acknowledged, judge.commit_sent(commit("a", 2, 40, Q), 6.0)]
+
+
+def held_up_commit_of_an_older_generation_is_no_excuse(judge: GroupJudge) -> Texts:
+    judge.commit_arrived(commit("a", 2, 50), 6.0)
+    acknowledged = judge.commit_acknowledged(commit("a", 2, 50), 6.0, 6.1)
+    judge.commit_arrived(commit("a", 1, 40), 7.0)
+    return [acknowledged, judge.committed_read("a", 2, P, 40, 7.2, 7.3)]
+
+
 def committed_goes_back(judge: GroupJudge) -> Texts:
     acknowledged = judge.commit_acknowledged(commit("a", 2, 50), 6.0, 6.1)
     return [acknowledged, judge.committed_read("a", 2, P, 40, 6.2, 6.3)]
@@ -222,6 +252,9 @@ def each_has_one_owner_in_the_end(judge: GroupJudge) -> Texts:
         (committed_was_read_and_goes_back, "no regress"),
         (commit_that_came_before_is_no_excuse, "no regress"),
         (member_sends_an_older_commit, "forward only"),
+        (begins_behind_what_was_committed, "forward only"),
+        (held_up_commit_of_an_older_generation_is_no_excuse, "no regress"),
+        (commits_what_another_one_has, "fenced"),
         (commits_what_nobody_worked_off, "delivered"),
         (something_is_never_delivered, "delivered"),
         (hands_out_what_it_does_not_own, "owned only"),
@@ -251,6 +284,8 @@ def test_a_broken_rule_is_named(run: Callable[[GroupJudge], Texts], rule: str) -
         held_up_commit_arrives,
         member_sends_a_commit_again,
         next_generation_begins_further_back,
+        begins_behind_what_was_committed_late,
+        commits_what_it_gives_up,
         commits_what_was_worked_off,
         hands_out_in_order,
         repeats_what_it_lost_and_got_back,

@@ -5,10 +5,12 @@ Imports nothing but the lists: a mutant is installed before the code it changes 
 
 from __future__ import annotations
 
+from tidelog.chaos.sim.mutants.compaction_mutants import MUTANTS as _COMPACTION
+from tidelog.chaos.sim.mutants.group_mutants import MUTANTS as _GROUPS
 from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
 from tidelog.chaos.sim.mutants.quorum_mutants import MUTANTS as _QUORUM
 from tidelog.chaos.sim.mutants.replication_mutants import MUTANTS as _REPLICATION
 
-ALL: tuple[Mutant, ...] = (*_QUORUM, *_REPLICATION)
+ALL: tuple[Mutant, ...] = (*_QUORUM, *_REPLICATION, *_GROUPS, *_COMPACTION)
 
 __all__ = ["ALL", "Edit", "Mutant"]

@@ -155,8 +155,8 @@ _HIGH_WATERMARK: Final = (
         what="A leader that is elected again counts its followers where they stood when it led last, though they have "
         "cut their logs since.",
         module=_PARTITION,
-        old='        "_lag_time_max_ms",\n        "counts",\n',
-        new='        "_lag_time_max_ms",\n        "_led_before",\n        "counts",\n',
+        old='        "_lag_time_max_ms",\n',
+        new='        "_lag_time_max_ms",\n        "_led_before",\n',
         scenario="replication",
         more=(
             Edit(
@@ -167,9 +167,9 @@ _HIGH_WATERMARK: Final = (
             ),
             Edit(
                 _PARTITION,
-                "        self.leading = self.following = None\n        if self.offline or",
-                "        self._led_before = self.leading or self._led_before\n"
-                "        self.leading = self.following = None\n        if self.offline or",
+                "        state = self.state\n        self.leading = ",
+                "        state = self.state\n        self._led_before = self.leading or self._led_before\n"
+                "        self.leading = ",
             ),
             Edit(
                 _PARTITION,
