@@ -87,6 +87,7 @@ class Partition:
     __slots__ = (
         "_broker_epoch_of",
         "_lag_time_max_ms",
+        "_refused",
         "counts",
         "following",
         "high_watermark",
@@ -114,6 +115,8 @@ class Partition:
         self.high_watermark = Offset(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
         self.leading: LeaderState | None = None
         self.following: FollowerState | None = None
+        self._refused: tuple[Offset, Refusal] | None = None
+        """Where the log ended when a leader's records were last refused, and why; of this role."""
         self.offline = False
         self.counts = PartitionCounts()
         self.state = state
@@ -145,7 +148,7 @@ class Partition:
 
     def _take_role(self, now_ms: int) -> RoleChange:
         state = self.state
-        self.leading = self.following = None
+        self.leading = self.following = self._refused = None
         if self.offline or state.leader == NO_NODE or self.node_id not in state.replicas:
             return RoleChange.IDLE
         if state.leader != self.node_id:
@@ -348,6 +351,8 @@ class Partition:
         end = log.log_end_offset
         for records in item.records:
             appended = log.append_as_follower(records, wall_ms, leader_epoch_max=following.epoch)
+            if isinstance(appended, Refusal) and self._is_leaders_gap(appended):
+                appended = log.append_as_follower(records, wall_ms, leader_epoch_max=following.epoch, takes_gaps=True)
             if isinstance(appended, Refusal):
                 return Fetched.RETRY
         if item.records and log.log_end_offset == end:
@@ -360,6 +365,16 @@ class Partition:
             max(self.high_watermark, log.log_start_offset, min(item.high_watermark, log.log_end_offset))
         )
         return Fetched.MOVED if moved else Fetched.NOTHING_NEW
+
+    def _is_leaders_gap(self, refusal: Refusal) -> bool:
+        """Whether the leader's own log lacks what is due: asked again, it has left out the same offsets.
+
+        So it is with a topic that is not compacted any more. The first time it may be an answer gone astray.
+        """
+        refused = (self.log.log_end_offset, refusal)
+        again = refused == self._refused
+        self._refused = refused
+        return again and refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
     def _take_out_of_range(self, item: FetchedPartition) -> Fetched:
         match out_of_range(self.log, item.log_start_offset, item.diverging_end_offset):

@@ -113,7 +113,7 @@ class Log(CompactableLog):
         )
 
     def append_as_follower(
-        self, data: Buffer, now_ms: int, *, leader_epoch_max: int | None = None
+        self, data: Buffer, now_ms: int, *, leader_epoch_max: int | None = None, takes_gaps: bool = False
     ) -> LogAppend | Refusal:
         """Write what a leader sent: whole batches with their offsets and epochs, from this log's end on.
 
@@ -122,7 +122,7 @@ class Log(CompactableLog):
         empty log the first batch may begin before its start (a leader's log may start within a batch).
         Refusals, which change nothing: CORRUPT_MESSAGE for bytes that are no batches or do not match their
         CRC, OFFSET_OUT_OF_RANGE for offsets that do not go on, INVALID_REQUEST for falling epochs. A gap
-        is taken if the topic is compacted or the log has one already. Raises :class:`LogDirFailed`.
+        is taken if the topic is compacted, the log has one already, or with ``takes_gaps``. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         end = self.log_end_offset
@@ -132,7 +132,7 @@ class Log(CompactableLog):
             epoch=self._epochs.latest,
             epoch_max=leader_epoch_max,
             is_empty=not self._chain.size,
-            gaps=self._sparse or self.config.compacts,
+            gaps=takes_gaps or self._sparse or self.config.compacts,
         )
         if isinstance(selected, Refusal):
             return selected
