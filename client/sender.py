@@ -338,7 +338,7 @@ class Sender:
             idle = self._accumulator.drop_idle(
                 self._cluster.cache.topics, self._clock.monotonic_ms() - self._config.metadata_max_idle_ms
             )
-            for name, partition in changed:
+            for name, partition in sorted(changed):
                 queue = topics[name].queues.get(partition) if name in topics else None
                 if queue is None:
                     continue
