@@ -22,8 +22,8 @@ from tidelog.storage.log import Log
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_manager import LogManager
 
-THROTTLE_AFTER_S: Final = 0.3
-"""The rate is looked at this often (Kafka's ``Throttler``)."""
+PAUSE_MIN_S: Final = 0.02
+"""The cleaner pauses once it is this far ahead of its rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class LogCleaning:
         self.bytes_read = 0
         self.bytes_written = 0
         self.running = False
+        self._paid_at = 0.0
+        """The loop's time at which what was moved so far is in keeping with the rate, over all passes."""
 
     @property
     def since_look_ms(self) -> int:
@@ -122,9 +124,7 @@ class LogCleaning:
 
     async def _run_pass(self, log: Log, cleaning: Cleaning, config: NodeConfig) -> bool:
         now = asyncio.get_running_loop().time
-        begun = paced = now()
-        moved = 0
-        rate = config.log_cleaner_io_max_bytes_per_second / config.log_cleaner_threads
+        begun, moved = now(), 0
         try:
             while True:
                 try:
@@ -134,12 +134,11 @@ class LogCleaning:
                     return False
                 if not self.cleaner.advance(log, cleaning):
                     break
-                elapsed = now() - paced
-                if elapsed >= THROTTLE_AFTER_S or cleaning.counts.bytes_moved - moved >= rate:
-                    pause = (cleaning.counts.bytes_moved - moved) / rate - elapsed
-                    if pause > 0:
-                        await asyncio.sleep(pause)
-                    paced, moved = now(), cleaning.counts.bytes_moved
+                more = cleaning.counts.bytes_moved - moved
+                moved += more
+                self._paid_at = max(self._paid_at, now()) + more / config.log_cleaner_io_max_bytes_per_second
+                if self._paid_at - now() >= PAUSE_MIN_S:
+                    await asyncio.sleep(self._paid_at - now())
         finally:
             if not cleaning.running:
                 cleaning.close()

@@ -122,7 +122,8 @@ class Log(CompactableLog):
         empty log the first batch may begin before its start (a leader's log may start within a batch).
         Refusals, which change nothing: CORRUPT_MESSAGE for bytes that are no batches or do not match their
         CRC, OFFSET_OUT_OF_RANGE for offsets that do not go on, INVALID_REQUEST for falling epochs. A gap
-        is taken if the topic is compacted, the log has one already, or with ``takes_gaps``. Raises :class:`LogDirFailed`.
+        is taken if the topic is compacted, if the log has one already, and with ``takes_gaps``. Raises
+        :class:`LogDirFailed`.
         """
         self._check_usable()
         end = self.log_end_offset
