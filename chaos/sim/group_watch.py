@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tidelog.chaos.checkers.groups import CommitKey, GroupJudge
 from tidelog.chaos.sim.world import World
+from tidelog.groups.routing import partition_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, TopicPartition
 from tidelog.proto.consumer_protocol import BadConsumerProtocol, decode_assignment
@@ -57,7 +58,7 @@ class GroupWatch:
         topic = cluster.image.topic(OFFSETS_TOPIC)
         if topic is None:
             return None
-        return cluster.leader_of(OFFSETS_TOPIC, place_of(self._group, len(topic.partitions)))
+        return cluster.leader_of(OFFSETS_TOPIC, partition_for(self._group, len(topic.partitions)))
 
     @property
     def _now(self) -> float:
@@ -151,14 +152,6 @@ class GroupWatch:
     def _tell(self, violations: list[str]) -> None:
         for text in violations:
             self._world.violated(text)
-
-
-def place_of(group: str, partitions: int) -> int:
-    """The partition of the offsets topic that a group has: Java's hash of its id, as in Kafka."""
-    found = 0
-    for unit in group.encode("utf-16-be")[1::2] if group.isascii() else ():
-        found = (31 * found + unit) & 0xFFFF_FFFF
-    return (found & 0x7FFF_FFFF) % partitions
 
 
 def _commit(request: OffsetCommitRequest, item: OffsetCommitPartition) -> CommitKey:

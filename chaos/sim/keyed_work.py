@@ -39,7 +39,7 @@ class KeyedWork:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         rng = random.Random(f"keys-{sim.world.seed}")
-        self._keys = [b"k%d" % number for number in range(rng.choice((3, 8, 20)))]
+        self._keys = [b"k%d" % number for number in range(rng.choice((3, 12, 40)))]
         self._retention_s = int(sim.setting.topic_config["delete.retention.ms"]) / 1000
         self.writes: list[KeyedWrite] = []
         self.passages: list[Passage] = []
@@ -141,7 +141,8 @@ class _Writer:
         self.number += 1
         value = None if rng.random() < TOMBSTONES else mark + b"x" * rng.choice((0, 20, 300))
         timestamp = EPOCH_MS + int(sim.world.now_s * 1000)
-        write = KeyedWrite(mark, at, rng.choice(self._keys), value, timestamp, Outcome.UNKNOWN)
+        key = self._keys[int(len(self._keys) * rng.random() ** 3)]  # some are written often, others seldom
+        write = KeyedWrite(mark, at, key, value, timestamp, Outcome.UNKNOWN)
         place = len(self._writes)
         self._writes.append(write)
         try:
