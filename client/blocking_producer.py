@@ -164,14 +164,12 @@ class Producer:
         core = self._core
         record = core.prepare(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         deadline = 0.0
-        again = False
         while True:
             rooms = self._rooms
             try:
                 future = core.append(record)
             except MetadataNeeded as need:
-                self._background.run(core.learn(need, record.partition, again=again))
-                again = True
+                self._background.run(core.learn(need, record.partition))
                 continue
             if future is not None:
                 return future
@@ -188,14 +186,12 @@ class Producer:
         :meth:`send` does, per batch: an error then says how many records were queued before.
         """
         core = self._core
-        again = False
         while True:
             try:
                 delivery, chunks = core.plan_bulk(topic, values, keys, partition)
                 break
             except MetadataNeeded as need:
-                self._background.run(core.learn(need, partition, again=again))
-                again = True
+                self._background.run(core.learn(need, partition))
         for at, chunk in enumerate(chunks):
             try:
                 self._append_chunk(delivery, chunk)
@@ -212,7 +208,7 @@ class Producer:
                 if self._core.append_chunk(delivery, chunk):
                     return
             except MetadataNeeded as need:
-                self._background.run(self._core.learn(need, chunk.partition, again=True))
+                self._background.run(self._core.learn(need, chunk.partition))
                 continue
             deadline = deadline or time.monotonic() + self._max_block_s
             self._wait_for_room(rooms, deadline, chunk.size)

@@ -141,13 +141,11 @@ class AsyncProducer:
         self._check_started()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._max_block_ms / 1_000
-        again = False
         while True:
             try:
                 future = self._core.append(record)
             except MetadataNeeded as need:
-                await self._core.learn(need, record.partition, again=again)
-                again = True
+                await self._core.learn(need, record.partition)
                 continue
             if future is not None:
                 return future
@@ -178,14 +176,12 @@ class AsyncProducer:
         """
         self._check_started()
         core = self._core
-        again = False
         while True:
             try:
                 delivery, chunks = core.plan_bulk(topic, values, keys, partition)
                 break
             except MetadataNeeded as need:
-                await core.learn(need, partition, again=again)
-                again = True
+                await core.learn(need, partition)
         for at, chunk in enumerate(chunks):
             try:
                 await self._append_chunk(delivery, chunk)
@@ -201,7 +197,7 @@ class AsyncProducer:
                 if self._core.append_chunk(delivery, chunk):
                     return
             except MetadataNeeded as need:
-                await self._core.learn(need, chunk.partition, again=True)
+                await self._core.learn(need, chunk.partition)
                 continue
             await self._room(deadline, chunk.size)
 

@@ -45,6 +45,8 @@ from tidelog.proto.network import Address, Network
 log = logging.getLogger(__name__)
 
 TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
+NEW_PARTITION_MS: Final = 2_000
+"""How long a partition that is named may be missing from what brokers say; Kafka's producer waits ``max.block.ms``."""
 """A record batch keeps times in 64 bits."""
 
 
@@ -228,19 +230,30 @@ class ProducerCore:
             raise MetadataNeeded(name, 0 if view is None else len(view.partitions))
         return self.accumulator.topic(name, len(view.partitions))
 
-    async def learn(self, need: MetadataNeeded, partition: int | None, *, again: bool) -> None:
-        """Get the metadata that was needed. Raises ``ValueError`` for a partition that is not there
-        ``again``, and what kept a topic's metadata away within ``max_block_ms``."""
-        timeout_ms = self.config.max_block_ms
+    async def learn(self, need: MetadataNeeded, partition: int | None) -> None:
+        """Get the metadata that was needed. Raises ``ValueError`` for a partition that is not there, and what
+        kept a topic's metadata away within ``max_block_ms``.
+
+        A partition that was just added may be unknown to the broker that is asked, so it is asked more than once.
+        """
         if not need.partition_count:
-            await self.cluster.topic(need.topic, timeout_ms)
-        elif again:
-            raise ValueError(
-                f"partition: expected 0 to {need.partition_count - 1} of topic {need.topic}, found {partition}"
-            )
-        else:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                await self.cluster.refreshed()
+            await self.cluster.topic(need.topic, self.config.max_block_ms)
+            return
+        asked = 0
+        try:
+            async with asyncio.timeout(min(self.config.max_block_ms, NEW_PARTITION_MS) / 1_000):
+                while 0 < self._partition_count(need.topic) <= (partition or 0):
+                    if asked:
+                        await asyncio.sleep(self.cluster.retry_backoff.after(asked, self.cluster.rng) / 1_000)
+                    await self.cluster.refreshed()
+                    asked += 1
+        except TimeoutError:
+            count = self._partition_count(need.topic)
+            raise ValueError(f"partition: expected 0 to {count - 1} of topic {need.topic}, found {partition}") from None
+
+    def _partition_count(self, topic: str) -> int:
+        view = self.cluster.cache.topics.get(topic)
+        return 0 if view is None else len(view.partitions)
 
     def _partition(self, topic: TopicQueues, record: Prepared) -> int:
         if self.custom is not None:

@@ -724,6 +724,16 @@ async def test_use_before_start(cluster: ScriptedCluster) -> None:
     await p.close()
 
 
+async def test_a_partition_that_brokers_hear_of_late_is_waited_for(cluster: ScriptedCluster) -> None:
+    async with producer(cluster, retry_backoff_ms=1) as p:
+        await p.send_and_wait("one", b"0")
+        sending = asyncio.create_task(p.send_and_wait("one", b"0", partition=3))
+        await asyncio.sleep(0.5)
+        assert not sending.done()
+        cluster.topic("one", 4)
+        assert (await sending).partition == 3
+
+
 async def test_a_partition_that_was_added_is_found_when_it_is_named(cluster: ScriptedCluster) -> None:
     async with producer(cluster, retry_backoff_ms=1) as p:
         await p.send_and_wait("one", b"0")
