@@ -43,3 +43,13 @@ def decode(
     last_delta: int,
     kind: type[T],
 ) -> list[T] | None: ...
+def spans(
+    body: bytes,
+    base_offset: int,
+    base_timestamp: int,
+    fixed_timestamp: int | None,
+    count: int,
+    last_delta: int,
+) -> list[tuple[int, int, bytes | None, bool, int, int]] | None: ...
+def keyless(body: bytes, count: int, last_delta: int) -> int | None: ...
+def probe(table: Buffer, slots: int, digest: bytes) -> int | None: ...

@@ -13,14 +13,14 @@ from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         object (*tp_alloc)(PyTypeObject *, Py_ssize_t)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-VERSION = 1
+VERSION = 2
 """Raised with each change of what Python code expects of this module; another one's build is not used."""
 
 cdef enum:
@@ -28,6 +28,7 @@ cdef enum:
     CAPACITY_FIRST = 1024
     FRAME_MAX = 40
 cdef int64_t TIME_MAX = 1LL << 62
+cdef const char *NOTHING = b"\0" * 16
 
 
 cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
@@ -322,3 +323,97 @@ cdef tuple read_headers(const uint8_t **position, const uint8_t *stop, int64_t c
             return None
         out.append((PyUnicode_DecodeUTF8(<const char *>name, name_size, b"replace"), made(value, value_size)))
     return tuple(out)
+
+
+def spans(bytes body, int64_t base_offset, int64_t base_timestamp, fixed_timestamp, int32_t count, int32_t last_delta):
+    """See ``tidelog.proto.record_spans.record_spans``; None for what the Python twin must judge."""
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef const uint8_t *at = start
+    cdef const uint8_t *end = at + PyBytes_GET_SIZE(body)
+    cdef const uint8_t *first
+    cdef const uint8_t *stop
+    cdef const uint8_t *key = NULL
+    cdef const uint8_t *value = NULL
+    cdef int64_t length, time, delta, key_size, value_size
+    cdef int64_t previous = -1
+    cdef int32_t number
+    cdef list out = []
+    if not -TIME_MAX < base_timestamp < TIME_MAX or not 0 <= base_offset < TIME_MAX:
+        return None
+    for number in range(count):
+        first = at
+        if not get(&at, end, 32, &length) or length < 1 or length > end - at:
+            return None
+        stop = at + length
+        at += 1
+        if not get(&at, stop, 64, &time) or not -TIME_MAX < time < TIME_MAX:
+            return None
+        if not get(&at, stop, 32, &delta) or delta <= previous:
+            return None
+        previous = delta
+        if not get_bytes(&at, stop, &key, &key_size) or not get_bytes(&at, stop, &value, &value_size) or at >= stop:
+            return None
+        at = stop
+        out.append((
+            base_offset + delta,
+            base_timestamp + time if fixed_timestamp is None else fixed_timestamp,
+            made(key, key_size),
+            value_size >= 0,
+            <Py_ssize_t>(first - start),
+            <Py_ssize_t>(stop - start),
+        ))
+    if at != end or previous > last_delta and count:
+        return None
+    return out
+
+
+def keyless(bytes body, int32_t count, int32_t last_delta):
+    """See ``tidelog.proto.record_spans.keyless_record``; None for what the Python twin must judge."""
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef const uint8_t *end = at + PyBytes_GET_SIZE(body)
+    cdef const uint8_t *stop
+    cdef const uint8_t *data = NULL
+    cdef int64_t length, time, delta, key_size, value_size
+    cdef int64_t previous = -1
+    cdef int32_t number
+    cdef int32_t found = -1
+    for number in range(count):
+        if not get(&at, end, 32, &length) or length < 1 or length > end - at:
+            return None
+        stop = at + length
+        at += 1
+        if not get(&at, stop, 64, &time) or not get(&at, stop, 32, &delta) or delta <= previous:
+            return None
+        previous = delta
+        if not get_bytes(&at, stop, &data, &key_size) or not get_bytes(&at, stop, &data, &value_size) or at >= stop:
+            return None
+        if key_size < 0 and found < 0:
+            found = number
+        at = stop
+    if at != end or previous > last_delta and count:
+        return None
+    return found
+
+
+def probe(const uint8_t[::1] table, int64_t slots, bytes digest):
+    """See ``tidelog.storage.cleaner.offset_map.probe``."""
+    cdef const uint8_t *entries = &table[0]
+    cdef const uint8_t *wanted = <const uint8_t *>PyBytes_AS_STRING(digest)
+    cdef const uint8_t *entry
+    cdef int64_t attempt, position, more
+    cdef int at
+    if PyBytes_GET_SIZE(digest) != 16 or slots < 1 or table.shape[0] < slots * 24:
+        raise ValueError("expected a table of 24 bytes a slot and a digest of 16")
+    for attempt in range(slots + 13):
+        at = <int>(attempt if attempt < 12 else 12)
+        more = attempt - 12 if attempt > 12 else 0
+        position = (
+            (<int64_t>wanted[at] << 24 | <int64_t>wanted[at + 1] << 16 | <int64_t>wanted[at + 2] << 8 | wanted[at + 3])
+            + more
+        ) % slots * 24
+        entry = entries + position
+        if memcmp(entry, wanted, 16) == 0:
+            return position
+        if memcmp(entry, NOTHING, 16) == 0:
+            return -1 - position
+    return None

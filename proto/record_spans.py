@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tidelog.proto.compiled_codec import COMPILED
 from tidelog.proto.compression import Compression, compress
 from tidelog.proto.corrupt_batch import CorruptBatch
 from tidelog.proto.network import Buffer
@@ -35,6 +36,22 @@ def record_spans(body: bytes, batch: Batch) -> list[Span]:
     Checked: lengths, offsets rising within the batch's range, the count, no bytes left over. Headers are
     passed over unread.
     """
+    if COMPILED is not None:
+        quick: list[Span] | None = COMPILED.spans(
+            body,
+            batch.base_offset,
+            batch.base_timestamp,
+            batch.max_timestamp if batch.is_log_append_time else None,
+            batch.record_count,
+            batch.last_offset_delta,
+        )
+        if quick is not None:
+            return quick
+    return walk_spans(body, batch)
+
+
+def walk_spans(body: bytes, batch: Batch) -> list[Span]:
+    """The same in plain Python, which decides what is corrupt and what is said of it."""
     found: list[Span] = []
     append = found.append
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
@@ -74,7 +91,11 @@ def record_spans(body: bytes, batch: Batch) -> list[Span]:
 
 def keyless_record(body: bytes, batch: Batch) -> int:
     """Return the number of the first record without a key, -1 if each has one. Raises :class:`CorruptBatch`."""
-    for number, span in enumerate(record_spans(body, batch)):
+    if COMPILED is not None:
+        quick: int | None = COMPILED.keyless(body, batch.record_count, batch.last_offset_delta)
+        if quick is not None:
+            return quick
+    for number, span in enumerate(walk_spans(body, batch)):
         if span[2] is None:
             return number
     return -1

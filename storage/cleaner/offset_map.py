@@ -9,8 +9,11 @@ nobody can make two such keys on purpose either.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
+
+from tidelog.proto.compiled_codec import COMPILED
 
 ENTRY_BYTES: Final = 24
 _HASH_BYTES: Final = 16
@@ -31,39 +34,39 @@ class OffsetMap:
     def put(self, key: bytes, offset: int) -> bool:
         """Note a key's offset, which is higher than any before it. False, and nothing noted, where there is no room."""
         digest = blake2b(key, digest_size=_HASH_BYTES).digest()
-        at, known = self._find(digest)
-        if known is None:
-            if self.size >= self.slots:
-                return False
+        at = _probe(self._table, self.slots, digest)
+        if at is None:
+            return False
+        if at < 0:
+            at = -1 - at
             self.size += 1
         self._table[at : at + ENTRY_BYTES] = digest + offset.to_bytes(8, "big")
         return True
 
-    def holds(self, key: bytes) -> bool:
-        return self._find(blake2b(key, digest_size=_HASH_BYTES).digest())[1] is not None
-
     def get(self, key: bytes) -> int:
         """The key's latest offset, -1 if it is not here."""
-        known = self._find(blake2b(key, digest_size=_HASH_BYTES).digest())[1]
-        return -1 if known is None else int.from_bytes(known, "big")
+        at = _probe(self._table, self.slots, blake2b(key, digest_size=_HASH_BYTES).digest())
+        if at is None or at < 0:
+            return -1
+        return int.from_bytes(self._table[at + _HASH_BYTES : at + ENTRY_BYTES], "big")
 
     def close(self) -> None:
         self._table.close()
 
-    def _find(self, digest: bytes) -> tuple[int, bytes | None]:
-        """The place of an entry, and its offset if it is there; without it, the place where it belongs.
 
-        Where all slots are taken by others the place means nothing.
-        """
-        table, slots = self._table, self.slots
-        at = int.from_bytes(digest[:4], "big") % slots * ENTRY_BYTES
-        for attempt in range(1, slots + _REHASHES + 1):
-            entry = table[at : at + ENTRY_BYTES]
-            if entry.startswith(digest):
-                return at, entry[_HASH_BYTES:]
-            if entry.startswith(_NO_HASH):
-                return at, None
-            rehash = min(attempt, _REHASHES)
-            probe = int.from_bytes(digest[rehash : rehash + 4], "big") + max(0, attempt - _REHASHES)
-            at = probe % slots * ENTRY_BYTES
-        return 0, None
+def probe(table: mmap.mmap, slots: int, digest: bytes) -> int | None:
+    """Where in the table the entry of a hash stands; -1 less the place where it belongs if it is not there;
+    None where there is no place left. The compiled codec has a twin."""
+    for attempt in range(slots + _REHASHES + 1):
+        part = min(attempt, _REHASHES)
+        number = int.from_bytes(digest[part : part + 4], "big") + max(0, attempt - _REHASHES)
+        at = number % slots * ENTRY_BYTES
+        found = table[at : at + _HASH_BYTES]
+        if found == digest:
+            return at
+        if found == _NO_HASH:
+            return -1 - at
+    return None
+
+
+_probe: Final[Callable[[mmap.mmap, int, bytes], int | None]] = probe if COMPILED is None else COMPILED.probe
