@@ -33,7 +33,7 @@ class OffsetMap:
 
     def put(self, key: bytes, offset: int) -> bool:
         """Note a key's offset, which is higher than any before it. False, and nothing noted, where there is no room."""
-        digest = blake2b(key, digest_size=_HASH_BYTES).digest()
+        digest = _hash_of(key)
         at = _probe(self._table, self.slots, digest)
         if at is None:
             return False
@@ -45,7 +45,7 @@ class OffsetMap:
 
     def get(self, key: bytes) -> int:
         """The key's latest offset, -1 if it is not here."""
-        at = _probe(self._table, self.slots, blake2b(key, digest_size=_HASH_BYTES).digest())
+        at = _probe(self._table, self.slots, _hash_of(key))
         if at is None or at < 0:
             return -1
         return int.from_bytes(self._table[at + _HASH_BYTES : at + ENTRY_BYTES], "big")
@@ -67,6 +67,10 @@ def probe(table: mmap.mmap, slots: int, digest: bytes) -> int | None:
         if found == _NO_HASH:
             return -1 - at
     return None
+
+
+def _hash_of(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
 _probe: Final[Callable[[mmap.mmap, int, bytes], int | None]] = probe if COMPILED is None else COMPILED.probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
+from tidelog.chaos.sim.mutants.mutant import Mutant
 
 _FILTER: Final = "tidelog.storage.cleaner.batch_filter"
 _CLEANING: Final = "tidelog.storage.cleaner.cleaning"
@@ -27,16 +27,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         rule="latest stays",
         what="Two keys whose hashes begin alike are one to the cleaner: the older one's last record goes.",
         module="tidelog.storage.cleaner.offset_map",
-        old="        table, slots = self._table, self.slots\n",
-        new="        digest = digest[:1] + bytes(15)\n        table, slots = self._table, self.slots\n",
+        old="    return blake2b(key, digest_size=_HASH_BYTES).digest()\n",
+        new="    return blake2b(key, digest_size=1).digest() + bytes(15)\n",
         scenario="compaction",
-        more=(
-            Edit(
-                "tidelog.storage.cleaner.offset_map",
-                '        self._table[at : at + ENTRY_BYTES] = digest + offset.to_bytes(8, "big")\n',
-                '        self._table[at : at + ENTRY_BYTES] = digest[:1] + bytes(15) + offset.to_bytes(8, "big")\n',
-            ),
-        ),
     ),
     Mutant(
         id="cleans-above-the-high-watermark",
