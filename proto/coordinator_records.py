@@ -32,6 +32,8 @@ _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 _NULL: Final = _SHORT.pack(-1)
+_OFFSET_KEY_START: Final = _SHORT.pack(_OFFSET_KEY_VERSION)
+_VALUE_START: Final = _SHORT.pack(_VALUE_VERSION)
 
 
 class BadCoordinatorRecord(ValueError):
@@ -58,8 +60,7 @@ class UnknownKey(NamedTuple):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitValue:
+class OffsetCommitValue(NamedTuple):
     """``commit_timestamp`` and ``expire_timestamp`` in ms since the epoch; the latter only in version 1."""
 
     offset: Offset
@@ -174,6 +175,9 @@ def _nullable(text: str | None) -> bytes:
 
 def decode_key(raw: bytes) -> CoordinatorKey:
     """Raises :class:`BadCoordinatorRecord`; a version from 3 on is an :class:`UnknownKey`."""
+    found = _offset_key(raw)
+    if found is not None:
+        return found
     reader = _Reader(raw, "key")
     version = reader.int16()
     if version == 0 or version == _OFFSET_KEY_VERSION:
@@ -187,6 +191,9 @@ def decode_key(raw: bytes) -> CoordinatorKey:
 
 def decode_offset_value(raw: bytes) -> OffsetCommitValue:
     """Raises :class:`BadCoordinatorRecord`."""
+    found = _offset_value(raw)
+    if found is not None:
+        return found
     reader = _Reader(raw, "offset value")
     version = reader.value_version()
     offset = Offset(reader.int64())
@@ -210,6 +217,37 @@ def decode_group_value(raw: bytes) -> GroupMetadataValue:
     members = tuple(_read_member(reader, version) for _ in range(reader.count()))
     reader.tagged_fields()
     return GroupMetadataValue(protocol_type, generation, protocol, leader, since, members)
+
+
+def _offset_key(raw: bytes) -> OffsetCommitKey | None:
+    """The common case at once, since loading reads a million of them; None for the careful way."""
+    if raw[:2] != _OFFSET_KEY_START:
+        return None
+    try:
+        group_end = 4 + _SHORT.unpack_from(raw, 2)[0]
+        topic_at = group_end + 2
+        topic_end = topic_at + _SHORT.unpack_from(raw, group_end)[0]
+        if not 4 <= group_end < topic_at <= topic_end:
+            return None
+        partition = _INT.unpack_from(raw, topic_end)[0]
+        return OffsetCommitKey(raw[4:group_end].decode(), raw[topic_at:topic_end].decode(), partition)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _offset_value(raw: bytes) -> OffsetCommitValue | None:
+    """Likewise for a value of version 3."""
+    if raw[:2] != _VALUE_START:
+        return None
+    try:
+        _, offset, leader_epoch = _OFFSET_HEAD.unpack_from(raw)
+        at = _OFFSET_HEAD.size + 2
+        end = at + _SHORT.unpack_from(raw, _OFFSET_HEAD.size)[0]
+        if end < at:
+            return None
+        return OffsetCommitValue(offset, leader_epoch, raw[at:end].decode(), _LONG.unpack_from(raw, end)[0])
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
 def _read_member(reader: _Reader, version: int) -> MemberMetadata:

@@ -178,6 +178,17 @@ def test_malformed_values() -> None:
         decode_offset_value(OFFSET_VALUES[4][:-1] + b"\xff" * 6)
 
 
+def test_lengths_below_zero_are_found_where_many_are_read_too() -> None:
+    with pytest.raises(BadCoordinatorRecord, match="expected a string"):
+        decode_key(b"\0\1\xff\xff" + OFFSET_KEYS[1][4:])
+    with pytest.raises(BadCoordinatorRecord, match="expected a string"):
+        decode_key(b"\0\1\0\1g\xff\xff" + bytes(8))
+    with pytest.raises(BadCoordinatorRecord, match="expected a string"):
+        decode_offset_value(OFFSET_VALUES[3][:14] + b"\xff\xff" + bytes(8))
+    with pytest.raises(BadCoordinatorRecord, match="UTF-8"):
+        decode_key(b"\0\1\0\1\xff\0\1t" + bytes(4))
+
+
 def test_strings_have_a_bound() -> None:
     assert decode_key(encode_group_key("x" * STRING_BYTES_MAX)) == GroupMetadataKey("x" * STRING_BYTES_MAX)
     with pytest.raises(ValueError, match="at most 32767 bytes, found 32768"):
