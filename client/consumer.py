@@ -324,18 +324,18 @@ class AsyncConsumer:
         deadline = loop.time() + timeout
         if group is not None:
             group.poll_began()
+        last = timeout <= 0
         try:
             while True:
                 self._data.clear()
                 if group is not None:
                     await self._drive(group.turn())
                 found = take()
-                left = deadline - loop.time()
-                if found or left <= 0:
+                if found or last:
                     break
-                if group is not None:
-                    left = min(left, group.due_in_s)
-                await self._news(left)
+                left = deadline - loop.time()
+                wait = left if group is None else min(left, group.due_in_s)
+                last = not await self._news(wait) and wait == left
                 if self._core.closing:
                     raise ClientClosedError("this consumer was closed")
         finally:
@@ -345,13 +345,14 @@ class AsyncConsumer:
             await asyncio.sleep(0)
         return found
 
-    async def _news(self, seconds: float) -> None:
-        """Wait until there may be something new, or time is over."""
+    async def _news(self, seconds: float) -> bool:
+        """Wait until there may be something new; false when time is over."""
         try:
             async with asyncio.timeout(seconds):
                 await self._data.wait()
         except TimeoutError:
-            return
+            return False
+        return True
 
     async def _drive(self, steps: Steps) -> None:
         """Do what the group asks for: call the user's functions, wait. Raises what it raises."""

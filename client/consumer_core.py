@@ -114,7 +114,7 @@ class ConsumerCore:
         self.check()
         wanted = [TopicPartition(*p) for p in partitions]
         if self.group is not None:
-            self.group.subscription.by_hand()
+            self.group.subscription.by_hand(bool(wanted))
             self.group.commit_before_reassigning()
         with self.lock:
             self.assignment.assign(wanted)

@@ -27,7 +27,7 @@ from tidelog.client.errors import (
 from tidelog.client.group_assignment import Wish, rebalance_protocol
 from tidelog.client.group_coordinator import GroupCoordinator, Outcome
 from tidelog.client.group_types import CommitCallback, ConsumerGroupMetadata, OffsetAndMetadata
-from tidelog.client.membership import Generation, Membership
+from tidelog.client.membership import NOBODY, Generation, Membership, MemberState
 from tidelog.client.offset_commits import WAITING_MAX, Commit, OffsetCommitter
 from tidelog.client.place import Place
 from tidelog.client.positions import Assignment
@@ -111,6 +111,8 @@ class ConsumerGroup:
         self._wake_fetcher = wake_fetcher
         self._joined: frozenset[str] | None = None
         """The topics of the last join."""
+        self._taken = NOBODY
+        """The generation of the assignment that poll has taken over."""
         self._led: dict[str, int] | None = None
         """What this member has assigned as the leader: partitions by topic."""
         self._work: Steps | None = None
@@ -356,6 +358,7 @@ class ConsumerGroup:
             if membership.generation != generation:
                 return  # over already; what is to be done about it is prepared next
             self._led = outcome.partitions_of
+            self._taken = generation
             if not all(self.subscription.covers(at) for at in wanted):
                 self._rejoin_prepared("the assignment does not match the subscription, which has changed")
                 return
@@ -562,8 +565,9 @@ class ConsumerGroup:
     # --- questions ------------------------------------------------------------------------------------
 
     def metadata(self) -> ConsumerGroupMetadata:
+        """As of the last assignment that poll has taken over, as long as the membership lasts."""
         with self._lock:
-            generation = self.membership.generation
+            generation = NOBODY if self.membership.state is MemberState.UNJOINED else self._taken
         return ConsumerGroupMetadata(
             self.group_id, generation.generation_id, generation.member_id, self.config.group_instance_id
         )

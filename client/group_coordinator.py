@@ -227,8 +227,8 @@ class GroupCoordinator:
                 step = Next.STOP
             if step in (Next.GO_ON, Next.STOP):
                 break
-            self._metrics.failed_rebalances += 1
             if step is not Next.AGAIN:
+                self._metrics.failed_rebalances += 1
                 failures += 1
                 await self._pause(failures)
         with self._lock:

@@ -61,12 +61,13 @@ class SubscribedTopics:
         self.topics = frozenset()
         self.matched = False
 
-    def by_hand(self) -> None:
+    def by_hand(self, anything: bool) -> None:
+        """Partitions are assigned by hand, or (none) no longer. Raises ``IllegalStateError`` where subscribed."""
         if self.grouped:
             raise IllegalStateError(
                 f"subscribed to {self.wanted.value}: unsubscribe() before partitions are assigned by hand"
             )
-        self.wanted = Wanted.BY_HAND
+        self.wanted = Wanted.BY_HAND if anything else Wanted.NOTHING
 
     def unsubscribe(self) -> None:
         self.wanted = Wanted.NOTHING

@@ -347,7 +347,7 @@ class _Fetch:
                 self.cluster.grown.clear()
                 found = [self._one(item) for item in request.partitions]
                 left = deadline - asyncio.get_running_loop().time()
-                if left <= 0 or any(f.records or f.error or f.diverging_epoch >= 0 for f in found):
+                if left <= 1e-6 or any(f.records or f.error or f.diverging_epoch >= 0 for f in found):
                     return encode_fetch_response(correlation, FetchResponse(ErrorCode.NONE, found))
                 try:
                     async with asyncio.timeout(left):
