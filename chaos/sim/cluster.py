@@ -67,6 +67,8 @@ class Host:
         self.process = Process(loop, self.name)
         self.clock = SimulatedClock(loop, self.process)
         self.files: MemoryFiles | None = None
+        self.power_goes_too = False
+        """Whether the host loses its power when its process ends in the midst of a disk call."""
         self.starting: asyncio.Task[Node] | None = None
         self.ending: asyncio.Task[None] | None = None
 
@@ -151,11 +153,16 @@ class SimulatedCluster(WatchedCluster):
         """End a node's process as kill -9 does."""
         self._die(self.hosts[self.known(node_id)])
 
-    def kill_in(self, node_id: int, calls: int) -> bool:
-        """Let a node's process end in the midst of its n-th disk call from now; whether it runs at all."""
-        files = self.hosts[self.known(node_id)].files
+    def kill_in(self, node_id: int, calls: int, *, power_goes_too: bool = False) -> bool:
+        """Let a node's process end in the midst of its n-th disk call from now; whether it runs at all.
+
+        ``power_goes_too``: it is its host's loss of power that ends it.
+        """
+        host = self.hosts[self.known(node_id)]
+        files = host.files
         if files is None:
             return False
+        host.power_goes_too = power_goes_too
         files.faults.kill_at = files.faults.steps + calls
         return True
 
@@ -326,7 +333,8 @@ class SimulatedCluster(WatchedCluster):
         }
 
     async def _boot(self, host: Host) -> Node:
-        faults = SimulatedFaults(random.Random(self._rng.random()), lambda: self._die(host))
+        host.power_goes_too = False
+        faults = SimulatedFaults(random.Random(self._rng.random()), lambda: self._ended_in_call(host))
         host.files = files = MemoryFiles(host.disk, faults)
         network = self.fabric.network(host.name, context=host.process.context)
         node = Node(
@@ -357,6 +365,12 @@ class SimulatedCluster(WatchedCluster):
         else:
             self.failures.append((host.node_id, "its start", error))
         self._die(host)
+
+    def _ended_in_call(self, host: Host) -> None:
+        if host.power_goes_too:
+            self.lose_power(host.node_id)
+        else:
+            self._die(host)
 
     def _die(self, host: Host, *, dark: bool = False) -> None:
         node = self.nodes.pop(host.node_id, None)

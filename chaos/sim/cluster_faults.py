@@ -152,9 +152,9 @@ class FaultHand:
     def _kill_all(self, seconds: float) -> bool:
         return sum([self._kill(f"node:{node}", seconds) for node in self._cluster.node_ids]) > 1
 
-    def _kill_in_disk_call(self, target: str, calls: int, seconds: float) -> bool:
+    def _kill_in_disk_call(self, target: str, calls: int, seconds: float, *, power_goes_too: bool = False) -> bool:
         node = self._resolve(target)
-        if node is None or not self._cluster.kill_in(node, calls):
+        if node is None or not self._cluster.kill_in(node, calls, power_goes_too=power_goes_too):
             return False
 
         def start() -> None:
@@ -165,6 +165,9 @@ class FaultHand:
 
         self.later(seconds, start)
         return True
+
+    def _power_loss_in_disk_call(self, target: str, calls: int, seconds: float) -> bool:
+        return self._kill_in_disk_call(target, calls, seconds, power_goes_too=True)
 
     def _power_loss(self, target: str, seconds: float) -> bool:
         node = self._resolve(target)

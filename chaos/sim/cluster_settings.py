@@ -166,7 +166,8 @@ COMPACTION: Final = Setting(
     "A topic of few keys, cleaned while nodes die, lose power and disks fail: the latest value of each key stays.",
     {
         "kill": 4,
-        "kill-in-disk-call": 8,
+        "kill-in-disk-call": 6,
+        "power-loss-in-disk-call": 6,
         "kill-all": 1,
         "power-loss": 4,
         "power-loss-two": 2,

@@ -77,7 +77,7 @@ class FaultMix:
                 return (target, length)
             case "bit-flip":
                 return (target, rng.randrange(1 << 16), length)
-            case "kill-in-disk-call":
+            case "kill-in-disk-call" | "power-loss-in-disk-call":
                 return (target, rng.choice((1, 2, 3, 5, 10, 30)), length)
             case "ring" | "halves":
                 return (rng.randrange(1 << 16), length)

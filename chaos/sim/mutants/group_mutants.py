@@ -55,25 +55,6 @@ _WHO: Final = (
         scenario="groups",
     ),
     Mutant(
-        id="commit-taken-while-members-sync",
-        rule="fenced",
-        what="While a new generation waits for its assignment, the coordinator takes commits of members that name it, "
-        "for partitions that they are about to lose.",
-        module=_COMMITTING,
-        old="        if group.state is GroupState.COMPLETING_REBALANCE:\n"
-        '            return ErrorCode.REBALANCE_IN_PROGRESS, ""\n',
-        new="",
-        scenario="groups",
-        more=(
-            Edit(
-                _MEMBERSHIP,
-                "        if self.state is MemberState.STABLE:\n            return None\n        if self.rebalancing:",
-                "        if self.state in (MemberState.STABLE, MemberState.COMPLETING):\n            return None\n"
-                "        if self.rebalancing:",
-            ),
-        ),
-    ),
-    Mutant(
         id="member-not-removed-at-session-end",
         rule="progress",
         what="A member that is not heard of stays in its group for ever, with its partitions.",
