@@ -19,7 +19,6 @@ from tidelog.model.ids import (
     NO_LEADER_EPOCH,
     NO_NODE,
     NO_OFFSET,
-    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ZERO_TOPIC_ID,
     BrokerEpoch,
@@ -29,7 +28,6 @@ from tidelog.model.ids import (
     NodeId,
     Offset,
     PartitionEpoch,
-    ProducerEpoch,
     ProducerId,
     TopicId,
 )
@@ -59,6 +57,66 @@ from tidelog.proto.group_api import (
 )
 from tidelog.proto.request import Request as Request
 from tidelog.proto.request import Response as Response
+from tidelog.proto.transaction_api import (
+    AddOffsetsToTxnRequest as AddOffsetsToTxnRequest,
+)
+from tidelog.proto.transaction_api import (
+    AddOffsetsToTxnResponse as AddOffsetsToTxnResponse,
+)
+from tidelog.proto.transaction_api import (
+    AddPartitionsToTxnRequest as AddPartitionsToTxnRequest,
+)
+from tidelog.proto.transaction_api import (
+    AddPartitionsToTxnResponse as AddPartitionsToTxnResponse,
+)
+from tidelog.proto.transaction_api import (
+    DescribeProducersRequest as DescribeProducersRequest,
+)
+from tidelog.proto.transaction_api import (
+    DescribeProducersResponse as DescribeProducersResponse,
+)
+from tidelog.proto.transaction_api import (
+    DescribeTransactionsRequest as DescribeTransactionsRequest,
+)
+from tidelog.proto.transaction_api import (
+    DescribeTransactionsResponse as DescribeTransactionsResponse,
+)
+from tidelog.proto.transaction_api import (
+    EndTxnRequest as EndTxnRequest,
+)
+from tidelog.proto.transaction_api import (
+    EndTxnResponse as EndTxnResponse,
+)
+from tidelog.proto.transaction_api import (
+    InitProducerIdRequest as InitProducerIdRequest,
+)
+from tidelog.proto.transaction_api import (
+    InitProducerIdResponse as InitProducerIdResponse,
+)
+from tidelog.proto.transaction_api import (
+    ListTransactionsRequest as ListTransactionsRequest,
+)
+from tidelog.proto.transaction_api import (
+    ListTransactionsResponse as ListTransactionsResponse,
+)
+from tidelog.proto.transaction_api import (
+    PrepareTransactionRequest as PrepareTransactionRequest,
+)
+from tidelog.proto.transaction_api import (
+    PrepareTransactionResponse as PrepareTransactionResponse,
+)
+from tidelog.proto.transaction_api import (
+    TxnOffsetCommitRequest as TxnOffsetCommitRequest,
+)
+from tidelog.proto.transaction_api import (
+    TxnOffsetCommitResponse as TxnOffsetCommitResponse,
+)
+from tidelog.proto.transaction_api import (
+    WriteTxnMarkersRequest as WriteTxnMarkersRequest,
+)
+from tidelog.proto.transaction_api import (
+    WriteTxnMarkersResponse as WriteTxnMarkersResponse,
+)
 
 # --- What a client learns of a cluster ---------------------------------------------------------
 
@@ -233,25 +291,6 @@ class EpochEnd:
 @dataclass(frozen=True, slots=True)
 class OffsetForLeaderEpochResponse(Response):
     results: tuple[EpochEnd, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class InitProducerIdRequest(Request["InitProducerIdResponse"]):
-    """A new producer id, or the next epoch of the one given (KIP-360). ``transactional_id`` must be
-    ``None`` until transactions are built."""
-
-    transactional_id: str | None = None
-    transaction_timeout_ms: int = 60_000
-    producer_id: ProducerId = NO_PRODUCER_ID
-    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-
-
-@dataclass(frozen=True, slots=True)
-class InitProducerIdResponse(Response):
-    error: ErrorCode
-    producer_id: ProducerId = NO_PRODUCER_ID
-    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    error_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -738,6 +777,15 @@ CALLS: Final[dict[type[Request[Any]], type[Response]]] = {
     ListGroupsRequest: ListGroupsResponse,
     DescribeGroupsRequest: DescribeGroupsResponse,
     DeleteGroupsRequest: DeleteGroupsResponse,
+    AddPartitionsToTxnRequest: AddPartitionsToTxnResponse,
+    AddOffsetsToTxnRequest: AddOffsetsToTxnResponse,
+    TxnOffsetCommitRequest: TxnOffsetCommitResponse,
+    PrepareTransactionRequest: PrepareTransactionResponse,
+    EndTxnRequest: EndTxnResponse,
+    WriteTxnMarkersRequest: WriteTxnMarkersResponse,
+    DescribeTransactionsRequest: DescribeTransactionsResponse,
+    ListTransactionsRequest: ListTransactionsResponse,
+    DescribeProducersRequest: DescribeProducersResponse,
     RegisterBrokerRequest: RegisterBrokerResponse,
     BrokerHeartbeatRequest: BrokerHeartbeatResponse,
     AlterPartitionRequest: AlterPartitionResponse,

@@ -1,4 +1,5 @@
 from tidelog.proto.v1 import groups_pb2 as _groups_pb2
+from tidelog.proto.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -224,30 +225,6 @@ class OffsetForLeaderEpochResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[EpochEnd]
     def __init__(self, results: _Optional[_Iterable[_Union[EpochEnd, _Mapping]]] = ...) -> None: ...
-
-class InitProducerIdRequest(_message.Message):
-    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch")
-    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
-    TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    transactional_id: str
-    transaction_timeout_ms: int
-    producer_id: int
-    producer_epoch: int
-    def __init__(self, transactional_id: _Optional[str] = ..., transaction_timeout_ms: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
-
-class InitProducerIdResponse(_message.Message):
-    __slots__ = ("error", "producer_id", "producer_epoch", "error_message")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    error: int
-    producer_id: int
-    producer_epoch: int
-    error_message: str
-    def __init__(self, error: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class DeleteRecordsPartition(_message.Message):
     __slots__ = ("topic", "partition", "offset")

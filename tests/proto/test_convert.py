@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto import api, group_api, metadata
+from tidelog.proto import api, group_api, metadata, transaction_api
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2
+from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, transactions_pb2
 
 
 def message_types(module: Any) -> list[type]:
@@ -25,12 +25,17 @@ def message_types(module: Any) -> list[type]:
     ]
 
 
-ALL = message_types(api) + message_types(group_api) + message_types(metadata)
+CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, metadata_pb2)
+ALL = message_types(api) + message_types(group_api) + message_types(transaction_api) + message_types(metadata)
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 def test_type_and_contract_have_the_same_fields(cls: type) -> None:
-    (message,) = (found for pb2 in (api_pb2, groups_pb2, metadata_pb2) if (found := getattr(pb2, cls.__name__, None)))
+    (message,) = (
+        found
+        for pb2 in (api_pb2, groups_pb2, transactions_pb2, metadata_pb2)
+        if (found := getattr(pb2, cls.__name__, None))
+    )
     assert [f.name for f in dataclasses.fields(cls)] == [f.name for f in message.DESCRIPTOR.fields]
 
 
@@ -71,6 +76,6 @@ def test_other_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
 
 
 def test_an_error_code_of_a_later_version_is_unknown_not_a_crash() -> None:
-    later = api_pb2.InitProducerIdResponse(error=31_999)
+    later = transactions_pb2.InitProducerIdResponse(error=31_999)
     read = from_proto(api.InitProducerIdResponse, later.SerializeToString())
     assert read.error is ErrorCode.UNKNOWN_SERVER_ERROR
