@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from tidelog.groups.offsets_log import LogRange, LogSlice
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, Offset, TopicPartition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.model.topic_config import TopicConfig
+from tidelog.replication.coordinator_log import LogRange, LogSlice
 from tidelog.replication.manager import ReplicaManager
 
 
 class ReplicatedOffsetsLog:
-    """Implements :class:`tidelog.groups.offsets_log.OffsetsLog`."""
+    """Implements :class:`tidelog.replication.coordinator_log.CoordinatorLog`."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.groups.group import CONSUMER, Group
-from tidelog.groups.moment import Moment
 from tidelog.groups.shard_state import ShardState, offset_error
 from tidelog.groups.transitions import GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.moment import Moment
 from tidelog.model.names import topic_name_fault
 from tidelog.proto.coordinator_records import (
     STRING_BYTES_MAX,

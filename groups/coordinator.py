@@ -18,14 +18,13 @@ from urllib.parse import unquote
 
 from tidelog.groups.counters import GroupCounters, GroupGauges
 from tidelog.groups.effects import Answer, Append, Effect, Token
-from tidelog.groups.moment import Moment
-from tidelog.groups.offsets_log import OffsetsLog
 from tidelog.groups.routing import group_id_fault, partition_for
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId
+from tidelog.model.moment import Moment
 from tidelog.proto.corrupt_batch import CorruptBatch
 from tidelog.proto.group_api import (
     CommittedOffset,
@@ -59,6 +58,7 @@ from tidelog.proto.group_api import (
 from tidelog.proto.network import CallContext
 from tidelog.proto.record_encoder import BatchBuilder
 from tidelog.proto.records import split_batches
+from tidelog.replication.coordinator_log import CoordinatorLog
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class GroupCoordinator:
         settings: GroupSettings,
         clock: Clock,
         rng: random.Random,
-        log: OffsetsLog,
+        log: CoordinatorLog,
         on_fatal: Callable[[BaseException], None],
         partitions: int | None = None,
     ) -> None:

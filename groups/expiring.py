@@ -15,10 +15,10 @@ from typing import Final
 from tidelog.groups.committing import OffsetChange, offset_record
 from tidelog.groups.group import Group
 from tidelog.groups.group_offsets import GroupOffsets
-from tidelog.groups.moment import Moment
 from tidelog.groups.shard_state import EXPIRY_KEY, ShardState, group_error
 from tidelog.groups.transitions import GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.moment import Moment
 from tidelog.proto.coordinator_records import (
     NO_TIMESTAMP,
     CoordinatorRecord,

@@ -16,11 +16,11 @@ from typing import Final
 
 from tidelog.groups.group import Group
 from tidelog.groups.member import Member
-from tidelog.groups.moment import Moment
 from tidelog.groups.rebalancing import Rebalancing
 from tidelog.groups.shard_state import ShardState, TimerKey, TimerKind, group_error
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.moment import Moment
 from tidelog.proto.coordinator_records import STRING_BYTES_MAX
 from tidelog.proto.group_api import NO_MEMBER, GroupProtocol, JoinGroupRequest, JoinGroupResponse
 

@@ -13,10 +13,10 @@ from typing import Final
 
 from tidelog.groups.group import Group
 from tidelog.groups.member import Member
-from tidelog.groups.moment import Moment
 from tidelog.groups.shard_state import GroupRecordAppend, ShardState, TimerKey, TimerKind
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.moment import Moment
 from tidelog.proto.group_api import JoinGroupResponse, SyncGroupResponse
 
 logger = logging.getLogger(__name__)

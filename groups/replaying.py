@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 
 from tidelog.groups.group import Group
-from tidelog.groups.moment import Moment
 from tidelog.groups.shard_state import ShardState
+from tidelog.model.moment import Moment
 from tidelog.proto.coordinator_records import (
     NO_TIMESTAMP,
     BadCoordinatorRecord,

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from tidelog.model.java_hash import coordinator_partition
 from tidelog.proto.coordinator_records import STRING_BYTES_MAX
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """Kafka's ``Utils.abs(groupId.hashCode()) % partitions``, so that a log of Kafka's is found where it is."""
-    hashed = java_hash(group_id)
-    return (0 if hashed == -(2**31) else abs(hashed)) % partitions
-
-
-def java_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, as a signed int of 32 bits."""
-    hashed = 0
-    raw = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(raw), 2):
-        hashed = (31 * hashed + (raw[at] << 8) + raw[at + 1]) & 0xFFFFFFFF
-    return hashed - 2**32 if hashed >= 2**31 else hashed
+    """Where the group is coordinated."""
+    return coordinator_partition(group_id, partitions)
 
 
 def group_id_fault(group_id: str, *, may_be_empty: bool = False) -> str | None:

@@ -16,7 +16,6 @@ from tidelog.groups.describing import describe, listed
 from tidelog.groups.effects import Effect, Token
 from tidelog.groups.expiring import Expiring
 from tidelog.groups.joining import Joining
-from tidelog.groups.moment import Moment
 from tidelog.groups.rebalancing import Rebalancing
 from tidelog.groups.replaying import Replaying
 from tidelog.groups.settings import GroupSettings
@@ -25,6 +24,7 @@ from tidelog.groups.syncing import Syncing
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch
+from tidelog.model.moment import Moment
 from tidelog.proto.group_api import (
     DescribedGroup,
     HeartbeatRequest,

@@ -12,12 +12,12 @@ from tidelog.groups.effects import Answer, Append, Effect, Token
 from tidelog.groups.group import Group
 from tidelog.groups.group_offsets import Population
 from tidelog.groups.member import Member
-from tidelog.groups.moment import Moment
 from tidelog.groups.settings import GroupSettings
-from tidelog.groups.timers import Timers
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch
+from tidelog.model.moment import Moment
+from tidelog.model.timers import Timers
 from tidelog.proto.coordinator_records import CoordinatorRecord, encode_group_key, encode_group_value
 from tidelog.proto.group_api import DeletedGroup
 from tidelog.proto.request import Response

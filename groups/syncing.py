@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tidelog.groups.group import Group
-from tidelog.groups.moment import Moment
 from tidelog.groups.rebalancing import Rebalancing
 from tidelog.groups.shard_state import ShardState, group_error
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.moment import Moment
 from tidelog.proto.group_api import (
     NO_MEMBER,
     HeartbeatRequest,

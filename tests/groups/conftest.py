@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from tidelog.groups.effects import Answer, Append, Effect
-from tidelog.groups.moment import Moment
-from tidelog.groups.offsets_log import LogRange, LogSlice
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
 from tidelog.model.assignors import Subscription
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, Offset, TopicPartition
+from tidelog.model.moment import Moment
 from tidelog.proto.consumer_protocol import encode_subscription
 from tidelog.proto.group_api import (
     GroupPartition,
@@ -36,6 +35,7 @@ from tidelog.proto.group_api import (
 )
 from tidelog.proto.record_encoder import BatchBuilder
 from tidelog.proto.records import patch_batch, split_batches
+from tidelog.replication.coordinator_log import LogRange, LogSlice
 
 WALL_MS = 1_700_000_000_000
 
@@ -291,7 +291,7 @@ class MemoryOffsetsLog:
         for future in waiting:
             future.set_result(error)
 
-    # --- OffsetsLog ---------------------------------------------------------------------------------
+    # --- CoordinatorLog ---------------------------------------------------------------------------------
 
     def append(self, partition: int, leader_epoch: LeaderEpoch, batch: bytearray) -> Awaitable[ErrorCode]:
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

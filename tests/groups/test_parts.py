@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tidelog.groups.group import Group
 from tidelog.groups.group_offsets import GroupOffsets, Population
-from tidelog.groups.routing import group_id_fault, java_hash, partition_for
-from tidelog.groups.timers import Timers
+from tidelog.groups.routing import group_id_fault, partition_for
 from tidelog.groups.transitions import TRANSITIONS, Cause, GroupState, Transition, diagram, table
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset
+from tidelog.model.java_hash import java_hash
+from tidelog.model.timers import Timers
 from tidelog.proto.control_batches import ControlKind, encode_control_batch
 from tidelog.proto.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
 from tidelog.proto.record_encoder import encode_columns

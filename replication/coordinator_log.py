@@ -1,4 +1,4 @@
-"""The seam between a coordinator and the log of ``__consumer_offsets``."""
+"""The seam between a coordinator (of groups, of transactions) and the log of the topic that holds its state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LogSlice(NamedTuple):
     next_offset: Offset
 
 
-class OffsetsLog(Protocol):
-    """The partitions of ``__consumer_offsets`` that this node leads. All of it on the node's event loop.
+class CoordinatorLog(Protocol):
+    """The partitions of one coordinator's topic that this node leads. All of it on the node's event loop.
 
     ``leader_epoch`` is that of ``elected``; a call under another epoch than the partition's is answered
     NOT_COORDINATOR and does nothing.
@@ -39,8 +39,7 @@ class OffsetsLog(Protocol):
         the outcome is unknown then. Every other code says that *nothing was written*:
         COORDINATOR_NOT_AVAILABLE (fewer in-sync replicas than ``min.insync.replicas``, no such topic),
         RECORD_LIST_TOO_LARGE or MESSAGE_TOO_LARGE, KAFKA_STORAGE_ERROR as NOT_COORDINATOR. There is no
-        timeout here: the coordinator has its own (``offsets.commit.timeout.ms``) and needs to hear how a
-        written batch ended all the same.
+        timeout here: a coordinator has its own and needs to hear how a written batch ended all the same.
         """
 
     def range(self, partition: int, leader_epoch: LeaderEpoch) -> LogRange | Refusal:
