@@ -14,7 +14,6 @@ from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.consumer import AsyncConsumer
 from tidelog.client.consumer_config import ConsumerSettings
-from tidelog.client.consumer_group import Steps, Wait, nested
 from tidelog.client.errors import ClientClosedError
 from tidelog.client.group_types import (
     CommitCallback,
@@ -26,6 +25,7 @@ from tidelog.client.group_types import (
 from tidelog.client.metadata import PartitionView
 from tidelog.client.offset_lookup import OffsetAndTimestamp
 from tidelog.client.place import ThreadOfBlocking
+from tidelog.client.poll_steps import Steps, Wait, nested
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.model.clock import Clock
 from tidelog.model.ids import TopicPartition
@@ -188,7 +188,7 @@ class Consumer:
         group = self._core.require_group()
         wanted = self._core.handed_out() if offsets is None else offsets_given(offsets)
         if wanted:
-            sender = group.sender()
+            sender = group.commits.sender()
             self._background.run(group.committer.commit(wanted, sender, self._inner._api_timeout_ms(timeout)))
         self._drive(group.tell_commits())
 

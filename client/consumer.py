@@ -12,7 +12,6 @@ from typing import Any, TypeVar, Unpack
 
 from tidelog.client.consumer_config import ConsumerConfig, ConsumerSettings
 from tidelog.client.consumer_core import ConsumerCore
-from tidelog.client.consumer_group import Steps, Wait, nested
 from tidelog.client.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
 from tidelog.client.group_types import (
     CommitCallback,
@@ -24,6 +23,7 @@ from tidelog.client.group_types import (
 from tidelog.client.metadata import PartitionView
 from tidelog.client.offset_lookup import OffsetAndTimestamp, look_up
 from tidelog.client.place import OtherThread, Place, SameLoop
+from tidelog.client.poll_steps import Steps, Wait, nested
 from tidelog.client.producer import default_network
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.client.settings import parse_bootstrap
@@ -198,7 +198,7 @@ class AsyncConsumer:
         group = self._core.require_group()
         wanted = self._core.handed_out() if offsets is None else offsets_given(offsets)
         if wanted:
-            sender = group.sender()
+            sender = group.commits.sender()
             await self._place.run(group.committer.commit(wanted, sender, self._api_timeout_ms(timeout)))
         await self._drive(group.tell_commits())
 
@@ -214,7 +214,7 @@ class AsyncConsumer:
         self._core.check()
         group = self._core.require_group()
         wanted = self._core.handed_out() if offsets is None else offsets_given(offsets)
-        group.commit_async(wanted, callback)
+        group.commits.send(wanted, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None

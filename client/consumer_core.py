@@ -115,7 +115,7 @@ class ConsumerCore:
         wanted = [TopicPartition(*p) for p in partitions]
         if self.group is not None:
             self.group.subscription.by_hand(bool(wanted))
-            self.group.commit_before_reassigning()
+            self.group.commits.before_reassigning()
         with self.lock:
             self.assignment.assign(wanted)
 

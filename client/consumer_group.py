@@ -1,9 +1,9 @@
 """A consumer's group as poll sees it: rebalances, listeners, automatic commits.
 
 Everything here runs on the user's side, in the thread (or task) that calls poll, and never waits: what has to
-be called or waited for is yielded to the form of the consumer, blocking or asyncio, which goes on when it is
-done. So callbacks run in the user's thread, and a rebalance that is under way does not hold up partitions that
-stay. The requests go out from :mod:`tidelog.client.group_coordinator` and
+be called or waited for is yielded to the form of the consumer (:mod:`tidelog.client.poll_steps`), which goes on
+when it is done. So callbacks run in the user's thread, and a rebalance that is under way does not hold up
+partitions that stay. The requests go out from :mod:`tidelog.client.group_coordinator` and
 :mod:`tidelog.client.offset_commits`. Source: Kafka's ``ConsumerCoordinator``.
 """
 
@@ -11,25 +11,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_config import ConsumerConfig
-from tidelog.client.errors import (
-    IllegalStateError,
-    RebalanceCallbackError,
-    RetriableCommitFailedError,
-    TidelogError,
-)
+from tidelog.client.errors import RebalanceCallbackError, TidelogError
 from tidelog.client.group_assignment import Wish, rebalance_protocol
 from tidelog.client.group_coordinator import GroupCoordinator, Outcome
-from tidelog.client.group_types import CommitCallback, ConsumerGroupMetadata, OffsetAndMetadata
-from tidelog.client.membership import NOBODY, Generation, Membership, MemberState
-from tidelog.client.offset_commits import WAITING_MAX, Commit, OffsetCommitter
+from tidelog.client.group_types import ConsumerGroupMetadata, OffsetAndMetadata
+from tidelog.client.membership import NOBODY, Membership, MemberState
+from tidelog.client.offset_commits import OffsetCommitter
 from tidelog.client.place import Place
+from tidelog.client.poll_commits import PollCommits
+from tidelog.client.poll_steps import Steps, Wait, nested, reported
 from tidelog.client.positions import Assignment
 from tidelog.client.subscription import SubscribedTopics
 from tidelog.model.assignors import Assignor, RebalanceProtocol
@@ -37,28 +32,6 @@ from tidelog.model.ids import TopicPartition
 from tidelog.proto.consumer_protocol import BadConsumerProtocol, decode_assignment
 
 log = logging.getLogger(__name__)
-
-UserCall = Callable[[], Any]
-"""Something of the user's, to be called (and awaited, if it returns an awaitable) by the form of the consumer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait for news, until this time (ms, monotonic) at most."""
-
-    until_ms: int
-
-
-Steps = Generator[UserCall | Wait, BaseException | None, None]
-"""Driven by ``send``: of what a call raised, or ``None``."""
-
-
-@dataclass(slots=True, eq=False)
-class _Sent:
-    """A commit under way."""
-
-    ended: bool = False
-    error: TidelogError | None = None
 
 
 class ConsumerGroup:
@@ -100,6 +73,19 @@ class ConsumerGroup:
             self._pin,
         )
         self.committer: Final = OffsetCommitter(config, group_id, cluster, self.coordinator, self.membership, lock)
+        self.commits: Final = PollCommits(
+            config,
+            group_id,
+            cluster.clock,
+            assignment,
+            self.subscription,
+            self.membership,
+            self.committer,
+            lock,
+            place,
+            news,
+            positions,
+        )
         self._cluster = cluster
         self._clock = cluster.clock
         self._metrics = cluster.metrics
@@ -107,7 +93,6 @@ class ConsumerGroup:
         self._lock = lock
         self._place = place
         self._news = news
-        self._positions = positions
         self._wake_fetcher = wake_fetcher
         self._joined: frozenset[str] | None = None
         """The topics of the last join."""
@@ -118,11 +103,6 @@ class ConsumerGroup:
         self._work: Steps | None = None
         """A rebalance's part that waits for a commit; the next poll goes on with it."""
         self._running = False
-        self._ended: deque[tuple[CommitCallback | None, dict[TopicPartition, OffsetAndMetadata], TidelogError | None]]
-        self._ended = deque()
-        self._async_commits = 0
-        self._auto_commit: _Sent | None = None
-        self._auto_commit_due_ms = 0
         self._refreshes = 0
         self._started_ms = self._poll_began_ms = self._poll_ended_ms = 0
         self._in_polls_ms = self._between_polls_max_ms = 0
@@ -135,7 +115,7 @@ class ConsumerGroup:
         now = self._clock.monotonic_ms()
         self._started_ms = self._poll_ended_ms = now
         self.membership.polled(now)
-        self._auto_commit_due_ms = now + self.config.auto_commit_interval_ms
+        self.commits.interval_begins()
         self.coordinator.start()
 
     async def stop(self) -> None:
@@ -200,12 +180,12 @@ class ConsumerGroup:
             with self._lock:
                 self.membership.polled(self._clock.monotonic_ms())
                 failure, self.membership.failure = self.membership.failure, None
-            yield from self._tell_commits()
+            yield from self.commits.tell()
             if failure is not None:
                 raise failure
             if self.subscription.grouped:
                 yield from self._rebalance()
-            self._commit_if_due()
+            self.commits.send_if_due()
         finally:
             self._running = False
 
@@ -214,8 +194,9 @@ class ConsumerGroup:
         """In how many seconds :meth:`turn` must run again, though nothing happens."""
         config = self.config
         wait_ms = min(config.heartbeat_interval_ms, max(1, config.max_poll_interval_ms // 3))
-        if config.auto_commits and self._auto_commit is None:
-            wait_ms = min(wait_ms, max(1, self._auto_commit_due_ms - self._clock.monotonic_ms()))
+        due_ms = self.commits.due_ms
+        if due_ms is not None:
+            wait_ms = min(wait_ms, max(1, due_ms - self._clock.monotonic_ms()))
         return wait_ms / 1_000
 
     def poll_began(self) -> None:
@@ -313,7 +294,7 @@ class ConsumerGroup:
         membership = self.membership
         eager = self.protocol is RebalanceProtocol.EAGER
         if membership.has_generation:
-            yield from self._commit_before_giving_up(list(self._assignment.partitions), withhold=eager)
+            yield from self.commits.before_giving_up(list(self._assignment.partitions), withhold=eager)
         with self._lock:
             owned = list(self._assignment.partitions)
             lost = not membership.has_generation
@@ -341,7 +322,7 @@ class ConsumerGroup:
         finally:
             self._assign(kept)
         if error is not None:
-            raise _reported("on_partitions_lost" if lost else "on_partitions_revoked", error)
+            raise reported("on_partitions_lost" if lost else "on_partitions_revoked", error)
 
     def _complete(self, outcome: Outcome) -> Steps:
         """After a SyncGroup: take over the assignment (Kafka's ``onJoinComplete``)."""
@@ -369,7 +350,7 @@ class ConsumerGroup:
         added = [at for at in wanted if at not in set(owned)]
         failure: Exception | None = None
         if revoked:
-            yield from self._commit_before_giving_up(revoked, withhold=True)
+            yield from self.commits.before_giving_up(revoked, withhold=True)
             with self._lock:
                 if membership.generation != generation:
                     return
@@ -389,7 +370,7 @@ class ConsumerGroup:
                 if self._joined is not None:
                     self._joined |= {at.topic for at in wanted}
             self._assign(wanted)
-            self._auto_commit_due_ms = self._clock.monotonic_ms() + self.config.auto_commit_interval_ms
+            self.commits.interval_begins()
         for assignor in self.assignors:
             if assignor.name == generation.protocol:
                 try:
@@ -403,7 +384,7 @@ class ConsumerGroup:
         if failure is not None:
             raise failure
         if raised is not None:
-            raise _reported("on_partitions_assigned", raised)
+            raise reported("on_partitions_assigned", raised)
 
     def _rejoin_prepared(self, reason: str) -> None:
         """The lock is held."""
@@ -415,111 +396,10 @@ class ConsumerGroup:
             self._assignment.assign(partitions)
         self._wake_fetcher()
 
-    # --- commits ------------------------------------------------------------------------------------
-
-    def sender(self) -> Generation | None:
-        """On whose behalf is committed now. Raises why nothing can be committed."""
-        if not self.subscription.grouped:
-            return None
-        with self._lock:
-            error = self.membership.uncommittable()
-            if error is not None:
-                raise error
-            return self.membership.generation
-
-    def commit_async(
-        self,
-        offsets: dict[TopicPartition, OffsetAndMetadata],
-        callback: CommitCallback | None,
-        *,
-        retries: bool = False,
-    ) -> _Sent:
-        """Send a commit; ``callback`` is called from within a later poll, commit or close. Raises
-        ``RetriableCommitFailedError`` while too many are not called back yet."""
-        if self._async_commits >= WAITING_MAX and not retries:
-            raise RetriableCommitFailedError(
-                f"expected at most {WAITING_MAX} commits whose callback was not called yet: poll() calls them"
-            )
-        sent = _Sent()
-        self._async_commits += 1
-
-        def ended(error: TidelogError | None) -> None:
-            sent.error = error
-            sent.ended = True
-            self._ended.append((callback, offsets, error))
-
-        def done(error: TidelogError | None) -> None:
-            ended(error)
-            self._news()
-
-        try:
-            sender = self.sender()
-        except TidelogError as error:
-            ended(error)
-            return sent
-        deadline = self._clock.monotonic_ms() + (
-            self.config.max_poll_interval_ms if retries else self.config.default_api_timeout_ms
-        )
-        commit = Commit(offsets, sender, deadline, retries, done)
-        self._place.call(lambda: self.committer.submit(commit))
-        return sent
-
     def tell_commits(self) -> Steps:
-        """Call back for the commits that have ended."""
+        """Call back for the commits that have ended, unless this is within such a callback or a listener."""
         if not self._running:
-            yield from self._tell_commits()
-
-    def _tell_commits(self) -> Steps:
-        while self._ended:
-            callback, offsets, error = self._ended.popleft()
-            self._async_commits -= 1
-            if callback is not None:
-                raised = yield lambda: callback(offsets, error)  # noqa: B023 - called before the next one is taken
-                if raised is not None:
-                    raise raised
-            elif error is not None:
-                log.warning("group %s: a commit failed: %s", self.group_id, error)
-
-    def _commit_if_due(self) -> None:
-        config = self.config
-        if not config.auto_commits:
-            return
-        now = self._clock.monotonic_ms()
-        if (under_way := self._auto_commit) is not None:
-            if not under_way.ended:
-                return
-            self._auto_commit = None
-            if under_way.error is not None and under_way.error.retriable:
-                self._auto_commit_due_ms = now + config.retry_backoff_ms
-        if now < self._auto_commit_due_ms:
-            return
-        self._auto_commit_due_ms = now + config.auto_commit_interval_ms
-        if self.subscription.grouped and self.membership.uncommittable() is not None:
-            return
-        if offsets := self._positions():
-            self._auto_commit = self.commit_async(offsets, None)
-
-    def commit_before_reassigning(self) -> None:
-        """Partitions assigned by hand are about to change."""
-        if self.config.auto_commits and (offsets := self._positions()):
-            self.commit_async(offsets, None)
-
-    def _commit_before_giving_up(self, partitions: list[TopicPartition], *, withhold: bool) -> Steps:
-        """Commit automatically what was handed out of these, and nothing more is if they are withheld."""
-        if not self.config.auto_commits:
-            return
-        going = set(partitions)
-        if withhold:
-            with self._lock:
-                for at in partitions:
-                    self._assignment.partitions[at].withheld = True
-        offsets = {at: offset for at, offset in self._positions().items() if at in going}
-        if not offsets:
-            return
-        deadline = self._clock.monotonic_ms() + self.config.max_poll_interval_ms
-        sent = self.commit_async(offsets, None, retries=True)
-        while not sent.ended and self._clock.monotonic_ms() < deadline:
-            yield Wait(deadline)
+            yield from self.commits.tell()
 
     # --- leaving ------------------------------------------------------------------------------------
 
@@ -533,14 +413,14 @@ class ConsumerGroup:
         try:
             self._work = None
             if self.config.auto_commits and offsets:
-                self.commit_async(offsets, None, retries=True)
+                self.commits.send(offsets, None, retries=True)
             while True:
                 try:
-                    yield from self._tell_commits()
+                    yield from self.commits.tell()
                 except Exception as error:
                     failure = failure or error
                     continue
-                if not self._async_commits or self._clock.monotonic_ms() >= deadline_ms:
+                if not self.commits.open or self._clock.monotonic_ms() >= deadline_ms:
                     break
                 yield Wait(deadline_ms)
             owned = list(self._assignment.partitions)
@@ -575,16 +455,3 @@ class ConsumerGroup:
     def enforce_rebalance(self, reason: str) -> None:
         with self._lock:
             self.membership.request_rejoin(reason)
-
-
-def nested() -> IllegalStateError:
-    return IllegalStateError("called from within a rebalance listener or commit callback of the same consumer")
-
-
-def _reported(called: str, error: BaseException) -> BaseException:
-    """What poll raises of an error in a listener: our own as they are, others wrapped (as Kafka does)."""
-    if isinstance(error, TidelogError) or not isinstance(error, Exception):
-        return error
-    reported = RebalanceCallbackError(f"{called} raised {error!r}")
-    reported.__cause__ = error
-    return reported

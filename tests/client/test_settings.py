@@ -10,9 +10,19 @@ import pytest
 from tidelog.client.admin_config import AdminConfig, AdminSettings
 from tidelog.client.consumer_config import ConsumerConfig, ConsumerSettings, OffsetReset
 from tidelog.client.errors import ConfigError
+from tidelog.client.group_assignment import rebalance_protocol
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
 from tidelog.client.settings import parse_bootstrap
+from tidelog.model.assignors import RangeAssignor, RebalanceProtocol, RoundRobinAssignor
 from tidelog.proto.network import Address
+
+
+class OnlyCooperative(RangeAssignor):
+    """An assignor for cooperative members alone."""
+
+    name = "only-cooperative"
+    protocols = (RebalanceProtocol.COOPERATIVE,)
+
 
 # Apache Kafka 4: ProducerConfig, ConsumerConfig and AdminClientConfig.
 PRODUCER_DEFAULTS = {
@@ -210,3 +220,53 @@ def test_bootstrap_servers(given: Any, expected: tuple[Address, ...]) -> None:
 def test_wrong_bootstrap_servers(given: Any) -> None:
     with pytest.raises(ConfigError, match="bootstrap_servers: expected"):
         parse_bootstrap(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"group_id": ""}, "group_id: expected a name that is not empty, found ''"),
+        ({"group_id": "g", "group_instance_id": " "}, "group_instance_id: expected a name that is not empty"),
+        ({"enable_auto_commit": True}, "expected false without a group_id, found true"),
+        ({"heartbeat_interval_ms": 45_000}, r"expected less than session_timeout_ms \(45000\), found 45000"),
+        ({"session_timeout_ms": 0}, "session_timeout_ms: expected a whole number of at least 1, found '0'"),
+        ({"partition_assignment_strategy": "rnge"}, "expected range, .* or an assignor, found 'rnge'"),
+        ({"partition_assignment_strategy": []}, "expected one or several assignors of different names, found \\[\\]"),
+        ({"partition_assignment_strategy": "range,range"}, "different names, found \\['range', 'range'\\]"),
+        ({"partition_assignment_strategy": [object]}, "its class or an instance, found <class 'object'>"),
+        (
+            {"partition_assignment_strategy": [OnlyCooperative, "range"]},
+            "common to all, found .*: COOPERATIVE; range: EAGER",
+        ),
+    ],
+)
+def test_group_settings_that_cannot_be_taken(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ConsumerConfig.of(given)
+
+
+def test_assignors_by_name_class_and_instance() -> None:
+    own = RangeAssignor()
+    for given, names in (
+        ("sticky", ["sticky"]),
+        ("roundrobin, range", ["roundrobin", "range"]),
+        (RoundRobinAssignor, ["roundrobin"]),
+        ([own, "cooperative-sticky"], ["range", "cooperative-sticky"]),
+    ):
+        config = ConsumerConfig.of({"group_id": "g", "partition_assignment_strategy": given})
+        assert [assignor.name for assignor in config.assignors()] == names
+    assert ConsumerConfig.of({"partition_assignment_strategy": own}).assignors() == (own,)
+    assert ConsumerConfig.of({"group_id": "g"}).effective_client_id == "consumer-g"
+    assert ConsumerConfig.of({"group_id": "g", "group_instance_id": "a"}).effective_client_id == "consumer-g-a"
+    assert not ConsumerConfig.of({}).auto_commits
+    assert ConsumerConfig.of({"group_id": "g"}).auto_commits
+
+
+def test_the_protocol_is_the_highest_common_one() -> None:
+    for given, protocol in (
+        (("range", "cooperative-sticky"), RebalanceProtocol.EAGER),
+        ("cooperative-sticky", RebalanceProtocol.COOPERATIVE),
+        ("sticky", RebalanceProtocol.EAGER),
+    ):
+        assignors = ConsumerConfig.of({"partition_assignment_strategy": given}).assignors()
+        assert rebalance_protocol(assignors) is protocol
