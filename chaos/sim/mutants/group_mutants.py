@@ -171,10 +171,10 @@ _CLIENT: Final = (
         rule="delivered",
         what="Poll fills its hands before it commits: what it is about to return is committed, and lost if the user "
         "dies over it.",
-        module=_CONSUMER_GROUP,
-        old="            self._auto_commit = self.commit_async(offsets, None)\n",
+        module="tidelog.client.poll_commits",
+        old="            self._automatic = self.send(offsets, None)\n",
         new="            offsets = {at: each._replace(offset=each.offset + 1) for at, each in offsets.items()}\n"
-        "            self._auto_commit = self.commit_async(offsets, None)\n",
+        "            self._automatic = self.send(offsets, None)\n",
         scenario="groups",
     ),
     Mutant(
