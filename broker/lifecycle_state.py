@@ -63,7 +63,8 @@ class BrokerLifecycle:
     """Decides; the shell in :mod:`tidelog.broker.lifecycle` sends and waits.
 
     ``taken_grace_ms``: how long DUPLICATE_BROKER_REGISTRATION is borne with: the controller may not
-    have noticed yet that an earlier process of this node has died.
+    have noticed yet that an earlier process of this node has died. It begins anew when nothing was
+    heard for half of it.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class BrokerLifecycle:
         self._retry_ms = retry_ms
         self._taken_grace_ms = taken_grace_ms
         self._taken_since_ms: int | None = None
+        self._taken_heard_ms = 0
         self._due_ms = 0
 
     def due_ms(self) -> int:
@@ -135,8 +137,10 @@ class BrokerLifecycle:
             self._due_ms = now_ms
             return
         if answer.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            if self._taken_since_ms is None:
+            if self._taken_since_ms is None or now_ms - self._taken_heard_ms > self._taken_grace_ms // 2:
+                # The first, or this process stood still (SIGSTOP): what it hears now was said long ago.
                 self._taken_since_ms = now_ms
+            self._taken_heard_ms = now_ms
             if now_ms - self._taken_since_ms < self._taken_grace_ms:
                 self._due_ms = now_ms + self._retry_ms
                 return

@@ -76,9 +76,9 @@ def test_an_epoch_nobody_knows_makes_it_register_as_after_a_crash(code: ErrorCod
 def test_a_taken_id_is_borne_with_for_the_grace_only() -> None:
     made = lifecycle()
     taken = RegisterBrokerResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION, error_message="held by 10.0.0.1")
-    made.registered(taken, 1000)
-    made.registered(taken, 3999)
-    assert made.standing is Standing.REGISTERING
+    for now_ms in (1000, 2000, 3000, 3999):
+        made.registered(taken, now_ms)
+        assert made.standing is Standing.REGISTERING
     made.registered(taken, 4000)
     assert made.standing is Standing.FAILED
     assert "held by 10.0.0.1" in made.failure
@@ -91,10 +91,22 @@ def test_the_grace_starts_anew_after_a_time_without_controllers() -> None:
     taken = RegisterBrokerResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     made.registered(taken, 1000)
     made.unanswered(3000)
-    made.registered(taken, 11_000)
-    assert made.standing is Standing.REGISTERING
+    for now_ms in (11_000, 12_000, 13_000):
+        made.registered(taken, now_ms)
+        assert made.standing is Standing.REGISTERING
     made.registered(taken, 14_000)
     assert made.standing is Standing.FAILED
+
+
+def test_the_grace_starts_anew_for_a_process_that_stood_still() -> None:
+    """What it hears when it goes on was said before (found by the simulation: a start that was paused)."""
+    made = lifecycle()
+    taken = RegisterBrokerResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    made.registered(taken, 1000)
+    made.registered(taken, 12_000)
+    assert made.standing is Standing.REGISTERING
+    made.registered(RegisterBrokerResponse(ErrorCode.NONE, BrokerEpoch(1)), 12_020)
+    assert made.standing is Standing.FENCED
 
 
 def test_the_grace_starts_anew_after_a_success() -> None:
