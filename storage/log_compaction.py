@@ -11,6 +11,7 @@ from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits, CleaningP
 from tidelog.storage.cleaner.plan import Dirt, LogFacts, SegmentFacts, find_dirt
 from tidelog.storage.index import OffsetIndex, TimeIndex
 from tidelog.storage.log_state import LogState
+from tidelog.storage.producer_state import Producer
 from tidelog.storage.recovery import SPARSE_MARK
 from tidelog.storage.segment import Segment
 
@@ -76,7 +77,7 @@ class CompactableLog(LogState):
             cuts=self._cuts,
         )
         cleaning = Cleaning(self._pool.files, plan, limits)
-        cleaning.refresh(self._last_of_producers())
+        cleaning.refresh(self._last_of_producers(end))
         return cleaning
 
     def is_current(self, cleaning: Cleaning) -> bool:
@@ -102,7 +103,7 @@ class CompactableLog(LogState):
         except OSError as error:
             raise self._failed(error) from error
         cleaning.swapped()
-        cleaning.refresh(self._last_of_producers())
+        cleaning.refresh(self._last_of_producers(cleaning.plan.first_uncleanable_offset))
         return True
 
     def _segment_facts(self, *, timed: bool = False, indexed: bool = False) -> list[SegmentFacts]:
@@ -115,14 +116,12 @@ class CompactableLog(LogState):
             found.append(_facts(segment, following.base_offset, indexed=indexed))
         return found
 
-    def _last_of_producers(self) -> dict[int, LastOfProducer]:
-        """Source: Kafka's ``UnifiedLog.lastRecordsOfActiveProducers``."""
-        return {
-            producer.producer_id: LastOfProducer(
-                producer.runs[-1].last_offset if producer.runs else _NO_OFFSET, producer.epoch
-            )
-            for producer in self.producers.all()
-        }
+    def _last_of_producers(self, end: int) -> dict[int, LastOfProducer]:
+        """The newest of each producer before ``end``, where a segment begins.
+
+        Source: Kafka's ``UnifiedLog.lastRecordsOfActiveProducers``, which looks at the whole log.
+        """
+        return {producer.producer_id: _last_before(producer, end) for producer in self.producers.all()}
 
     def _become_sparse(self) -> None:
         """Note, durably, that offsets have gaps: recovery must not take one for the end."""
@@ -132,6 +131,14 @@ class CompactableLog(LogState):
         except OSError as error:
             raise self._failed(error) from error
         self._sparse = True
+
+
+def _last_before(producer: Producer, end: int) -> LastOfProducer:
+    """Runs go on without a gap and batches do not reach over ``end``: one that does ends just before it, for us."""
+    before = [min(run.last_offset, end - 1) for run in producer.runs if run.offset < end]
+    if before:
+        return LastOfProducer(before[-1], producer.epoch)
+    return LastOfProducer(_NO_OFFSET, producer.epoch, is_known=not producer.runs)
 
 
 def _facts(segment: Segment, end_offset: int, *, indexed: bool) -> SegmentFacts:

@@ -16,7 +16,8 @@ a value                                         stays
 A record beyond the last mapped offset stays. A marker of a transaction of which no batch is left gets a
 horizon, and goes after it. A batch of which nothing stays goes, unless it is
 
-- the last one of a producer that the log still knows: it holds the sequence number that is due next;
+- the last one of a producer that the log still knows, of those before the end of what is cleaned: it holds the
+  sequence number that is due next, if what follows is cut off (Kafka counts what may be cut off yet, and forgets);
 - the last one of its group of segments: the end of what it covers must not be forgotten;
 - the first one of its leader epoch: a replica that learns epochs from batches must learn where it began,
   or it would cut off too little when it follows. Kafka lets that one go.
@@ -45,10 +46,15 @@ logger: Final = logging.getLogger(__name__)
 
 
 class LastOfProducer(NamedTuple):
-    """What must stay of a producer. ``last_offset``: of its newest data, -1 if only markers are known."""
+    """What must stay of a producer. ``last_offset``: of its newest data before the end of what is cleaned, -1 if
+    only markers are known. What is behind that may be cut off yet, and then this is its newest.
+
+    ``is_known`` is false where all that is remembered lies behind: any of its batches may be the one.
+    """
 
     last_offset: int
     epoch: int
+    is_known: bool = True
 
 
 @dataclass(slots=True)
@@ -165,6 +171,8 @@ class BatchFilter:
         known = self.producers.get(batch.producer_id)
         if known is None:
             return False
+        if not known.is_known:
+            return True
         if known.last_offset >= 0:
             return batch.last_offset == known.last_offset
         return batch.is_control and batch.producer_epoch == known.epoch

@@ -56,8 +56,10 @@ def cleaner_of(manager: LogManager) -> LogCleaner:
     return LogCleaner(manager, lambda log: log.log_end_offset)
 
 
-def begin(manager: LogManager, log: Log, now_ms: int = NOW) -> tuple[LogCleaner, Cleaning]:
-    cleaner = cleaner_of(manager)
+def begin(
+    manager: LogManager, log: Log, now_ms: int = NOW, committed: int | None = None
+) -> tuple[LogCleaner, Cleaning]:
+    cleaner = cleaner_of(manager) if committed is None else LogCleaner(manager, lambda log: committed)
     log.flush()
     manager.checkpoint()
     (dirt,) = (found.dirt for found in cleaner.due(now_ms) if found.log is log)
@@ -66,9 +68,9 @@ def begin(manager: LogManager, log: Log, now_ms: int = NOW) -> tuple[LogCleaner,
     return cleaner, cleaning
 
 
-def clean(manager: LogManager, log: Log, now_ms: int = NOW) -> Cleaning:
+def clean(manager: LogManager, log: Log, now_ms: int = NOW, committed: int | None = None) -> Cleaning:
     """A whole pass."""
-    cleaner, cleaning = begin(manager, log, now_ms)
+    cleaner, cleaning = begin(manager, log, now_ms, committed)
     while True:
         cleaning.step()
         if not cleaner.advance(log, cleaning):
@@ -259,6 +261,28 @@ def test_the_last_sequence_is_known_to_a_replica_that_copies_a_compacted_log(sto
     known = copy.producers.get(7)
     assert known is not None
     assert (known.epoch, known.last_sequence) == (2, 4)
+
+
+@pytest.mark.parametrize("runs_behind", [1, 6])
+def test_what_is_cut_off_later_is_not_counted_as_a_producers_last(store, batch: MakeBatch, runs_behind: int) -> None:
+    """A follower cuts its tail off after its last batch before that was compacted (found by the simulation)."""
+    log = store.log(**SETTINGS)
+    append(log, *(batch(values=[b"x"], keys=[b"same"], producer=(7, 0, sequence)) for sequence in range(5)))
+    append(log, batch(values=[b"y"], keys=[b"same"]))
+    fill(log, batch)
+    log.roll(NOW)
+    end = log.log_end_offset
+    for sequence in range(5, 5 + runs_behind):
+        append(log, batch(values=[b"z"], keys=[b"same"], producer=(7, 0, sequence)), batch(keys=[b"other"]))
+    clean(store.managers[-1], log, committed=end)
+    assert [each.base_offset for each in batches_of(log) if each.producer_id == 7 and each.base_offset < end][-1] == 4
+    log.truncate_to(end)
+    for path in files_named(store, ".snapshot"):
+        store.files.unlink(path)
+    store.restart(clean=False)
+    known = store.log(**SETTINGS).producers.get(7)
+    assert known is not None
+    assert known.last_sequence == 4
 
 
 # --- Followers ----------------------------------------------------------------------------------------
