@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
+from tidelog.proto.coordinator_fields import BadCoordinatorRecord as BadCoordinatorRecord
+from tidelog.proto.coordinator_fields import FieldReader
 
 NO_TIMESTAMP: Final = -1
 STRING_BYTES_MAX: Final = 32_767
@@ -34,10 +36,6 @@ _OFFSET_HEAD: Final = struct.Struct(">hqi")
 _NULL: Final = _SHORT.pack(-1)
 _OFFSET_KEY_START: Final = _SHORT.pack(_OFFSET_KEY_VERSION)
 _VALUE_START: Final = _SHORT.pack(_VALUE_VERSION)
-
-
-class BadCoordinatorRecord(ValueError):
-    """A key or value that cannot be read; the text says what was expected and found."""
 
 
 class OffsetCommitKey(NamedTuple):
@@ -178,7 +176,7 @@ def decode_key(raw: bytes) -> CoordinatorKey:
     found = _offset_key(raw)
     if found is not None:
         return found
-    reader = _Reader(raw, "key")
+    reader = FieldReader(raw, "key")
     version = reader.int16()
     if version == 0 or version == _OFFSET_KEY_VERSION:
         return OffsetCommitKey(reader.string(), reader.string(), reader.int32())
@@ -194,8 +192,8 @@ def decode_offset_value(raw: bytes) -> OffsetCommitValue:
     found = _offset_value(raw)
     if found is not None:
         return found
-    reader = _Reader(raw, "offset value")
-    version = reader.value_version()
+    reader = FieldReader(raw, "offset value")
+    version = reader.value_version(_VERSION_MAX, _FLEXIBLE_FROM)
     offset = Offset(reader.int64())
     leader_epoch = LeaderEpoch(reader.int32()) if version >= 3 else NO_LEADER_EPOCH
     metadata = reader.string()
@@ -207,8 +205,8 @@ def decode_offset_value(raw: bytes) -> OffsetCommitValue:
 
 def decode_group_value(raw: bytes) -> GroupMetadataValue:
     """Raises :class:`BadCoordinatorRecord`."""
-    reader = _Reader(raw, "group value")
-    version = reader.value_version()
+    reader = FieldReader(raw, "group value")
+    version = reader.value_version(_VERSION_MAX, _FLEXIBLE_FROM)
     protocol_type = reader.string()
     generation = reader.int32()
     protocol = reader.nullable_string()
@@ -250,7 +248,7 @@ def _offset_value(raw: bytes) -> OffsetCommitValue | None:
         return None
 
 
-def _read_member(reader: _Reader, version: int) -> MemberMetadata:
+def _read_member(reader: FieldReader, version: int) -> MemberMetadata:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id = reader.string()
@@ -263,94 +261,3 @@ def _read_member(reader: _Reader, version: int) -> MemberMetadata:
     return MemberMetadata(
         member_id, instance_id, client_id, client_host, rebalance_timeout, session_timeout, subscription, assignment
     )
-
-
-class _Reader:
-    """Walks over one key or value, checking each length against what is left."""
-
-    __slots__ = ("_at", "_flexible", "_raw", "_what")
-
-    def __init__(self, raw: bytes, what: str) -> None:
-        self._raw = raw
-        self._at = 0
-        self._what = what
-        self._flexible = False
-
-    def value_version(self) -> int:
-        version = self.int16()
-        if not 0 <= version <= _VERSION_MAX:
-            raise BadCoordinatorRecord(f"expected {self._what} version 0 to {_VERSION_MAX}, found {version}")
-        self._flexible = version >= _FLEXIBLE_FROM
-        return version
-
-    def int16(self) -> int:
-        found: int = _SHORT.unpack(self._take(2))[0]
-        return found
-
-    def int32(self) -> int:
-        found: int = _INT.unpack(self._take(4))[0]
-        return found
-
-    def int64(self) -> int:
-        found: int = _LONG.unpack(self._take(8))[0]
-        return found
-
-    def string(self) -> str:
-        found = self.nullable_string()
-        if found is None:
-            raise BadCoordinatorRecord(f"expected a string at byte {self._at} of the {self._what}, found null")
-        return found
-
-    def nullable_string(self) -> str | None:
-        length = self._uvarint() - 1 if self._flexible else self.int16()
-        if length == -1:
-            return None
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError as cause:
-            raise BadCoordinatorRecord(
-                f"expected UTF-8 before byte {self._at} of the {self._what}, found {cause.reason}"
-            ) from None
-
-    def blob(self) -> bytes:
-        return self._take(self.count())
-
-    def count(self) -> int:
-        """Length of bytes or of an array, null not allowed. Each element has a byte at least."""
-        found = self._uvarint() - 1 if self._flexible else self.int32()
-        if not 0 <= found <= len(self._raw) - self._at:
-            raise BadCoordinatorRecord(
-                f"expected a length of 0 to {len(self._raw) - self._at} at byte {self._at} of the {self._what},"
-                f" found {found}"
-            )
-        return found
-
-    def tagged_fields(self) -> None:
-        if not self._flexible:
-            return
-        for _ in range(self._uvarint()):
-            self._uvarint()
-            self._take(self._uvarint())
-
-    def _uvarint(self) -> int:
-        found = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            found |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return found
-            shift += 7
-            if shift > 28:
-                raise BadCoordinatorRecord(
-                    f"expected a varint of 5 bytes at most in the {self._what}, found a longer one"
-                )
-
-    def _take(self, size: int) -> bytes:
-        at = self._at
-        end = at + size
-        if size < 0 or end > len(self._raw):
-            raise BadCoordinatorRecord(
-                f"expected {size} more bytes at byte {at} of the {self._what}, found {len(self._raw) - at}"
-            )
-        self._at = end
-        return self._raw[at:end]
