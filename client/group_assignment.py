@@ -6,6 +6,7 @@ Source: Kafka's ``ConsumerCoordinator`` (``metadata``, ``onLeaderElected``, ``va
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,13 @@ from tidelog.client.errors import IllegalStateError
 from tidelog.model.assignors import Assignor, RebalanceProtocol, Subscription
 from tidelog.model.config_def import ConfigError
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.consumer_protocol import decode_subscription, encode_assignment, encode_subscription
-from tidelog.proto.group_api import GroupProtocol, JoinedMember, MemberAssignment
+from tidelog.proto.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from tidelog.proto.group_api import GroupMember, GroupProtocol, JoinedMember, MemberAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,12 @@ def subscriptions_of(members: Iterable[JoinedMember]) -> dict[str, Subscription]
         m.member_id: dataclasses.replace(decode_subscription(m.metadata), group_instance_id=m.group_instance_id)
         for m in members
     }
+
+
+def partitions_given(members: Iterable[GroupMember]) -> dict[str, int]:
+    """How many partitions of each topic the members of a group have. Raises ``BadConsumerProtocol``."""
+    given = {at for m in members if m.assignment for at in decode_assignment(m.assignment).partitions}
+    return dict(Counter(topic for topic, _ in given))
 
 
 def divide(

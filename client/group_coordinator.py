@@ -22,14 +22,15 @@ from tidelog.client.errors import (
     TidelogError,
     exception_for,
 )
-from tidelog.client.group_assignment import Wish, divide, subscriptions_of
+from tidelog.client.group_assignment import Wish, divide, partitions_given, subscriptions_of
 from tidelog.client.membership import NEVER_MS, Generation, Membership, Next, Pulse
 from tidelog.model.assignors import Assignor, RebalanceProtocol
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.api import Request, Response
-from tidelog.proto.consumer_protocol import PROTOCOL_TYPE
+from tidelog.proto.consumer_protocol import PROTOCOL_TYPE, BadConsumerProtocol
 from tidelog.proto.group_api import (
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -50,8 +51,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A rebalance that this member has completed, but for poll's part. ``partitions_of``: what the leader
-    assigned, by topic; ``None`` for others."""
+    """A rebalance that this member has completed, but for poll's part. ``partitions_of``: how many partitions of
+    each topic the leader assigned; ``None`` for others."""
 
     generation: Generation
     assignment: bytes
@@ -306,9 +307,9 @@ class GroupCoordinator:
                 log.debug("group %s: no metadata yet: %s", self._group_id, error)
                 failures += 1
                 await self._pause(failures)
-        partitions_of = {topic: len(cache.topics[topic].partitions) for topic in topics if topic in cache.topics}
         if joined.skip_assignment:
-            return (), partitions_of
+            return (), await self._given()
+        partitions_of = {topic: len(cache.topics[topic].partitions) for topic in topics if topic in cache.topics}
         assignor = self._assignors.get(joined.protocol_name)
         if assignor is None:
             raise exception_for(
@@ -321,6 +322,20 @@ class GroupCoordinator:
             raise
         except Exception as error:
             raise RebalanceCallbackError(f"assignor {assignor.name} raised {error!r}") from error
+
+    async def _given(self) -> dict[str, int]:
+        """As a static leader that has come back: what its former self assigned (KIP-814). A topic may have grown in
+        between, which nobody else looks for; where the answer does not come, that is found to be so too."""
+        response = await self.ask(DescribeGroupsRequest((self._group_id,)), self._config.request_timeout_ms)
+        (group,) = response.groups
+        if group.error is not ErrorCode.NONE:
+            log.info("group %s: what is assigned cannot be told: %s", self._group_id, group.error.name)
+            return {}
+        try:
+            return partitions_given(group.members)
+        except BadConsumerProtocol as error:
+            log.info("group %s: what is assigned cannot be read: %s", self._group_id, error)
+            return {}
 
     def _lead(self, topics: frozenset[str]) -> None:
         if topics != self.pinned:
