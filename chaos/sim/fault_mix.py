@@ -106,7 +106,7 @@ class FaultMix:
             case "pause-client":
                 return (rng.randrange(4), length)
             case "kill-member":
-                return (rng.randrange(8), length)
+                return (rng.randrange(8), rng.choice((length, length, 0.0)))
             case "pause-member":
                 return (rng.randrange(8), round(rng.choice((0.3, 2.0, 5.0, 9.0)) * (0.5 + rng.random()), 3))
             case "leave":

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
 
 POLL_S: Final = 1.0
+ASKS: Final = 0.1
+"""How often a member asks what is committed, by rounds."""
 COMMITS: Final = ("auto", "auto", "sync", "async")
 
 
@@ -114,6 +116,8 @@ class GroupMember(ConsumerRebalanceListener):
             self.consumer.commit_async()
         elif found and self._commits == "sync":
             await self._commit()
+        if self._rng.random() < ASKS:
+            await self._ask_committed()
 
     async def _commit(self) -> None:
         try:
@@ -125,6 +129,13 @@ class GroupMember(ConsumerRebalanceListener):
             RetriableCommitFailedError,
         ) as error:
             self._sim.world.note(f"{self.name} commits: {type(error).__name__}")
+
+    async def _ask_committed(self) -> None:
+        """Ask what is committed; the answer is judged where the coordinator gives it."""
+        try:
+            await self.consumer.committed(sorted(self.consumer.assignment()), timeout=0.5)
+        except TidelogError as error:
+            self._sim.world.note(f"{self.name} asks: {type(error).__name__}")
 
     def _work_done(self) -> None:
         for at, first, last in self._given:

@@ -160,6 +160,7 @@ class GroupWork:
     # --- faults -----------------------------------------------------------------------------------------
 
     def _kill(self, number: int, seconds: float) -> bool:
+        """End a member; another one begins in its place later, or never (0) where others are left."""
         found = self._at(number)
         if found is None:
             return False
@@ -167,7 +168,8 @@ class GroupWork:
         member.kill()
         self._members[place] = None
         self._others.append(member)
-        self._sim.hand.later(seconds, lambda: self._refill(place))
+        if seconds or not any(self._members):
+            self._sim.hand.later(seconds or 1.0, lambda: self._refill(place))
         return True
 
     def _pause(self, number: int, seconds: float) -> bool:
