@@ -244,7 +244,7 @@ GROUPS: Final = Setting(
         "log.cleaner.backoff.ms": "300",
         "log.cleaner.min.cleanable.ratio": "0.01",
     },
-    plots=("dead-in-rebalance", "coordinators-in-turns", "zombie", "unheard-coordinator"),
+    plots=("dead-in-rebalance", "coordinators-in-turns", "zombie", "unheard-coordinator", "uneven-coordinators"),
     targets=("coordinator", "coordinator", "coordinator"),
     work=GroupWork,
 )

@@ -223,6 +223,19 @@ def unheard_coordinator(rng: random.Random, partition: int, n: str, victim: int)
     ]
 
 
+def uneven_coordinators(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A group's coordinator dies when one follower has what the other has not; the one that follows it, cut off from
+    the other, dies too before it could tell."""
+    first, second, last = f"c{n}", f"d{n}", f"e{n}"
+    return [
+        (0.0, "cut-one-way", (f"coordinator>{first}", f"coordinator-last>{last}", _about(rng, 1.5))),
+        (0.01, "cut", (f"coordinator-next>{second}", last, _about(rng, 2.9, 0.05))),
+        # Both come back at once, as voters: two controllers that are cut off from each other elect nobody.
+        (_about(rng, 0.6), "kill", (first, 0.05)),
+        (_about(rng, 1.9, 0.25), "kill", (second, 0.05)),
+    ]
+
+
 PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
     {
         "ping-pong": ping_pong,
@@ -242,5 +255,6 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "coordinators-in-turns": coordinators_in_turns,
         "zombie": zombie,
         "unheard-coordinator": unheard_coordinator,
+        "uneven-coordinators": uneven_coordinators,
     }
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
 
 POLL_S: Final = 1.0
-ASKS: Final = 0.1
+ASKS: Final = 0.3
 """How often a member asks what is committed, by rounds."""
 COMMITS: Final = ("auto", "auto", "sync", "async")
 

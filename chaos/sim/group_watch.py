@@ -61,6 +61,16 @@ class GroupWatch:
         return cluster.leader_of(OFFSETS_TOPIC, partition_for(self._group, len(topic.partitions)))
 
     @property
+    def coordinator_followers(self) -> list[NodeId]:
+        """The in-sync followers of that partition."""
+        cluster = self._world.cluster
+        topic = cluster.image.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return []
+        place = partition_for(self._group, len(topic.partitions))
+        return [node for node in cluster.isr_of(OFFSETS_TOPIC, place) if node != self.coordinator]
+
+    @property
     def _now(self) -> float:
         return self._world.cluster.loop.now
 

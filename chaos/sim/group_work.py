@@ -56,7 +56,11 @@ class GroupWork:
         self._prober: GroupProber | None = None
         self._forced = False
         hand = sim.hand
-        hand.roles["coordinator"] = lambda: self.watch.coordinator
+        hand.roles |= {
+            "coordinator": lambda: self.watch.coordinator,
+            "coordinator-next": lambda: next(iter(self.watch.coordinator_followers), None),
+            "coordinator-last": lambda: next(reversed(self.watch.coordinator_followers), None),
+        }
         hand.acts |= {
             "kill-member": self._kill,
             "pause-member": self._pause,

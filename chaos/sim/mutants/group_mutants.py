@@ -18,7 +18,6 @@ _JOINING: Final = "tidelog.groups.joining"
 _GROUP: Final = "tidelog.groups.group"
 _CONSUMER_GROUP: Final = "tidelog.client.consumer_group"
 _MEMBERSHIP: Final = "tidelog.client.membership"
-_COMMITS: Final = "tidelog.client.offset_commits"
 
 _WHO: Final = (
     Mutant(
@@ -185,23 +184,6 @@ _CLIENT: Final = (
         old="        finally:\n            self._assign(kept)\n        if error",
         new="        finally:\n            self._assign([*kept, *gone])\n        if error",
         scenario="groups",
-    ),
-    Mutant(
-        id="commit-changes-its-generation",
-        rule="fenced",
-        what="A commit that waited goes out under the generation that the member is in by then, not under that in "
-        "which it was asked for: what another one owns now is committed.",
-        module=_COMMITS,
-        old="                if self._membership.generation != sender:\n",
-        new="                if False:\n",
-        scenario="groups",
-        more=(
-            Edit(
-                _COMMITS,
-                "        sent = sender or Generation()\n",
-                "        sent = Generation() if sender is None else self._membership.generation\n",
-            ),
-        ),
     ),
     Mutant(
         id="begins-anew-instead-of-at-the-committed",
