@@ -16,8 +16,12 @@ from tidelog.model.ids import LeaderEpoch, NodeId, Offset
 from tidelog.proto.group_api import (
     CommittedOffset,
     Coordinator,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    GroupMember,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinedMember,
@@ -97,6 +101,7 @@ class ScriptedGroups:
             JoinGroupRequest: on(self._join, lambda r, e: JoinGroupResponse(e)),
             SyncGroupRequest: on(self._sync, lambda r, e: SyncGroupResponse(e)),
             HeartbeatRequest: on(self._heartbeat, lambda r, e: HeartbeatResponse(e)),
+            DescribeGroupsRequest: on(self._describe, lambda r, e: DescribeGroupsResponse((DescribedGroup("", e),))),
             LeaveGroupRequest: on(self._leave, lambda r, e: LeaveGroupResponse(e)),
             OffsetCommitRequest: on(
                 self._commit,
@@ -258,6 +263,14 @@ class ScriptedGroups:
             if group.state == "PreparingRebalance":
                 code = ErrorCode.REBALANCE_IN_PROGRESS
         return HeartbeatResponse(code)
+
+    async def _describe(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        (group_id,) = request.group_ids
+        members = tuple(
+            GroupMember(one.member_id, one.instance, "", "", b"", one.assignment)
+            for one in self.group(group_id).members.values()
+        )
+        return DescribeGroupsResponse((DescribedGroup(group_id, ErrorCode.NONE, "Stable", members=members),))
 
     async def _leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         group = self.group(request.group_id)

@@ -271,13 +271,17 @@ def test_static_members_restart_without_a_rebalance(cluster: Cluster, topic: str
 def test_a_static_leader_finds_what_was_added_while_it_was_away(cluster: Cluster, topic: str) -> None:
     settings: dict[str, Any] = FAST | {"session_timeout_ms": 10_000, "metadata_max_age_ms": 500}
     first = cluster.consumer(group_id=topic, group_instance_id="a", **settings)
+    first.subscribe([topic])
+    until(lambda: first.poll(0.05) is not None and len(first.assignment()) == 4, "the first one, who leads")
     other = Worker(cluster, topic, topic, group_instance_id="b", session_timeout_ms=10_000, metadata_max_age_ms=500)
     try:
-        first.subscribe([topic])
         until(lambda: first.poll(0.05) is not None and len(first.assignment()) == other.count == 2, "two share")
         first.close()
         with cluster.admin() as admin:
             admin.create_partitions({topic: 6})
+        cluster.wait_for_leader(topic, 5)
+        with cluster.consumer() as onlooker:
+            until(lambda: {len(onlooker.partitions_for(topic)) for _ in range(3)} == {6}, "everybody to know of six")
         with cluster.consumer(group_id=topic, group_instance_id="a", **settings) as again:
             again.subscribe([topic])
             until(lambda: again.poll(0.05) is not None and len(again.assignment()) == other.count == 3, "six shared")
