@@ -172,11 +172,15 @@ class EndTxnResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
+    """``transaction_version``: 2 where ``producer_epoch`` is the one after the transaction's, so that a marker which
+    comes late cannot end a later transaction (KIP-1228); 1 or 0 where it is the transaction's own."""
+
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     committed: bool
     coordinator_epoch: int
     partitions: tuple[GroupPartition, ...]
+    transaction_version: int = 2
 
 
 @dataclass(frozen=True, slots=True)

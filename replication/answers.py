@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_OFFSET, Offset
+from tidelog.model.ids import NO_OFFSET, Offset, ProducerId
 from tidelog.proto.frames import FetchedPartition
 from tidelog.proto.network import Buffer
 from tidelog.replication.leader import Diverging
 from tidelog.replication.replica import Replica
 
 
-def fetched(replica: Replica, records: Sequence[Buffer] = ()) -> FetchedPartition:
-    """Records, or none, and how far the partition has got."""
+def fetched(
+    replica: Replica, records: Sequence[Buffer] = (), aborted: Sequence[tuple[ProducerId, Offset]] = ()
+) -> FetchedPartition:
+    """Records, or none, and how far the partition has got. ``aborted``: of these records' transactions."""
     partition = replica.partition
     return FetchedPartition(
         replica.key.topic_id,
@@ -24,6 +26,7 @@ def fetched(replica: Replica, records: Sequence[Buffer] = ()) -> FetchedPartitio
         log_start_offset=partition.log.log_start_offset,
         current_leader=partition.state.leader,
         current_leader_epoch=partition.state.leader_epoch,
+        aborted=aborted,
         records=records,
     )
 

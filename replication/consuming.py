@@ -1,4 +1,9 @@
-"""Consumers' fetches: read below the high watermark, or wait for it to rise, and read each byte once."""
+"""Consumers' fetches: read below the high watermark, or wait for it to rise, and read each byte once.
+
+With ``read_committed`` the last stable offset stands for the high watermark, which alone can make it rise: a
+transaction is decided here once its marker is committed. The answer names the aborted transactions among what
+it holds.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import TopicIdPartition
+from tidelog.model.ids import Offset, ProducerId, TopicIdPartition
 from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from tidelog.proto.network import Buffer
 from tidelog.replication.answers import diverged, fetched, refused_fetch
@@ -172,8 +177,11 @@ class ConsumerFetch:
     def _answer(self) -> None:
         if self.future.done():
             return
+        results = [self._result(part) for part in self._parts]
+        if self.future.done():
+            return  # answered meanwhile: a disk that failed under the last look has ended every wait
         self._owner.bytes += self._size
-        self.future.set_result(FetchResponse(ErrorCode.NONE, [self._result(part) for part in self._parts]))
+        self.future.set_result(FetchResponse(ErrorCode.NONE, results))
         self._leave(self.future)
 
     def _result(self, part: _Part) -> FetchedPartition:
@@ -183,7 +191,15 @@ class ConsumerFetch:
         leading = part.replica.partition.led(part.item.current_leader_epoch)
         if isinstance(leading, Refusal):
             return refused_fetch(part.replica, leading.code)
-        return fetched(part.replica, part.pieces)
+        if not self._request.read_committed or not part.pieces:
+            return fetched(part.replica, part.pieces)
+        try:
+            found = part.replica.partition.log.aborted_within(part.item.fetch_offset, part.next_offset)
+        except LogDirFailed as failure:
+            self._owner.failed(part.replica, failure)
+            return refused_fetch(part.replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        aborted = [(ProducerId(each.producer_id), Offset(each.first_offset)) for each in found]
+        return fetched(part.replica, part.pieces, aborted)
 
     def _leave(self, _: asyncio.Future[FetchResponse]) -> None:
         """Answered or cancelled: nobody may wake this again."""

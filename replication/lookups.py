@@ -1,11 +1,19 @@
-"""Offsets by time and by epoch, as a leader answers them."""
+"""Offsets by time and by epoch, and producers, as a leader answers them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import TopicIdPartition, TopicPartition
+from tidelog.model.ids import (
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicIdPartition,
+    TopicPartition,
+)
 from tidelog.proto.api import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -18,6 +26,12 @@ from tidelog.proto.api import (
     ListOffsetsResult,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+)
+from tidelog.proto.transaction_api import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionProducers,
+    ProducerDescription,
 )
 from tidelog.replication.partition import Partition
 from tidelog.replication.replica import Replica
@@ -56,6 +70,41 @@ def epoch_ends(
         else:
             results.append(find_epoch_end(replica.partition, item))
     return OffsetForLeaderEpochResponse(tuple(results))
+
+
+def describe_producers(
+    by_name: Mapping[TopicPartition, Replica], request: DescribeProducersRequest, node_id: NodeId
+) -> DescribeProducersResponse:
+    """Answer DescribeProducers (KIP-664, ``ReplicaManager.activeProducerState``).
+
+    A transaction that is open here and that its coordinator does not know of hangs: it began at
+    ``transaction_start_offset``, and its producer was last heard of at ``last_timestamp_ms`` by this replica's clock.
+    """
+    results = []
+    for item in request.partitions:
+        replica = by_name.get(TopicPartition(item.topic, item.partition))
+        if replica is None:
+            results.append(PartitionProducers(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            continue
+        leading = replica.partition.led(LeaderEpoch(-1))
+        if isinstance(leading, Refusal):
+            leader, text = replica.partition.state.leader, leading.message
+            refused = PartitionProducers(item.topic, item.partition, leading.code, leader, error_message=text)
+            results.append(refused)
+            continue
+        described = tuple(
+            ProducerDescription(
+                ProducerId(producer.producer_id),
+                ProducerEpoch(producer.epoch),
+                producer.last_sequence,
+                producer.last_used_ms,
+                producer.coordinator_epoch,
+                Offset(producer.transaction_offset),
+            )
+            for producer in replica.partition.log.producers.all()
+        )
+        results.append(PartitionProducers(item.topic, item.partition, ErrorCode.NONE, node_id, described))
+    return DescribeProducersResponse(tuple(results))
 
 
 def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed: bool) -> ListOffsetsResult:

@@ -34,6 +34,12 @@ from tidelog.proto.api import (
 )
 from tidelog.proto.frames import FetchRequest, FetchResponse, ProducedPartition, ProduceRequest
 from tidelog.proto.network import CallContext, Connection
+from tidelog.proto.transaction_api import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from tidelog.replication.consuming import Consuming
 from tidelog.replication.coordinating import Coordinating
 from tidelog.replication.flushing import Flusher, RunBlocking, run_inline
@@ -41,7 +47,8 @@ from tidelog.replication.following import Following
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.isr_changes import AlterPartition, IsrChanges
 from tidelog.replication.leader import BrokerEpochOf
-from tidelog.replication.lookups import epoch_ends, list_offsets
+from tidelog.replication.lookups import describe_producers, epoch_ends, list_offsets
+from tidelog.replication.marking import Marking
 from tidelog.replication.partition import Partition, RoleChange
 from tidelog.replication.partition_state import PartitionState
 from tidelog.replication.producing import Producing
@@ -109,6 +116,9 @@ class ReplicaManager:
             waiters_max=settings.produce_waiters_max,
             appended=self._appended,
             failed=self.disk_failed,
+        )
+        self.marking = Marking(
+            self._by_name, clock, self.producing.budget, appended=self._appended, failed=self.disk_failed
         )
         self.consuming = Consuming(self._replicas, settings, self.disk_failed)
         self.coordinating = Coordinating(self._by_name, clock, appended=self._appended, failed=self.disk_failed)
@@ -341,6 +351,14 @@ class ReplicaManager:
     def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
         """See :meth:`tidelog.replication.producing.Producing.produce`."""
         return self.producing.produce(request)
+
+    def write_markers(self, request: WriteTxnMarkersRequest) -> asyncio.Future[WriteTxnMarkersResponse]:
+        """See :meth:`tidelog.replication.marking.Marking.write`."""
+        return self.marking.write(request)
+
+    def describe_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        """What is known of producers and their open transactions, for partitions led here."""
+        return describe_producers(self._by_name, request, self.node_id)
 
     def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
         """A consumer's fetch; see :meth:`tidelog.replication.consuming.Consuming.fetch`."""

@@ -242,6 +242,15 @@ class Partition:
                 self.advance(now_ms)
         return appended
 
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, bears_next_epoch: bool
+    ) -> Refusal | None:
+        """Why a transaction's marker must not be appended; see :mod:`tidelog.storage.producer_state`."""
+        leading = self.led(LeaderEpoch(-1))
+        if isinstance(leading, Refusal):
+            return leading
+        return self.log.producers.check_marker(producer_id, epoch, coordinator_epoch, bears_next_epoch=bears_next_epoch)
+
     def advance(self, now_ms: int) -> bool:
         """Raise the high watermark as far as the followers' positions allow. True where it rose."""
         leading = self.leading
@@ -251,6 +260,7 @@ class Partition:
         if reached <= self.high_watermark:
             return False
         self.high_watermark = reached
+        self.log.producers.committed(reached)
         return True
 
     def commit_error(self) -> ErrorCode:
@@ -285,9 +295,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The high watermark, or the first record of a transaction that is still open below it."""
-        unstable = self.log.first_unstable_offset
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+        """The high watermark, or the first record of a transaction that is undecided below it: no marker of it
+        is committed."""
+        return self.log.last_stable_offset(self.high_watermark)
 
     def latest_offset(self, read_committed: bool) -> Offset | Refusal:
         """What "latest" means to a client; not known until the high watermark has reached this epoch (KIP-207)."""
@@ -364,6 +374,7 @@ class Partition:
         self.high_watermark = Offset(
             max(self.high_watermark, log.log_start_offset, min(item.high_watermark, log.log_end_offset))
         )
+        log.producers.committed(self.high_watermark)
         return Fetched.MOVED if moved else Fetched.NOTHING_NEW
 
     def _is_leaders_gap(self, refusal: Refusal) -> bool:

@@ -44,11 +44,12 @@ from tidelog.storage.log_read import (
     find_timestamp,
     read_batches,
 )
-from tidelog.storage.producer_loading import apply_batch, load_producers
+from tidelog.storage.producer_loading import aborted_entry, apply_batch, load_producers
 from tidelog.storage.producer_snapshot import encode_snapshot
 from tidelog.storage.recompression import KEEP, in_topics_codec
 from tidelog.storage.retention import expired_count
 from tidelog.storage.segment import Segment
+from tidelog.storage.transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +208,9 @@ class Log(CompactableLog):
             if epoch > epochs.latest:
                 epochs.assign(epoch, base)
             if batch.producer_id >= 0:
-                apply_batch(producers, batch, base, now_ms)
+                ended = apply_batch(producers, batch, base, now_ms)
+                if ended is not None and ended.aborted:
+                    self._chain.note_aborted(aborted_entry(ended))
 
     def _fits(self, segment: Segment, ahead: int, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
         """Whether a batch may go into a segment, ``ahead`` bytes behind its end (Kafka's ``shouldRoll``)."""
@@ -282,6 +285,17 @@ class Log(CompactableLog):
             )
         except CorruptBatch as error:
             return self._corrupt(error)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def aborted_within(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with a batch in the offsets from ``start`` to ``end`` (exclusive), by first offset.
+
+        ``end`` must not lie beyond the first open transaction. Raises :class:`LogDirFailed`.
+        """
+        self._check_usable()
+        try:
+            return sorted(self._chain.aborted_within(start, end))
         except OSError as error:
             raise self._failed(error) from error
 

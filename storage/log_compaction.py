@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Final
 
 from tidelog.model.config_def import LONG_MAX
+from tidelog.model.ids import Offset
 from tidelog.storage.cleaner.batch_filter import LastOfProducer
-from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits, CleaningPlan
+from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits, CleaningPlan, IndexPart
 from tidelog.storage.cleaner.plan import Dirt, LogFacts, SegmentFacts, find_dirt
 from tidelog.storage.index import OffsetIndex, TimeIndex
 from tidelog.storage.log_state import LogState
@@ -30,8 +31,7 @@ class CompactableLog(LogState):
         """
         self._check_usable()
         config = self.config
-        unstable = self.first_unstable_offset
-        stable = high_watermark if unstable is None else min(high_watermark, unstable)
+        stable = self.last_stable_offset(Offset(high_watermark))
         timed = config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < LONG_MAX
         try:
             facts = LogFacts(
@@ -76,7 +76,13 @@ class CompactableLog(LogState):
             now_ms=now_ms,
             cuts=self._cuts,
         )
-        cleaning = Cleaning(self._pool.files, plan, limits)
+        # As long as they are now: all that begins before the end is decided, so its markers are there.
+        indexes = [
+            IndexPart(segment.base_offset, segment.transactions.file.path, count)
+            for segment in self._chain.segments
+            if (count := len(segment.transactions))
+        ]
+        cleaning = Cleaning(self._pool.files, plan, limits, indexes)
         cleaning.refresh(self._last_of_producers(end))
         return cleaning
 

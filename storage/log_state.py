@@ -142,10 +142,13 @@ class LogState:
         """(epoch, first offset), rising."""
         return self._epochs.entries()
 
-    @property
-    def first_unstable_offset(self) -> Offset | None:
-        """Where the oldest open transaction began."""
-        return self.producers.first_unstable_offset
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """The high watermark, or where the oldest transaction began that has no marker below it (at the log's start
+        where that has moved past it)."""
+        unstable = self.producers.first_unstable_offset(high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, min(self.log_start_offset, high_watermark))
 
     @property
     def closed(self) -> bool:

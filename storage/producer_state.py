@@ -17,17 +17,30 @@ same *e*, anything else               OUT_OF_ORDER_SEQUENCE_NUMBER
 not transactional, transaction open   INVALID_TXN_STATE
 ====================================  =========================================================
 
-Source: Kafka 4's ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``. Two things
-differ. Kafka remembers the last five *batches*; here they are the last :data:`RUNS_KEPT` *runs* of
-batches that followed one another in sequence and in offset, since our frames carry several batches of a
-partition at once: five requests in flight are covered however they were cut, and a duplicate is known by
-falling into a run. And Kafka counts a producer's idle time by its records' timestamps alone, which
+====================================  =========================================================
+a marker for *p*, epoch *e*           outcome
+====================================  =========================================================
+*e* below the known epoch             INVALID_PRODUCER_EPOCH
+an older coordinator epoch            TRANSACTION_COORDINATOR_FENCED
+the known epoch, transaction open     appended for the first transaction protocol, whose markers
+                                      bear the epoch of the transaction; INVALID_PRODUCER_EPOCH for
+                                      the second, whose markers bear the next one: this one is late,
+                                      and would end a transaction that began after its own
+anything else                         appended, also where nothing is open; *e* is known from then on
+====================================  =========================================================
+
+Source: KIP-1228 for the third rule of markers, else Kafka 4's ``ProducerStateManager``, ``ProducerAppendInfo``,
+``ProducerStateEntry``. Two things differ. Kafka remembers the last five *batches*; here they are the last
+:data:`RUNS_KEPT` *runs* of batches that followed one another in sequence and in offset, since our frames carry
+several batches of a partition at once: five requests in flight are covered however they were cut, and a duplicate
+is known by falling into a run. And Kafka counts a producer's idle time by its records' timestamps alone, which
 forgets at once one who sends old records; here a producer is kept for the expiration time after its last
 append by this replica's clock, and one found by replaying the log counts as used then.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -120,12 +133,22 @@ class Producer:
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction whose marker was appended at ``last_offset``."""
+    """A transaction whose marker was appended at ``last_offset``.
+
+    ``last_stable_offset``: the first offset that was undecided then.
+    """
 
     producer_id: int
     first_offset: int
     last_offset: int
     aborted: bool
+    last_stable_offset: int
+
+
+class VerificationGuard:
+    """Stands for "nothing of this producer was appended since"; told from others by identity."""
+
+    __slots__ = ()
 
 
 class ProducerStates:
@@ -135,16 +158,21 @@ class ProducerStates:
     transaction is forgotten as if it had expired.
     """
 
-    __slots__ = ("_open", "_producers", "producers_max")
+    __slots__ = ("_ended", "_guards", "_open", "_producers", "producers_max")
 
     def __init__(self, producers: Iterable[Producer] = (), *, producers_max: int = PRODUCERS_MAX) -> None:
         self.producers_max = producers_max
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
+        """Where each open transaction began, rising: what begins later lies behind."""
+        self._ended: list[tuple[int, int]] = []
+        """(first offset, marker's offset) of transactions whose marker may not be committed yet, a heap."""
+        self._guards: dict[int, VerificationGuard] = {}
         for producer in sorted(producers, key=lambda each: each.last_used_ms):
             self._producers[producer.producer_id] = producer
-            if producer.transaction_offset >= 0:
-                self._open[producer.producer_id] = producer.transaction_offset
+        opened = [producer for producer in self._producers.values() if producer.transaction_offset >= 0]
+        for producer in sorted(opened, key=lambda each: each.transaction_offset):
+            self._open[producer.producer_id] = producer.transaction_offset
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -156,9 +184,51 @@ class ProducerStates:
         return tuple(self._producers.values())
 
     @property
-    def first_unstable_offset(self) -> Offset | None:
-        """Where the oldest open transaction began."""
-        return Offset(min(self._open.values())) if self._open else None
+    def first_open_offset(self) -> Offset | None:
+        """Where the oldest transaction without a marker began."""
+        return Offset(next(iter(self._open.values()))) if self._open else None
+
+    def first_unstable_offset(self, high_watermark: int) -> Offset | None:
+        """Where the oldest transaction began that has no marker below the high watermark.
+
+        Of transactions that ended before this state was loaded, the marker counts as committed. Source:
+        ``ProducerStateManager.firstUnstableOffset``.
+        """
+        ended = self._ended
+        if ended:
+            while ended and ended[0][1] < high_watermark:
+                heapq.heappop(ended)
+            if ended:
+                first = ended[0][0]
+                return Offset(min(first, next(iter(self._open.values())))) if self._open else Offset(first)
+        return self.first_open_offset
+
+    def committed(self, high_watermark: int) -> None:
+        """The high watermark has risen: forget what waited for that."""
+        if self._ended:
+            self.first_unstable_offset(high_watermark)
+
+    # --- The guard of a transaction's first batch ----------------------------------------------------
+
+    def guard(self, producer_id: int) -> VerificationGuard | None:
+        """The guard that was set for a producer and that nothing has cleared since."""
+        return self._guards.get(producer_id)
+
+    def set_guard(self, producer_id: int) -> VerificationGuard:
+        """Begin to watch whether anything of this producer is appended: data, or a marker.
+
+        The guard holds until then, :meth:`clear_guard`, or the log is cut off. Source: KIP-890,
+        ``VerificationStateEntry``.
+        """
+        guard = self._guards[producer_id] = VerificationGuard()
+        return guard
+
+    def clear_guard(self, producer_id: int, guard: VerificationGuard) -> None:
+        """Watch no longer."""
+        if self._guards.get(producer_id) is guard:
+            del self._guards[producer_id]
+
+    # --- Judging -------------------------------------------------------------------------------------
 
     def check(self, batches: Sequence[Batch]) -> Refusal | list[Offset] | None:
         """Judge a client's batches, in the order in which they would be appended.
@@ -192,8 +262,13 @@ class ProducerStates:
             ahead[producer_id] = (epoch, (sequence + count - 1) & SEQUENCE_MAX, batch.is_transactional)
         return found
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> Refusal | None:
-        """Judge a transaction marker from a coordinator."""
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, bears_next_epoch: bool = False
+    ) -> Refusal | None:
+        """Judge a transaction marker from a coordinator.
+
+        ``bears_next_epoch``: it is one of the second protocol, so its epoch is that after the transaction's.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
@@ -205,7 +280,15 @@ class ProducerStates:
                 f"expected a marker of coordinator epoch {producer.coordinator_epoch} or later for producer "
                 f"{producer_id}, found {coordinator_epoch}",
             )
+        if bears_next_epoch and epoch == producer.epoch and producer.transaction_offset >= 0:
+            return Refusal(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"expected a marker of epoch {epoch + 1} or later, as producer {producer_id} has a transaction open "
+                f"under {epoch}, found {epoch}",
+            )
         return None
+
+    # --- What is in the log --------------------------------------------------------------------------
 
     def apply(
         self, producer_id: int, epoch: int, sequence: int, offset: int, count: int, transactional: bool, now_ms: int
@@ -232,6 +315,8 @@ class ProducerStates:
         if transactional and producer.transaction_offset < 0:
             producer.transaction_offset = offset
             self._open[producer_id] = offset
+        if self._guards:
+            self._guards.pop(producer_id, None)
         producer.last_used_ms = max(producer.last_used_ms, now_ms)
 
     def apply_marker(
@@ -244,9 +329,14 @@ class ProducerStates:
             producer.runs.clear()
         producer.coordinator_epoch = coordinator_epoch
         producer.last_used_ms = max(producer.last_used_ms, now_ms)
+        self._guards.pop(producer_id, None)
         first, producer.transaction_offset = producer.transaction_offset, -1
-        self._open.pop(producer_id, None)
-        return CompletedTransaction(producer_id, first, offset, abort) if first >= 0 else None
+        if first < 0:
+            return None
+        del self._open[producer_id]
+        heapq.heappush(self._ended, (first, offset))
+        unstable = self.first_open_offset
+        return CompletedTransaction(producer_id, first, offset, abort, offset + 1 if unstable is None else unstable)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers unused for ``expiration_ms`` that have no open transaction. Returns how many."""
@@ -263,6 +353,8 @@ class ProducerStates:
     def clear(self) -> None:
         self._producers.clear()
         self._open.clear()
+        self._ended.clear()
+        self._guards.clear()
 
     def _take(self, producer_id: int, epoch: int) -> Producer:
         """Return the producer's state, made if need be, and put it last in the order of use."""

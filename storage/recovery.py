@@ -12,7 +12,9 @@ The rules, in the order in which they are applied:
   durably, so that it can never come back;
 - indexes are made anew behind the recovery point; before it they are mended when they are used;
 - leader epochs behind the recovery point come from the batches, as does all of it if the file is missing;
-- producers come from the newest readable snapshot within the log and from the batches behind it.
+- producers come from the newest readable snapshot within the log and from the batches behind it;
+- the index of aborted transactions is believed up to the recovery point; from there on it comes from the log,
+  as transactions end in the batches behind a snapshot before that point.
 
 Source: Kafka's ``LogLoader`` and ``LogSegment.recover``, except that a recovery point may lie within a
 segment here, and that an unsynced epoch file is never believed.
@@ -89,6 +91,8 @@ class _Loader:
         self.epochs_known = False
         self.sparse = False
         self.names_changed = False
+        self.has_markers = False
+        """There are control batches behind the recovery point."""
 
     # --- What is there ---------------------------------------------------------------------------
 
@@ -140,10 +144,15 @@ class _Loader:
             for old in sorted(each for each in _offsets(names, LOG_SUFFIX) if base < each < end):
                 for suffix in (*_INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
                     self._take_out(names, file_name(old, suffix))
-            for suffix in _INDEX_SUFFIXES:
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self._take_out(names, file_name(base, suffix))
+            # The index of transactions cannot be made anew: the one there may be the copy's already.
+            transactions = f"{self.directory}/{file_name(base, TXN_INDEX_SUFFIX)}"
+            if file_name(base, TXN_INDEX_SUFFIX + SWAP_SUFFIX) in names:
+                self.files.rename(transactions + SWAP_SUFFIX, transactions)
+                names.discard(file_name(base, TXN_INDEX_SUFFIX + SWAP_SUFFIX))
             self.files.fsync_dir(self.directory)
-            for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
                 name = file_name(base, suffix)
                 if name + SWAP_SUFFIX in names:
                     self.files.rename(f"{self.directory}/{name}{SWAP_SUFFIX}", f"{self.directory}/{name}")
@@ -190,6 +199,7 @@ class _Loader:
                 self._drop_from(number)
                 break
             position, end, problem = self._recover_segment(segment, recovery_point, end)
+            segment.transactions.cut(min(recovery_point, end))
             if problem is not None:
                 logger.warning(
                     "%s: the log ends at offset %d, %d bytes behind it are dropped: %s",
@@ -231,6 +241,8 @@ class _Loader:
                 if batch.base_offset >= recovery_point and batch.leader_epoch < self.epochs.latest:
                     return position, due, f"expected epoch {self.epochs.latest} or later, found {batch.leader_epoch}"
                 due = batch.next_offset
+                if batch.is_control and batch.base_offset >= recovery_point:
+                    self.has_markers = True
                 segment.note_batch(position, batch.last_offset, batch.size, batch.max_timestamp, interval)
                 if batch.leader_epoch > self.epochs.latest:
                     self.epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -288,7 +300,7 @@ class _Loader:
         while len(self.segments) > number:
             segment = self.segments.pop()
             segment.close()
-            for index in (segment.offsets.file.path, segment.times.file.path):
+            for index in (segment.offsets.file.path, segment.times.file.path, segment.transactions.file.path):
                 if self.files.exists(index):
                     self.files.unlink(index)
             self.remove(file_name(segment.base_offset, LOG_SUFFIX))
@@ -358,6 +370,7 @@ def load_log(
         index_interval=config.index_interval_bytes,
         now_ms=now_ms,
         remove=loader.remove,
+        reindex_from=recovery_point if loader.has_markers else None,
     )
     if not is_new:
         loader.sync_names()

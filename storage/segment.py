@@ -1,6 +1,6 @@
-"""One segment of a log: a file of batches and its two sparse indexes.
+"""One segment of a log: a file of batches, its two sparse indexes, and the index of aborted transactions.
 
-The indexes are hints. An entry of the offset index names a batch's last offset and position, so whoever
+The sparse indexes are hints. An entry of the offset index names a batch's last offset and position, so whoever
 follows it sees at once whether it is true; if it is not, :class:`StaleIndex` is raised inside and both
 indexes are made anew from the log.
 """
@@ -18,6 +18,7 @@ from tidelog.storage.batch_walk import batch_size_at, walk_headers
 from tidelog.storage.files import start_over
 from tidelog.storage.handles import HandlePool, PooledFile
 from tidelog.storage.index import RELATIVE_MAX, OffsetIndex, TimeIndex
+from tidelog.storage.transaction_index import TransactionIndex
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -64,6 +65,7 @@ class Segment:
         "offsets",
         "size",
         "times",
+        "transactions",
     )
 
     def __init__(
@@ -77,6 +79,7 @@ class Segment:
         self.log = PooledFile(pool, stem + LOG_SUFFIX + suffix)
         self.offsets = OffsetIndex(pool, stem + INDEX_SUFFIX + suffix)
         self.times = TimeIndex(pool, stem + TIME_INDEX_SUFFIX + suffix)
+        self.transactions = TransactionIndex(pool, stem + TXN_INDEX_SUFFIX + suffix)
         self.bytes_since_index = 0
         self.first_timestamp: int | None = None
         self.max_timestamp = -1
@@ -91,10 +94,11 @@ class Segment:
         start_over(self.log.get(create=True))
         if reserve:
             self.log.get().reserve(reserve)
+        self.transactions.start_empty()
         self.start_empty()
 
     def start_empty(self) -> None:
-        """Treat the indexes as empty: the log is, or they are about to be made anew."""
+        """Treat the sparse indexes as empty: the log is, or they are about to be made anew."""
         self.offsets.start_empty()
         self.times.start_empty()
         self.bytes_since_index = 0
@@ -149,8 +153,8 @@ class Segment:
         self.offsets.write_out(create=True)
         self.times.write_out(create=True)
 
-    def cut(self, position: int, index_interval: int) -> None:
-        """Drop everything from ``position`` on, durably."""
+    def cut(self, position: int, offset: int, index_interval: int) -> None:
+        """Drop everything from ``position`` on, where ``offset`` begins, durably."""
         keep = len(self.offsets)
         while keep and self.offsets.entry(keep - 1)[1] >= position:
             keep -= 1
@@ -158,6 +162,8 @@ class Segment:
         file.truncate(position)
         file.fdatasync()
         self.size = position
+        if self.transactions.cut(offset):
+            self.transactions.file.get().fdatasync()
         # The entries kept may name a maximum beyond the cut or lack one before it: take them up again from
         # the last offset entry that stays true.
         try:
@@ -171,6 +177,7 @@ class Segment:
         self.log.close()
         self.offsets.file.close()
         self.times.file.close()
+        self.transactions.file.close()
 
     # --- Taking up what is on disk -------------------------------------------------------------
 

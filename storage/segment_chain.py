@@ -24,11 +24,12 @@ from tidelog.storage.segment import (
     Segment,
     file_name,
 )
+from tidelog.storage.transaction_index import AbortedTransaction, aborted_within
 
 _FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _FILES_OF_SEGMENT: Final = (LOG_SUFFIX, *_FILES_BESIDE_LOG)
 _FILES_OF_COPY: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
-"""The log last: by its name a swap is known."""
+"""The log last: by its name a swap is known. An index of transactions goes before them all, durably."""
 
 
 class SegmentChain:
@@ -152,7 +153,7 @@ class SegmentChain:
         self.active = segment
         if position < segment.size:
             self.size -= segment.size - position
-            segment.cut(position, index_interval)
+            segment.cut(position, end, index_interval)
         self.unsynced = [file for file in self.unsynced if file not in (segment.offsets.file, segment.times.file)]
         return Offset(end)
 
@@ -178,6 +179,15 @@ class SegmentChain:
                 self._remove_snapshot(self.snapshots.pop(0))
         return count
 
+    def note_aborted(self, entry: AbortedTransaction) -> None:
+        """Its marker was appended to the active segment."""
+        if self.active.transactions.append(entry):
+            self.names_changed = True
+
+    def aborted_within(self, start: int, end: int) -> list[AbortedTransaction]:
+        """See :func:`tidelog.storage.transaction_index.aborted_within`."""
+        return aborted_within(self.segments[segment_of(self.segments, start) :], start, end)
+
     def replace(self, old: Sequence[Segment], size: int) -> None:
         """Put the cleaned copy of some segments in their place; ``size``: of its log. None of them is active.
 
@@ -189,6 +199,12 @@ class SegmentChain:
         first = old[0]
         stem = f"{self.directory}/{file_name(first.base_offset, '')}"
         rename = self._pool.files.rename
+        transactions = stem + TXN_INDEX_SUFFIX
+        has_transactions = self._pool.files.exists(transactions + CLEANED_SUFFIX)
+        if has_transactions:
+            # Unlike the other indexes it is never made anew: where the log has its name, this one has it as well.
+            rename(transactions + CLEANED_SUFFIX, transactions + SWAP_SUFFIX)
+            self.sync_names()
         for suffix in _FILES_OF_COPY:
             rename(stem + suffix + CLEANED_SUFFIX, stem + suffix + SWAP_SUFFIX)
         self.sync_names()
@@ -197,6 +213,9 @@ class SegmentChain:
             segment.close()
             self._retire(segment, _FILES_OF_SEGMENT if segment is not first else _FILES_BESIDE_LOG)
         self.sync_names()
+        if has_transactions:
+            rename(transactions + SWAP_SUFFIX, transactions)
+            self.sync_names()
         for suffix in _FILES_OF_COPY:
             rename(stem + suffix + SWAP_SUFFIX, stem + suffix)
         self.names_changed = True
@@ -226,8 +245,10 @@ class SegmentChain:
 
     def files_from(self, offset: int) -> list[PooledFile]:
         """What has to be synced for everything from ``offset`` on to be durable."""
-        number = segment_of(self.segments, offset)
-        return [segment.log for segment in self.segments[number:]] + self.unsynced
+        segments = self.segments[segment_of(self.segments, offset) :]
+        # An index of transactions holds no more than the markers of its segment: it needs no list of its own.
+        indexes = [segment.transactions.file for segment in segments if len(segment.transactions)]
+        return [segment.log for segment in segments] + indexes + self.unsynced
 
     def ages(self, log_end_offset: int, index_interval: int) -> list[SegmentAge]:
         """What retention needs to know of each segment. Raises :class:`CorruptBatch`."""

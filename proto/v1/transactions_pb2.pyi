@@ -176,18 +176,20 @@ class EndTxnResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class TransactionMarker(_message.Message):
-    __slots__ = ("producer_id", "producer_epoch", "committed", "coordinator_epoch", "partitions")
+    __slots__ = ("producer_id", "producer_epoch", "committed", "coordinator_epoch", "partitions", "transaction_version")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_VERSION_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
     partitions: _containers.RepeatedCompositeFieldContainer[_groups_pb2.GroupPartition]
-    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., coordinator_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_groups_pb2.GroupPartition, _Mapping]]] = ...) -> None: ...
+    transaction_version: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., coordinator_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_groups_pb2.GroupPartition, _Mapping]]] = ..., transaction_version: _Optional[int] = ...) -> None: ...
 
 class WriteTxnMarkersRequest(_message.Message):
     __slots__ = ("markers",)

@@ -10,10 +10,10 @@ A pass has file handles of its own: nothing that the log's thread uses is touche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.proto.corrupt_batch import CorruptBatch
 from tidelog.proto.network import Buffer
@@ -24,18 +24,24 @@ from tidelog.storage.batch_walk import batch_size_at
 from tidelog.storage.cleaner.batch_filter import BatchFilter, FilterCounts, LastOfProducer
 from tidelog.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
 from tidelog.storage.cleaner.plan import SegmentFacts, group_segments
-from tidelog.storage.cleaner.transactions import AbortedTransaction, CleanedTransactions
+from tidelog.storage.cleaner.transactions import CleanedTransactions
 from tidelog.storage.files import File, FileLayer
 from tidelog.storage.handles import HandlePool
 from tidelog.storage.segment import CLEANED_SUFFIX, Segment
+from tidelog.storage.transaction_index import AbortedTransaction, OpenIndex, TransactionIndex, aborted_within
 
 SLICE_WORK: Final = 500
 """Work of one slice, about in records: a millisecond or two, so that the event loop is not kept waiting."""
 _BATCH_WORK: Final = 4
 """What a batch costs besides its records."""
 
-AbortedIn = Callable[[int, int], Sequence[AbortedTransaction]]
-"""Aborted transactions that reach into the offsets from … up to …, from the segments' transaction indexes."""
+
+class IndexPart(NamedTuple):
+    """The first ``entries`` of a segment's transaction index, which lies at ``path``."""
+
+    base_offset: int
+    path: str
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,10 @@ class Cleaning:
     """
 
     def __init__(
-        self, files: FileLayer, plan: CleaningPlan, limits: CleaningLimits, *, aborted_in: AbortedIn | None = None
+        self, files: FileLayer, plan: CleaningPlan, limits: CleaningLimits, indexes: Sequence[IndexPart] = ()
     ) -> None:
+        """``indexes``: the transaction indexes that are not empty, of the segments behind the plan's as well: what
+        began before its end may have been aborted there."""
         self.plan = plan
         self.done = False
         self.ready: CleanedGroup | None = None
@@ -110,7 +118,7 @@ class Cleaning:
         """A slice is under way, perhaps in another thread."""
         self._files = files
         self._limits = limits
-        self._aborted_in: AbortedIn = aborted_in or (lambda start, end: ())
+        self._indexes = indexes
         self._producers: Mapping[int, LastOfProducer] = {}
         self._work = self._run()
 
@@ -144,7 +152,7 @@ class Cleaning:
         found = []
         for segment in self.plan.segments:
             copy = self._copy_of(segment.base_offset, HandlePool(self._files))
-            found += [copy.log.path, copy.offsets.file.path, copy.times.file.path]
+            found += [copy.log.path, copy.offsets.file.path, copy.times.file.path, copy.transactions.file.path]
         return found
 
     # --- The work --------------------------------------------------------------------------------
@@ -240,8 +248,15 @@ class Cleaning:
             if buffers:
                 copy.append(buffers, written, plan.index_interval_bytes)
             copy.seal()
+            written_files = [copy.log, copy.offsets.file, copy.times.file]
+            retained = kept.transactions.take_retained()
+            originals = {segment.base_offset for segment in segments}
+            if any(index.base_offset in originals for index in self._indexes):
+                # Even if it is empty: where it is missing, the swap would leave the first original's.
+                copy.transactions.write(retained)
+                written_files.append(copy.transactions.file)
             yield
-            for file in (copy.log, copy.offsets.file, copy.times.file):
+            for file in written_files:
                 file.get().fdatasync()
             # With it, what an earlier swap did to names is durable before the next one begins.
             self._files.fsync_dir(plan.directory)
@@ -249,6 +264,18 @@ class Cleaning:
             copy.close()
         self.ready = CleanedGroup(segments, copy.size)
         yield
+
+    def _aborted_in(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """Aborted transactions that reach into the offsets from ``start`` to ``end``."""
+        indexes = [index for index in self._indexes if index.base_offset >= start]
+        before = [index for index in self._indexes if index.base_offset < start]
+        pool = HandlePool(self._files)
+        opened = [OpenIndex(TransactionIndex(pool, path, size)) for _, path, size in (*before[-1:], *indexes)]
+        try:
+            return aborted_within(opened, start, end)
+        finally:
+            for index in opened:
+                index.transactions.file.close()
 
     def _copy_of(self, base_offset: int, pool: HandlePool) -> Segment:
         return Segment(pool, self.plan.directory, base_offset, 0, 0, suffix=CLEANED_SUFFIX)

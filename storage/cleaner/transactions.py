@@ -7,19 +7,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.records import Batch
-
-
-class AbortedTransaction(NamedTuple):
-    """As the transaction index of a segment has it: a producer's batches from ``first_offset`` on, up to its marker."""
-
-    first_offset: int
-    producer_id: int
-    last_offset: int
-    last_stable_offset: int
+from tidelog.storage.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:
@@ -30,13 +21,18 @@ class CleanedTransactions:
         self._aborted: dict[int, AbortedTransaction] = {}
         self._observed: set[int] = set()
         self._committed: set[int] = set()
-        self.retained: list[AbortedTransaction] = []
-        """Aborted transactions of which something was still there: the new segments' transaction index."""
+        self._retained: list[AbortedTransaction] = []
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Make known which transactions of the part that comes next were aborted."""
         for transaction in transactions:
             heapq.heappush(self._ahead, transaction)
+
+    def take_retained(self) -> list[AbortedTransaction]:
+        """Aborted transactions of which something was still there when their markers passed, since this was last
+        asked: what the new segment's transaction index holds."""
+        taken, self._retained = self._retained, []
+        return taken
 
     def on_batch(self, batch: Batch) -> bool:
         """Take note of a data batch. Returns whether it was aborted, so that its records may go."""
@@ -60,7 +56,7 @@ class CleanedTransactions:
             if transaction is None or producer_id not in self._observed:
                 return True
             self._observed.discard(producer_id)
-            self.retained.append(transaction)
+            self._retained.append(transaction)
             return False
         if kind is ControlKind.COMMIT:
             if producer_id in self._committed:

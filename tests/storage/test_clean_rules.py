@@ -249,14 +249,14 @@ def test_aborted_records_go_and_the_marker_after_them() -> None:
     assert made.filter(data, is_last=False) is None
     assert made.filter(other, is_last=False) is other.view
     assert made.filter(abort, is_last=False) is abort.view  # something of it was still there
-    assert made.transactions.retained == aborted
+    assert made.transactions.take_retained() == aborted
 
     made = made_filter({b"a": 11}, aborted=aborted)
     assert kept(made, other) is not None
     alone = kept(made, abort)
     assert alone is not None
     assert alone.base_timestamp == NOW + RETENTION
-    assert made.transactions.retained == []
+    assert made.transactions.take_retained() == []
 
 
 def test_what_follows_an_aborted_transaction_of_the_same_producer_is_not_aborted() -> None:

@@ -144,14 +144,14 @@ class TestAppend:
     def test_a_coordinators_markers(self, store, batch: MakeBatch) -> None:
         log = store.log()
         append(log, batch(2, producer=(1, 3, 0), transactional=True))
-        assert log.first_unstable_offset == 0
+        assert log.last_stable_offset(log.log_end_offset) == 0
         settings = {"timestamp": NOW, "producer_id": 1, "producer_epoch": 3}
         marker = encode_control_batch(ControlKind.COMMIT, coordinator_epoch=5, **settings)
         client = log.append_as_leader(split_batches(bytes(marker)), 0, NOW)
         assert refused(client) == ErrorCode.INVALID_RECORD
         outcome = log.append_as_leader(split_batches(bytes(marker)), 0, NOW, origin=Origin.COORDINATOR)
         assert isinstance(outcome, LogAppend)
-        assert log.first_unstable_offset is None
+        assert log.last_stable_offset(log.log_end_offset) == 3
         late = encode_control_batch(ControlKind.ABORT, coordinator_epoch=4, **settings)
         outcome = log.append_as_leader(split_batches(bytes(late)), 0, NOW, origin=Origin.COORDINATOR)
         assert refused(outcome) == ErrorCode.TRANSACTION_COORDINATOR_FENCED

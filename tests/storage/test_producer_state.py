@@ -169,11 +169,11 @@ def test_transactions_open_and_end(batch: MakeBatch) -> None:
     """testNonTransactionalAppendWithOngoingTransaction and updating of an entry's transaction."""
     partition = Partition()
     assert partition.append(batch(2, producer=(P, 0, 0), transactional=True)) == 0
-    assert partition.states.first_unstable_offset == 0
+    assert partition.states.first_open_offset == 0
     assert partition.append(batch(1, producer=(P, 0, 2))) == ErrorCode.INVALID_TXN_STATE
     assert partition.append(batch(1, producer=(P, 0, 2), transactional=True)) == 2
-    assert partition.marker(0) == CompletedTransaction(P, 0, 3, False)
-    assert partition.states.first_unstable_offset is None
+    assert partition.marker(0) == CompletedTransaction(P, 0, 3, False, 4)
+    assert partition.states.first_open_offset is None
     assert partition.append(batch(1, producer=(P, 0, 3))) == 4
     assert partition.marker(0, abort=True) is None
 
@@ -229,7 +229,7 @@ def test_a_snapshot_holds_everything(batch: MakeBatch) -> None:
     found = decode_snapshot(encode_snapshot(partition.states.all()))
     assert found == list(partition.states.all())
     again = ProducerStates(found)
-    assert again.first_unstable_offset == partition.states.first_unstable_offset
+    assert again.first_open_offset == partition.states.first_open_offset == 8
     assert again.check([batch(1, producer=(P, 0, 1))]) == [3]
 
 
