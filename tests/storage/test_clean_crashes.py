@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -109,6 +110,7 @@ class Workload:
         self.limits = CleaningLimits(dedupe_bytes=24 * self.rng.choice((4, 9, 200)), io_bytes=400)
         self.under_way: Cleaning | None = None
         self.passes = self.swaps = 0
+        self.reader = 0
 
     def boot(self, faults: Faults) -> None:
         self.under_way = None
@@ -136,8 +138,9 @@ class Workload:
             self.purge,
             self.wait,
             self.store,
+            self.read_on,
         )
-        self.rng.choices(actions, (25, 8, 30, 3, 2, 1, 2, 2))[0]()
+        self.rng.choices(actions, (25, 8, 30, 3, 2, 1, 2, 2, 12))[0]()
 
     def lead(self) -> None:
         log, model, rng = self.log, self.model, self.rng
@@ -245,6 +248,21 @@ class Workload:
     def wait(self) -> None:
         self.clock.ms += self.rng.choice((10, 1_000, RETENTION_MS + 1))
 
+    def read_on(self) -> None:
+        """A reader goes on from where it was, however the log has changed there meanwhile."""
+        log = self.log
+        if not log.log_start_offset <= self.reader < log.log_end_offset:
+            self.reader = log.log_start_offset
+        read = log.read(self.reader, 300, offset_end=log.log_end_offset)
+        assert not isinstance(read, Refusal), read
+        appended = {each.offset: each for each in self.model.records}
+        batches = split_batches(bytes(read.records))
+        for each in records_in(batches, self.reader):
+            assert appended.get(each.offset) == each, "something else than was appended"
+        expected = next((each for each in batches if each.last_offset >= self.reader), None)
+        assert expected is batches[0] if batches else read.next_offset == log.log_end_offset
+        self.reader = read.next_offset
+
     def store(self) -> None:
         self.manager.checkpoint({})
         for job in self.manager.take_removals():
@@ -275,6 +293,11 @@ class Workload:
 
     def check(self) -> None:
         check(self.log, self.model)
+        files = self.manager.files
+        assert isinstance(files, MemoryFiles)
+        for base, following in pairwise(self.log.segment_offsets):
+            content = split_batches(bytes(files.content(f"{self.log.directory}/{base:020d}.log")))
+            assert not content or content[-1].next_offset <= following, "segments overlap"
 
 
 def contents(log: Log) -> list[Batch]:
@@ -416,6 +439,44 @@ def test_a_pass_can_end_at_every_single_call(how: str) -> None:
     raise AssertionError("the pass took more calls than were tried")
 
 
+def ready_to_swap(work: Workload) -> Cleaning:
+    """A pass whose next group is made of three segments or more."""
+    assert work.begin_pass()
+    cleaning = work.under_way
+    assert cleaning is not None
+    while cleaning.ready is None or len(cleaning.ready.segments) < 3:
+        cleaning.step()
+        if cleaning.ready is not None and len(cleaning.ready.segments) < 3:
+            assert work.cleaner.advance(work.log, cleaning)
+    return cleaning
+
+
+def test_names_that_are_lost_in_any_order_in_a_swap() -> None:
+    for step in range(1, 60):
+        for seed in range(12):
+            work = prepared(4)
+            work.disk.names_in_order = False
+            work.manager.close()
+            work.disk.end_process()
+            faults = Faults(random.Random(seed))
+            work.boot(faults)
+            cleaning = ready_to_swap(work)
+            faults.kill_at = faults.steps + step
+            work.rng = random.Random(seed)
+            try:
+                assert work.log.swap_in(cleaning)
+            except Killed:
+                work.crash(power=True)
+                work.manager.close()
+                continue
+            work.crash(power=True)  # all done, and nothing synced since
+            work.manager.close()
+            if seed == 11:
+                assert step > 10
+                return
+    raise AssertionError("the swap took more calls than were tried")
+
+
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power loss"])
 def test_recovery_of_a_swap_can_end_at_every_single_call(power: bool) -> None:
     for step in range(1, 400):
@@ -424,13 +485,7 @@ def test_recovery_of_a_swap_can_end_at_every_single_call(power: bool) -> None:
         work.manager.close()
         work.disk.end_process()
         work.boot(faults)
-        assert work.begin_pass()
-        cleaning = work.under_way
-        assert cleaning is not None
-        while cleaning.ready is None or len(cleaning.ready.segments) < 3:
-            cleaning.step()
-            if cleaning.ready is not None and len(cleaning.ready.segments) < 3:
-                assert work.cleaner.advance(work.log, cleaning)
+        cleaning = ready_to_swap(work)
         faults.kill_in = ("rename", 6)  # in the midst of the swap
         with pytest.raises(Killed):
             work.log.swap_in(cleaning)
