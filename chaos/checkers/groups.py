@@ -77,8 +77,8 @@ class GroupJudge:
         """Generation and member id: who was let in."""
         self._complete_s: dict[int, float] = {}
         """Generation → when its assignment was first given out."""
-        self._instances: dict[str, list[tuple[str, float]]] = {}
-        """Instance id → the member ids that stood for it, and since when."""
+        self._instances: dict[str, list[tuple[str, float, int]]] = {}
+        """Instance id → the member ids that stood for it, since when, and from which generation on."""
         self._floors: dict[TopicPartition, list[_Floor]] = {}
         self._arrived: dict[TopicPartition, list[_Arrived]] = {}
         self._sent: dict[tuple[str, int, TopicPartition], int] = {}
@@ -97,7 +97,7 @@ class GroupJudge:
         if instance_id is not None:
             ids = self._instances.setdefault(instance_id, [])
             if not ids or ids[-1][0] != member_id:
-                ids.append((member_id, at_s))
+                ids.append((member_id, at_s, generation))
         return []
 
     def assigned(
@@ -181,10 +181,21 @@ class GroupJudge:
             floors.append(_Floor(offset, generation, at_s, by))
 
     def _replaced_s(self, commit: CommitKey) -> list[float]:
-        """When the static member that a commit names was replaced by another; nothing if it was not."""
+        """When the static member that a commit names was replaced by another for good; nothing if it was not.
+
+        A coordinator that let a successor into a generation which was never complete may have died over it: the
+        next one knows the older member.
+        """
         ids = self._instances.get(commit.instance_id or "", [])
-        places = [n for n, (member_id, _) in enumerate(ids) if member_id == commit.member_id]
-        return [ids[places[-1] + 1][1]] if places and places[-1] + 1 < len(ids) else []
+        places = [n for n, (member_id, *_) in enumerate(ids) if member_id == commit.member_id]
+        if not places:
+            return []
+        complete = [
+            max(since_s, self._complete_s[generation])
+            for _, since_s, generation in ids[places[-1] + 1 :]
+            if generation in self._complete_s
+        ]
+        return [min(complete)] if complete else []
 
     # --- what members do --------------------------------------------------------------------------------
 

@@ -59,7 +59,16 @@ def static_member_comes_back_within_a_generation(judge: GroupJudge) -> Texts:
 
 def replaced_static_member_commits(judge: GroupJudge) -> Texts:
     judge.joined(3, "i-1", "i", 6.0)
+    judge.assigned(3, "i-1", "i", [P], 6.5)
     judge.joined(3, "i-2", "i", 7.0)
+    return [judge.commit_acknowledged(CommitKey("i-1", "i", 3, P, 5), 7.1, 7.2)]
+
+
+def static_member_is_replaced_in_a_generation_that_never_came(judge: GroupJudge) -> Texts:
+    """Its coordinator dies before anything of it is stored."""
+    judge.joined(3, "i-1", "i", 6.0)
+    judge.assigned(3, "i-1", "i", [P], 6.5)
+    judge.joined(4, "i-2", "i", 7.0)
     return [judge.commit_acknowledged(CommitKey("i-1", "i", 3, P, 5), 7.1, 7.2)]
 
 
@@ -278,6 +287,7 @@ def test_a_broken_rule_is_named(run: Callable[[GroupJudge], Texts], rule: str) -
         owners_of_two_generations,
         assignment_is_told_twice,
         static_member_comes_back_within_a_generation,
+        static_member_is_replaced_in_a_generation_that_never_came,
         commit_is_overtaken_by_a_generation,
         committed_is_read_while_it_changes,
         zombie_reads_what_was,
