@@ -113,7 +113,7 @@ def _batch_json(placed: PlacedBatch, records: bool) -> dict[str, Any]:
         "crc_ok": placed.crc_ok,
     }
     try:
-        if batch.is_control:
+        if batch.is_control and batch.record_count:  # compaction leaves headers without a record
             made["marker"] = decode_control(batch).kind.name
         elif records:
             made["records"] = [record_json(record) for record in decode_records(batch)]

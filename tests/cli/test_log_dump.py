@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from tidelog.cli.root import run
 from tidelog.proto.compression import Compression
 from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.record_encoder import BatchBuilder
+from tidelog.proto.record_encoder import BatchBuilder, finish_batch
+from tidelog.proto.records import CONTROL, HEADER_SIZE, TRANSACTIONAL
 
 
 def batch(base: int, count: int, compression: Compression = Compression.NONE) -> bytearray:
@@ -113,3 +115,25 @@ def test_a_flipped_bit_is_a_wrong_crc(partition: Path, capsys: pytest.CaptureFix
 def test_a_directory_without_log_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", str(tmp_path)]) == 1
     assert "expected a partition's directory" in capsys.readouterr().err
+
+
+def test_a_marker_that_compaction_left_without_its_record_is_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = bytearray(HEADER_SIZE)
+    finish_batch(
+        left,
+        attributes=TRANSACTIONAL | CONTROL,
+        count=0,
+        base_timestamp=-1,
+        max_timestamp=-1,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=-1,
+    )
+    struct.pack_into(">i", left, 23, 0)  # the last offset's delta stays what it was
+    struct.pack_into(">I", left, 17, crc32c(bytes(left[21:])))
+    (tmp_path / f"{'0' * 20}.log").write_bytes(left)
+    code, (entry,) = dump(capsys, str(tmp_path))
+    assert (code, entry["control"], entry["crc_ok"]) == (0, True, True)
+    assert not entry.keys() & {"marker", "damage"}
