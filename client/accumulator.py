@@ -75,6 +75,7 @@ class Accumulator:
         self.news = False
         """Something was made that the sender must know of: a batch to linger, or one that is full."""
         self._rng = rng
+        self._transactional = config.transactional_id is not None
         self._batch_size_max = min(max(config.batch_size, config.batch_size_max), config.max_request_size)
         self._waiting: dict[PartitionQueue, None] = {}
         """Queues with something pending."""
@@ -116,7 +117,9 @@ class Accumulator:
     def queue(self, topic: TopicQueues, partition: int) -> PartitionQueue:
         found = topic.queues.get(partition)
         if found is None:
-            found = topic.queues[partition] = PartitionQueue(topic.name, partition, self._in_flight_max)
+            found = topic.queues[partition] = PartitionQueue(
+                topic.name, partition, self._in_flight_max, transactional=self._transactional
+            )
             found.producer, found.next_sequence = self.retired.pop((topic.name, partition), (NO_PRODUCER, 0))
         return found
 
@@ -179,6 +182,7 @@ class Accumulator:
                 memory=memory,
                 created_ms=now_ms,
                 compression=self.compression,
+                transactional=self._transactional,
             )
             queue.pending.append(batch)
             topic.open[partition] = batch
@@ -234,6 +238,12 @@ class Accumulator:
             batch.memory -= batch.room
             batch.room = 0
 
+    def seal_all(self) -> None:
+        """Take no more records into any batch there is."""
+        for topic in self.topics.values():
+            for batch in list(topic.open.values()):
+                self.seal(topic, batch)
+
     def append_bulk(
         self,
         topic: TopicQueues,
@@ -255,7 +265,13 @@ class Accumulator:
         if before is not None:
             self.seal(topic, before)
         batch = ProducerBatch(
-            topic.name, partition, size_max=size, memory=size, created_ms=now_ms, compression=self.compression
+            topic.name,
+            partition,
+            size_max=size,
+            memory=size,
+            created_ms=now_ms,
+            compression=self.compression,
+            transactional=self._transactional,
         )
         batch.bulk = batch.sealed = True
         batch.delivery = delivery
@@ -340,6 +356,8 @@ class Accumulator:
     def answer(self, batch: ProducerBatch, attempt: int, outcome: Outcome, retry_at_ms: int) -> Outcome | None:
         """Pass an answer on to the batch's queue (:meth:`PartitionQueue.answer`) and keep count."""
         queue = self.queue_of(batch)
+        if queue is None:
+            return None
         found = queue.answer(batch, attempt, outcome, retry_at_ms)
         if found is Outcome.SPLIT:
             self.batches += 1
@@ -361,7 +379,7 @@ class Accumulator:
         return gone, in_flight
 
     def give_up(self) -> list[ProducerBatch]:
-        """Forget everything, for a producer that closes; returns what was there."""
+        """Forget everything, for a producer that closes or aborts a transaction; returns what was there."""
         every: list[ProducerBatch] = []
         for queue in self.queues():
             for batch in queue.drain_all():
@@ -385,8 +403,10 @@ class Accumulator:
         self.memory_free += batch.memory
         self.batches -= 1
 
-    def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
-        return self.topics[batch.topic].queues[batch.partition]
+    def queue_of(self, batch: ProducerBatch) -> PartitionQueue | None:
+        """``None`` where the batch was given up, and its topic forgotten since."""
+        topic = self.topics.get(batch.topic)
+        return None if topic is None else topic.queues.get(batch.partition)
 
     def queues(self) -> Iterable[PartitionQueue]:
         """Every queue that has something pending or in flight."""

@@ -19,7 +19,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.client.metrics import ClientMetrics
-from tidelog.client.producer import default_network
+from tidelog.client.networks import default_network
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.model.errors import ErrorCode

@@ -9,22 +9,29 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata
 from tidelog.client.errors import ClientClosedError
+from tidelog.client.group_types import ConsumerGroupMetadata, OffsetAndMetadata, offsets_given
 from tidelog.client.metadata import PartitionView
-from tidelog.client.producer import default_network
+from tidelog.client.networks import default_network
+from tidelog.client.prepared import decide_prepared
 from tidelog.client.producer_batch import RECORD_OVERHEAD, Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
 from tidelog.client.producer_core import BulkChunk, MetadataNeeded, ProducerCore, append_keyed, now_ns_of
 from tidelog.client.settings import parse_bootstrap
+from tidelog.client.transaction_scope import BlockingTransaction, Scope
 from tidelog.model.clock import Clock, SystemClock
+from tidelog.model.ids import TopicPartition
 from tidelog.proto.network import Network
+
+if TYPE_CHECKING:
+    from tidelog.client.blocking_consumer import Consumer
 
 P = TypeVar("P", bound="Producer")
 
@@ -227,6 +234,90 @@ class Producer:
         sent = self.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         return sent.result()
 
+    # --- transactions -------------------------------------------------------------------------------
+
+    def init_transactions(self, keep_prepared: bool = False, *, timeout: float | None = None) -> None:
+        """Take over the ``transactional_id``: whoever used it before is fenced, and what that left open is aborted.
+        To be called once, before anything else; :meth:`transaction` does it by itself.
+
+        ``keep_prepared`` (KIP-939): a transaction that was left prepared is kept, to be decided with
+        :meth:`complete_transaction`, :meth:`commit_transaction` or :meth:`abort_transaction`.
+
+        Here and below: ``timeout`` in seconds (default ``max_block_ms``), then ``RequestTimedOutError``; the
+        call goes on in the background, and made again waits on for it. An error's ``abortable`` says that the
+        transaction can only be aborted, ``fatal`` that this producer has done its last one
+        (``ProducerFencedError`` …). ``IllegalStateError`` says that the call does not fit now.
+        """
+        work = self._core.require_transactions().initialize(timeout, keep_prepared=keep_prepared)
+        self._background.run(work)
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on belongs to one transaction."""
+        self._core.require_transactions().begin()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Have a consumer's ``offsets`` (the next to read) committed if and when the transaction is.
+        ``group_metadata`` is the consumer's own (KIP-447); one that is no longer in its group, or in that
+        generation, gets ``CommitFailedError``, and the transaction can only be aborted."""
+        transactions = self._core.require_transactions()
+        self._background.run(transactions.send_offsets(offsets_given(offsets), group_metadata, timeout))
+
+    def commit_transaction(self, *, timeout: float | None = None) -> None:
+        """Flush, then make everything visible at once. If any record failed, its error is raised and
+        nothing is committed: abort then."""
+        self._background.run(self._core.require_transactions().commit(timeout))
+
+    def abort_transaction(self, *, timeout: float | None = None) -> None:
+        """Have nothing of it seen by readers of what is committed; what was not sent yet is dropped
+        (``TransactionAbortedError``)."""
+        self._background.run(self._core.require_transactions().abort(timeout))
+
+    def prepare_transaction(self, *, timeout: float | None = None) -> str:
+        """Flush, and freeze the transaction for a decision that outlives this process (KIP-939): it never
+        times out. Returns a token to keep with the decision, and to end it with: :meth:`commit_prepared` or
+        :meth:`abort_prepared`, anywhere. Needs ``transaction_two_phase_commit_enable``."""
+        return self._background.run(self._core.require_transactions().prepare(timeout))
+
+    def complete_transaction(self, token: str | bytes, *, timeout: float | None = None) -> bool:
+        """After ``init_transactions(keep_prepared=True)``: commit what was left prepared if ``token`` is its,
+        else abort it. Returns whether it was committed now; false too where nothing is prepared."""
+        return self._background.run(self._core.require_transactions().complete(token, timeout))
+
+    def transaction(self: P, *, consumer: Consumer | None = None) -> BlockingTransaction[P]:
+        """``with producer.transaction():`` commits at the end of the block, and aborts if an exception
+        leaves it, which goes on its way.
+
+        With a ``consumer`` of a group (``enable_auto_commit=False``) all that it has handed out since the last
+        transaction is committed along; after an abort it hands out the same again. So records in and records
+        out are one: each input has its effect once, whatever dies.
+        """
+        core = None if consumer is None else consumer._core
+        return BlockingTransaction(self, Scope(self._core.require_transactions(), core), self._background)
+
+    @classmethod
+    def commit_prepared(
+        cls, bootstrap_servers: str | Sequence[str], token: str | bytes, *, timeout: float = 60.0, **how: Any
+    ) -> None:
+        """Commit what :meth:`prepare_transaction` prepared, from any process. May be repeated.
+
+        Raises ``InvalidTxnStateError`` if it was aborted, ``ProducerFencedError`` if a later transaction has
+        begun since, ``RequestTimedOutError``: unknown, do it again. ``ValueError`` for what is no token.
+        """
+        _on_a_loop(decide_prepared(bootstrap_servers, token, timeout, committed=True, **how))
+
+    @classmethod
+    def abort_prepared(
+        cls, bootstrap_servers: str | Sequence[str], token: str | bytes, *, timeout: float = 60.0, **how: Any
+    ) -> None:
+        """The other decision; as :meth:`commit_prepared`."""
+        _on_a_loop(decide_prepared(bootstrap_servers, token, timeout, committed=False, **how))
+
     # --- asking -------------------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> list[PartitionView]:
@@ -275,8 +366,15 @@ class Producer:
 
     def _forked(self) -> None:
         self._core.closed = True
-        self._core.plain_topics = {}
-        self._core.keyed_topics = {}
+        self._core.retake()
+
+
+def _on_a_loop(work: Coroutine[Any, Any, None]) -> None:
+    loop = background.acquire()
+    try:
+        loop.run(work)
+    finally:
+        background.release(loop)
 
 
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -21,10 +21,10 @@ from tidelog.client.group_types import (
     offsets_given,
 )
 from tidelog.client.metadata import PartitionView
+from tidelog.client.networks import default_network
 from tidelog.client.offset_lookup import OffsetAndTimestamp, look_up
 from tidelog.client.place import OtherThread, Place, SameLoop
 from tidelog.client.poll_steps import Steps, Wait, nested
-from tidelog.client.producer import default_network
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock

@@ -10,7 +10,7 @@ import logging
 import random
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tidelog.client.cluster import Cluster
@@ -18,6 +18,7 @@ from tidelog.client.consumer_config import ConsumerConfig, OffsetReset
 from tidelog.client.consumer_group import ConsumerGroup
 from tidelog.client.errors import (
     ClientClosedError,
+    CommitFailedError,
     CorruptRecordError,
     IllegalStateError,
     SerializationError,
@@ -92,6 +93,11 @@ class ConsumerCore:
         """Of ``for record in consumer``: what it has taken from poll, and how far it has come."""
         self._last_poll: dict[PartitionState, tuple[int, int, int]] = {}
         """Where the last poll began: generation, position, its leader epoch."""
+        self._undo: dict[TopicPartition, tuple[PartitionState, int, int]] | None = (
+            None if config.group_id is None or config.auto_commits else {}
+        )
+        """Where the first record lies that was handed out since the last transaction: position and its leader
+        epoch, to go back to should the transaction be aborted."""
         self._on_wake = on_wake
         self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
 
@@ -165,6 +171,8 @@ class ConsumerCore:
             raise ValueError(f"offset: expected 0 or more, found {offset}")
         with self.lock:
             self.assignment.state(at).seek(offset, leader_epoch)
+            if self._undo:
+                self._undo.pop(at, None)
         self._on_wake()
 
     def seek_by(self, partitions: Iterable[TopicPartition], kind: str) -> None:
@@ -222,7 +230,7 @@ class ConsumerCore:
                 if state is None:
                     break
                 if state not in self._last_poll:
-                    self._last_poll[state] = (state.generation, state.position, state.position_epoch)
+                    self._begin_with(state)
                 if state.leftover:
                     room = count_max - len(out)
                     taken = state.leftover[: -room - 1 : -1]
@@ -285,7 +293,7 @@ class ConsumerCore:
                     state.seek(state.position)
                     continue
                 if state not in self._last_poll:
-                    self._last_poll[state] = (state.generation, state.position, state.position_epoch)
+                    self._begin_with(state)
                 while (batch := state.next_batch()) is not None:
                     out.append(batch)
                 self.assignment.pass_turn()
@@ -335,6 +343,12 @@ class ConsumerCore:
                     self.assignment.partitions[at].seek(offset)
         self._on_wake()
 
+    def _begin_with(self, state: PartitionState) -> None:
+        """The lock is held. A poll is about to take from this partition."""
+        self._last_poll[state] = (state.generation, state.position, state.position_epoch)
+        if self._undo is not None:
+            self._undo.setdefault(state.at, (state, state.position, state.position_epoch))
+
     def _next(self, *, raises: bool) -> PartitionState | None:
         """The lock is held."""
         if raises:
@@ -370,6 +384,39 @@ class ConsumerCore:
                 if s.position != UNKNOWN
             }
         return {at: OffsetAndMetadata(*position) for at, position in found.items()}
+
+    # --- transactions -------------------------------------------------------------------------------
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a transaction commits: positions behind all that was handed out since the last one.
+
+        Raises ``CommitFailedError`` where a partition was given up since: others may have read the same
+        records, so what was made of them must not be committed.
+        """
+        handed_out = self.handed_out()
+        undo = self._undo or {}
+        with self.lock:
+            gone = [str(at) for at, (state, _, _) in undo.items() if self.assignment.partitions.get(at) is not state]
+        if gone:
+            raise CommitFailedError(f"{', '.join(gone)}: given up in a rebalance during the transaction; abort it")
+        return {at: handed_out[at] for at, (_, start, _) in undo.items() if handed_out[at].offset != start}
+
+    def settled_with(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """A transaction has committed these; the next one begins there."""
+        with self.lock:
+            states = self.assignment.partitions
+            self._undo = {at: (states[at], o.offset, o.leader_epoch) for at, o in offsets.items() if at in states}
+
+    def rewind(self) -> None:
+        """A transaction was aborted: what was handed out since the last one is handed out again, to whoever
+        the partitions belong to now."""
+        self.iteration = None
+        with self.lock:
+            for at, (state, offset, epoch) in (self._undo or {}).items():
+                if self.assignment.partitions.get(at) is state:
+                    state.seek(offset, epoch)
+            self._undo = {}
+        self._on_wake()
 
     # --- iterating --------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ __all__ = [
     "SerializationError",
     "TidelogError",
     "TopicExistsError",
+    "TransactionAbortedError",
     "UnknownTopicOrPartitionError",
     "exception_for",
 ]
@@ -119,6 +120,12 @@ class RetriableCommitFailedError(TidelogError):
     @property
     def retriable(self) -> bool:
         return True
+
+
+class TransactionAbortedError(TidelogError):
+    """The record belongs to a transaction that was aborted, or can only be aborted: nobody who reads what is
+    committed ever sees it. ``__cause__`` is what spoilt the transaction, if something did
+    (Kafka's ``TransactionAbortedException``)."""
 
 
 class RebalanceCallbackError(TidelogError):

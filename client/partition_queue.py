@@ -18,7 +18,8 @@ unknown producer)     Of the oldest batch: the leader does not have what came be
                       from 0 under it (KIP-360). Unless an older batch was given up while its fate was
                       unknown, and an attempt of this one is lost too: then copies of both may still
                       be under way, to be appended one after the other, and this one is sent again as
-                      it is until it gets through or its time is over
+                      it is until it gets through or its time is over. In a transaction the batch fails:
+                      the transaction is aborted, and a new epoch comes from its coordinator alone
 refused for good      the batch fails. Its sequences stay a gap, which the next batch finds, as above
 too large             the batch is split in two, which inherit its sequences, and waits as for retry
 expired               the batch fails; in flight, it stays until its answer, which then only moves
@@ -94,12 +95,14 @@ class PartitionQueue:
         "recovering",
         "retry_at_ms",
         "topic",
+        "transactional",
         "unresolved",
         "window",
     )
 
-    def __init__(self, topic: str, partition: int, in_flight_max: int) -> None:
+    def __init__(self, topic: str, partition: int, in_flight_max: int, *, transactional: bool = False) -> None:
         self.topic = topic
+        self.transactional = transactional
         self.partition = partition
         self.in_flight_max = in_flight_max
         self.pending: deque[ProducerBatch] = deque()
@@ -204,7 +207,7 @@ class PartitionQueue:
         if batch.attempt != attempt or batch not in self.in_flight:
             return None
         if outcome is Outcome.GAP:
-            if batch.sequence < 0:
+            if batch.sequence < 0 or (self.transactional and self.window[0] is batch):
                 outcome = Outcome.FATAL
             elif self.window[0] is batch and not (self.unresolved and batch.failures):
                 self.needs_epoch = True
@@ -266,8 +269,9 @@ class PartitionQueue:
         return late, late_in_flight
 
     def drain_all(self) -> list[ProducerBatch]:
-        """Forget everything, for a producer that closes; returns what was there."""
+        """Forget everything, for a producer that closes or aborts a transaction; returns what was there."""
         every = [*self.in_flight, *self.pending]
+        self.retry_at_ms = -1 << 62
         self.in_flight.clear()
         self.pending.clear()
         self.window.clear()

@@ -61,15 +61,26 @@ class ProducerBatch:
         "tick_ns",
         "timestamps",
         "topic",
+        "transactional",
         "values",
     )
 
     def __init__(
-        self, topic: str, partition: int, *, size_max: int, memory: int, created_ms: int, compression: Compression
+        self,
+        topic: str,
+        partition: int,
+        *,
+        size_max: int,
+        memory: int,
+        created_ms: int,
+        compression: Compression,
+        transactional: bool = False,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.compression = compression
+        self.transactional = transactional
+        """Part of a transaction, and marked so."""
         self.created_ms = created_ms
         """Monotonic; the delivery timeout counts from here."""
         self.memory = memory
@@ -167,6 +178,7 @@ class ProducerBatch:
                     producer_id=producer_id,
                     producer_epoch=epoch,
                     base_sequence=self.sequence,
+                    is_transactional=self.transactional,
                 )
             else:
                 self.encoded = encode_columns(
@@ -178,6 +190,7 @@ class ProducerBatch:
                     producer_id=producer_id,
                     producer_epoch=epoch,
                     base_sequence=self.sequence,
+                    is_transactional=self.transactional,
                 )
             self.values = self.keys = self.headers = None
         return self.encoded
@@ -200,6 +213,7 @@ class ProducerBatch:
                 memory=self.memory // 2 if start else self.memory - self.memory // 2,
                 created_ms=self.created_ms,
                 compression=self.compression,
+                transactional=self.transactional,
             )
             half.split = half.sealed = True
             half.delivery = self.delivery
@@ -213,7 +227,10 @@ class ProducerBatch:
             for record in records[start:stop]:
                 builder.append(record.timestamp, record.key, record.value, record.headers)
             half.encoded = builder.build(
-                producer_id=half.producer[0], producer_epoch=half.producer[1], base_sequence=half.sequence
+                producer_id=half.producer[0],
+                producer_epoch=half.producer[1],
+                base_sequence=half.sequence,
+                is_transactional=half.transactional,
             )
             half.size = len(half.encoded)
             halves.append(half)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
+TRANSACTIONAL_ID_BYTES_MAX: Final = 32_767
+"""What Kafka's wire format holds of a string."""
+
 
 class ProducerSettings(TypedDict, total=False):
     """The keyword arguments of a producer."""
@@ -48,6 +51,9 @@ class ProducerSettings(TypedDict, total=False):
     key_serializer: Serializer | None
     value_serializer: Serializer | None
     interceptor_classes: Sequence[ProducerInterceptor | Callable[[], ProducerInterceptor]]
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    transaction_two_phase_commit_enable: bool
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,22 @@ class ProducerConfig:
     partitioner_adaptive_partitioning_enable: bool = boolean(
         True, "Give partitions with shorter queues more of the records without a key."
     )
+    transactional_id: str | None = text(
+        None,
+        "Name under which the producer's transactions go, the same after each of its restarts. One producer at a "
+        "time has it: the next to call init_transactions() fences the one before. Turns idempotence on.",
+    )
+    transaction_timeout_ms: int = integer(
+        60_000,
+        "Time after which a transaction that is neither committed nor aborted is aborted by its coordinator; "
+        "brokers allow at most transaction.max.timeout.ms.",
+        at_least=1,
+    )
+    transaction_two_phase_commit_enable: bool = boolean(
+        False,
+        "Transactions may be prepared, and are then decided from outside and never time out (KIP-939). "
+        "Brokers must allow it.",
+    )
     partitioner_class: Partitioner | Callable[[], Partitioner] | None = None
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
@@ -139,8 +161,11 @@ class ProducerConfig:
                     f"found {config.delivery_timeout_ms}"
                 )
             config = dataclasses.replace(config, delivery_timeout_ms=least)
+        _check_transactions(config)
         if config.enable_idempotence:
             reason = _against_idempotence(config)
+            if reason and config.transactional_id is not None:
+                raise ConfigError(f"transactional_id: expected {reason}")
             if reason and "enable_idempotence" in given:
                 raise ConfigError(f"enable_idempotence: expected {reason}")
             if reason:
@@ -167,6 +192,22 @@ def _against_idempotence(config: ProducerConfig) -> str:
     if config.retries == 0:
         return "retries over 0 with it, found 0"
     return ""
+
+
+def _check_transactions(config: ProducerConfig) -> None:
+    """Kafka's rules (``ProducerConfig.postProcessParsedConfig``)."""
+    if config.transactional_id is None:
+        if config.transaction_two_phase_commit_enable:
+            raise ConfigError("transaction_two_phase_commit_enable: expected a transactional_id with it, found none")
+        return
+    size = len(config.transactional_id.encode(errors="replace"))
+    if not 0 < size <= TRANSACTIONAL_ID_BYTES_MAX or not config.transactional_id.isprintable():
+        raise ConfigError(
+            f"transactional_id: expected 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of text, "
+            f"found {config.transactional_id[:100]!r}"
+        )
+    if not config.enable_idempotence:
+        raise ConfigError("enable_idempotence: expected true with a transactional_id, found false")
 
 
 PRODUCER_DEFINITION: Final = ConfigDef(ProducerConfig)

@@ -25,6 +25,7 @@ from tidelog.client.errors import (
     RecordTooLargeError,
     RequestTimedOutError,
     SerializationError,
+    TidelogError,
 )
 from tidelog.client.interceptors import ProducerInterceptor, ProducerRecord, made
 from tidelog.client.metrics import ClientMetrics
@@ -39,6 +40,8 @@ from tidelog.client.producer_batch import (
 from tidelog.client.producer_config import ProducerConfig
 from tidelog.client.sender import Sender
 from tidelog.client.serializers import serialize
+from tidelog.client.transaction_state import TransactionMachine, TransactionState
+from tidelog.client.transactions import Transactions
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.proto.network import Address, Network
 
@@ -104,18 +107,31 @@ class ProducerCore:
         self.cluster: Final = Cluster(
             bootstrap, config, network, clock, rng, self.metrics, allow_auto_topic_creation=True
         )
-        self.sender: Final = Sender(config, self.accumulator, self.lock, self.cluster, on_room, self.begin_close)
+        machine = None if config.transactional_id is None else TransactionMachine()
+        self.sender: Final = Sender(
+            config, self.accumulator, self.lock, self.cluster, on_room, self.begin_close, machine, self.retake
+        )
+        self.transactions: Final = (
+            None
+            if machine is None
+            else Transactions(
+                config, self.cluster, self.sender, machine, self.lock, self.retake, on_room, lambda: self.flush(None)
+            )
+        )
         self.keys: Final = KeyPartitioner()
         self.custom: Final[Partitioner | None] = made(config.partitioner_class)
         self.interceptors: Final[list[ProducerInterceptor]] = [made(i) for i in config.interceptor_classes]
         self.closed = False
+        self.refuses = False
+        """No records are taken now, because the producer is closed or no transaction is open."""
         self._on_wake = on_wake
         self._plain: Final = not (self.interceptors or self.custom or config.value_serializer)
-        self.plain_topics: dict[str, TopicQueues] = self.accumulator.topics if self._plain else {}
+        self._keyed: Final = self._plain and not (config.key_serializer or config.partitioner_ignore_keys)
+        self.plain_topics: dict[str, TopicQueues] = {}
         """Topics whose records without a key may take the shortest path; empty where users' hooks must see them."""
-        keyed = self._plain and not (config.key_serializer or config.partitioner_ignore_keys)
-        self.keyed_topics: dict[str, TopicQueues] = self.accumulator.topics if keyed else {}
+        self.keyed_topics: dict[str, TopicQueues] = {}
         """The same for records with a key and a value."""
+        self.retake()
 
     def start(self) -> None:
         self.cluster.start()
@@ -125,11 +141,33 @@ class ProducerCore:
         """Take no more records, from any thread."""
         with self.lock:
             self.closed = True
-            self.plain_topics = {}
-            self.keyed_topics = {}
+            self.retake()
+
+    def retake(self) -> None:
+        """The lock is held: take records from now on, or no more, as the state of the producer is. What another
+        thread still adds to an open batch shares its fate."""
+        open_state = TransactionState.IN_TRANSACTION
+        taking = not self.closed and (self.transactions is None or self.transactions.state is open_state)
+        self.refuses = not taking
+        self.plain_topics = self.accumulator.topics if taking and self._plain else {}
+        self.keyed_topics = self.accumulator.topics if taking and self._keyed else {}
+
+    def refusal(self, call: str) -> TidelogError:
+        """Why records are refused now."""
+        if self.closed or self.transactions is None:
+            return ClientClosedError("this producer is closed")
+        return self.transactions.machine.refusal(call)
+
+    def require_transactions(self) -> Transactions:
+        """Raises ``IllegalStateError`` without a ``transactional_id``."""
+        if self.transactions is None:
+            raise IllegalStateError("transactions need a transactional_id, found none")
+        return self.transactions
 
     async def close(self, timeout: float | None) -> None:
-        """Flush within ``timeout`` seconds, then stop; what is not delivered fails."""
+        """Flush within ``timeout`` seconds, then stop; what is not delivered fails. An open transaction is aborted."""
+        if self.transactions is not None:
+            await self.transactions.close(timeout)
         try:
             await self.flush(timeout)
         except RequestTimedOutError:
@@ -174,8 +212,8 @@ class ProducerCore:
         Raises ``ClientClosedError``, ``SerializationError``, ``InvalidTopicError``,
         ``RecordTooLargeError``, ``ValueError``.
         """
-        if self.closed:
-            raise ClientClosedError("this producer is closed")
+        if self.refuses:
+            raise self.refusal("send()")
         if self.interceptors:
             record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
             for interceptor in self.interceptors:
@@ -206,8 +244,8 @@ class ProducerCore:
     def append(self, record: Prepared) -> DeliveryFuture | None:
         """Append to the right open batch; ``None``: no room. Raises :class:`MetadataNeeded`."""
         with self.lock:
-            if self.closed:
-                raise ClientClosedError("this producer is closed")
+            if self.refuses:
+                raise self.refusal("send()")
             topic = self._topic(record.topic, record.partition)
             partition = self._partition(topic, record) if record.partition is None else record.partition
             batch = self.accumulator.append(
@@ -280,8 +318,8 @@ class ProducerCore:
 
         Raises as :meth:`prepare` and :class:`MetadataNeeded`, before anything is taken.
         """
-        if self.closed:
-            raise ClientClosedError("this producer is closed")
+        if self.refuses:
+            raise self.refusal("send_many()")
         if self.interceptors:
             raise IllegalStateError("send_many bypasses interceptors; this producer has some: use send()")
         raw_values = self._raw(self.config.value_serializer, topic_name, values, "value")
@@ -359,8 +397,8 @@ class ProducerCore:
     def append_chunk(self, delivery: Delivery, chunk: BulkChunk) -> bool:
         """Append one chunk; false: no room. Raises :class:`MetadataNeeded`."""
         with self.lock:
-            if self.closed:
-                raise ClientClosedError("this producer is closed")
+            if self.refuses:
+                raise self.refusal("send_many()")
             topic = self._topic(delivery.topic, chunk.partition)
             partition = chunk.partition
             if partition is None:
@@ -383,7 +421,10 @@ class ProducerCore:
         return taken
 
     def abandon_bulk(self, delivery: Delivery, chunks: Sequence[BulkChunk], at: int, error: Exception) -> None:
-        """Fail the chunks from ``at`` on, which found no room; ``error`` gets a note of what was queued."""
+        """Fail the chunks from ``at`` on, which found no room; ``error`` gets a note of what was queued. In a
+        transaction part of a ``send_many`` is not to be committed."""
+        if at and self.transactions is not None:
+            self.transactions.spoil(error)
         for left in chunks[at:]:
             delivery.fail(left.first, len(left.values), error)
         queued, left_out = (sum(len(c.values) for c in part) for part in (chunks[:at], chunks[at:]))

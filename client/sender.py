@@ -16,16 +16,20 @@ from typing import Final
 
 from tidelog.client.accumulator import NEVER_MS, Accumulator
 from tidelog.client.cluster import Cluster
+from tidelog.client.coordinator_link import CONCURRENT_BACKOFF
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     RecordTooLargeError,
     RequestTimedOutError,
     TidelogError,
+    TransactionAbortedError,
     exception_for,
 )
 from tidelog.client.partition_queue import Outcome, PartitionQueue, classify
 from tidelog.client.producer_batch import ProducerBatch
 from tidelog.client.producer_config import ProducerConfig
+from tidelog.client.transaction_errors import Meaning, of_records
+from tidelog.client.transaction_state import Identity, TransactionMachine
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.proto.api import InitProducerIdRequest
@@ -76,7 +80,12 @@ class _Link:
 
 
 class Sender:
-    """``on_room`` is called (without the lock) after buffer memory became free, ``on_failure`` if a bug ends this."""
+    """``on_room`` is called (without the lock) after buffer memory became free, ``on_failure`` if a bug ends this.
+
+    With ``machine`` the producer is transactional: its identity comes from :meth:`take_identity` alone, and what
+    would have an idempotent producer take another spoils the transaction; then ``on_spoilt`` is called, under
+    the lock.
+    """
 
     def __init__(
         self,
@@ -86,7 +95,11 @@ class Sender:
         cluster: Cluster,
         on_room: Callable[[], None],
         on_failure: Callable[[], None],
+        machine: TransactionMachine | None = None,
+        on_spoilt: Callable[[], None] = lambda: None,
     ) -> None:
+        self._machine = machine
+        self._on_spoilt = on_spoilt
         self.on_failure = on_failure
         self._config = config
         self._accumulator = accumulator
@@ -145,6 +158,33 @@ class Sender:
         for batch in every:
             batch.fail(error(batch))
 
+    # --- transactions: the lock is held -----------------------------------------------------------------
+
+    def take_identity(self, identity: Identity) -> None:
+        """Send under this one from now on; of what went out under the one before nothing is open any more."""
+        self._identity = identity
+        self._accumulator.retired.clear()
+
+    def seal_all(self) -> None:
+        self._accumulator.seal_all()
+
+    def drop_all(self, cause: TidelogError | None) -> list[Tell]:
+        """Give up what belongs to a transaction that will be aborted; returns what tells the users."""
+        tell: list[Tell] = []
+        for batch in self._accumulator.give_up():
+            at = f"{batch.topic}-{batch.partition}"
+            error = TransactionAbortedError(f"{at}: {batch.count} records of a transaction that is not to be committed")
+            error.__cause__ = cause
+            error.abortable = cause is not None and cause.abortable
+            tell.append(partial(batch.fail, error))
+        return tell
+
+    def _spoil(self, error: TidelogError, tell: list[Tell], *, fatal: bool = False) -> None:
+        """A record could not be written: in a transaction, that is the end of all of them."""
+        if self._machine is not None and self._machine.failed(error, fatal=fatal):
+            tell += self.drop_all(error)
+            self._on_spoilt()
+
     # --- the loop -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -170,7 +210,7 @@ class Sender:
         idempotent = self._config.enable_idempotence
         with self._lock:
             ready = self._accumulator.ready(self._cluster.cache, now, exhausted=self.waiting_for_room > 0)
-            if idempotent and (ready.nodes or ready.without_leader):
+            if idempotent and self._machine is None and (ready.nodes or ready.without_leader):
                 stale = [q for qs in ready.nodes.values() for q in qs if q.needs_epoch and q.producer == self._identity]
                 if stale or self._identity is None:
                     self._cut_old_attempts(stale)
@@ -199,6 +239,8 @@ class Sender:
         while len(link.sent) < self._config.max_in_flight_requests_per_connection:
             with self._lock:
                 batches = self._accumulator.drain(node, cache, now, self._config.max_request_size, self._identity)
+                if self._machine is not None and batches:
+                    self._machine.sent()
             if not batches:
                 break
             sent = _Sent(now, [], {})
@@ -213,7 +255,8 @@ class Sender:
                 self._metrics.bytes_sent += len(data)
                 if batch.attempt > 1:
                     self._metrics.record_retries += batch.count
-            request = ProduceRequest(self._config.acks_number, self._config.request_timeout_ms, entries)
+            config = self._config
+            request = ProduceRequest(config.acks_number, config.request_timeout_ms, entries, config.transactional_id)
             self._metrics.requests += 1
             link.sent[sent] = None
             link.last_ms = now
@@ -291,6 +334,8 @@ class Sender:
     ) -> None:
         """Take one batch's answer; the lock is held."""
         queue = self._accumulator.queue_of(batch)
+        if queue is None:
+            return
         outcome = classify(code)
         retry_at = now
         if outcome is Outcome.RETRY:
@@ -302,7 +347,10 @@ class Sender:
                     batch.topic, batch.partition, result.current_leader, result.current_leader_epoch
                 )
             if not moved and self._cluster.cache.leader_of(batch.topic, batch.partition) == queue.node:
-                retry_at = now + self._cluster.retry_backoff.after(batch.failures + 1, self._cluster.rng)
+                backoff = self._cluster.retry_backoff
+                if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                    backoff = CONCURRENT_BACKOFF
+                retry_at = now + backoff.after(batch.failures + 1, self._cluster.rng)
         if code.refreshes_metadata:
             self._cluster.request_refresh()
         applied = self._accumulator.answer(batch, attempt, outcome, retry_at)
@@ -323,6 +371,7 @@ class Sender:
         failure: TidelogError = RecordTooLargeError(text) if outcome is Outcome.TOO_LARGE else exception_for(code, text)
         self._metrics.record_errors += batch.count
         tell.append(partial(batch.fail, failure))
+        self._spoil(failure, tell, fatal=of_records(code) is Meaning.GIVE_UP)
 
     def _on_leaders(self, changed: set[TopicPartition]) -> None:
         """Leaders have changed: what is under way to a former one is sent to the new one at once.
@@ -348,7 +397,7 @@ class Sender:
                     for batch in queue.lose(queue.retry_at_ms):
                         self._accumulator.release(batch)
                     self._accumulator.requeued(queue)
-            if len(self._accumulator.retired) > RETIRED_MAX:
+            if len(self._accumulator.retired) > RETIRED_MAX and self._machine is None:
                 self._renew_identity()
         for name in idle:
             self._cluster.unwant(name)
@@ -373,6 +422,7 @@ class Sender:
                 )
                 self._metrics.record_errors += batch.count
                 tell.append(partial(batch.fail, error))
+                self._spoil(error, tell)
             oldest = self._accumulator.next_expiry_ms()
             # A batch that is made later expires later, so there is no need to look before this.
             self._expiry_ms = min(oldest, now + timeout_ms) + 1

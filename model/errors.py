@@ -64,6 +64,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
@@ -161,6 +162,10 @@ class TidelogError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     failures: Mapping[str, TidelogError] = MappingProxyType({})
     """Where a call was about several things: each that failed, by its name, this one among them."""
+    abortable: bool = False
+    """Of a transaction: it cannot commit any more; abort it, and all of it may be tried again (KIP-1050)."""
+    fatal: bool = False
+    """Of a transaction: this producer's transactions are over; go on with a new producer, if at all (KIP-1050)."""
 
     @property
     def retriable(self) -> bool:

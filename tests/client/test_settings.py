@@ -46,6 +46,9 @@ PRODUCER_DEFAULTS = {
     "retries": 2_147_483_647,
     "retry_backoff_max_ms": 1_000,
     "retry_backoff_ms": 100,
+    "transaction_timeout_ms": 60_000,
+    "transaction_two_phase_commit_enable": False,
+    "transactional_id": None,
 }
 CONSUMER_DEFAULTS = {
     "allow_auto_create_topics": True,

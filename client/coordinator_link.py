@@ -1,0 +1,89 @@
+"""The way to one coordinator, of a group or of a transactional id: found, asked, and found again when it moved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tidelog.client.backoff import Backoff
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import BrokerNotAvailableError, RequestTimedOutError, exception_for
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId
+from tidelog.proto.group_api import FindCoordinatorRequest
+from tidelog.proto.request import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
+"""The coordinator is to be looked up anew."""
+CONCURRENT_BACKOFF: Final = Backoff(5, 100)
+"""Before asking again while the markers of the transaction before are being written, in ms: mostly a matter of
+milliseconds."""
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorLink:
+    """For the IO's loop alone. Requests go out one at a time as their callers wait for the answers."""
+
+    def __init__(self, cluster: Cluster, key: str, key_type: int, request_timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._key_type = key_type
+        self._request_timeout_ms = request_timeout_ms
+        self._node: NodeId | None = None
+
+    async def ask(self, request: Request[R], code_of: Callable[[R], ErrorCode]) -> R:
+        """Send ``request`` until its answer is final, however long that takes: after a lost connection, to
+        another coordinator, and after errors that pass. So it must bear being carried out twice.
+
+        ``code_of`` tells which error decides about an answer; one that is not retriable is returned.
+        Raises what no retry can mend in finding the coordinator.
+        """
+        cluster = self._cluster
+        failures = concurrent = 0
+        while True:
+            try:
+                node = await self._find()
+                response = await cluster.call(request, timeout_ms=self._request_timeout_ms, node=node)
+            except (BrokerNotAvailableError, RequestTimedOutError) as error:
+                reason = str(error)
+                self._node = None
+            else:
+                code = code_of(response)
+                if not code.retriable:
+                    return response
+                reason = code.name
+                if code in MOVED:
+                    self._node = None
+                if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+                    concurrent += 1
+                    await asyncio.sleep(max(1, CONCURRENT_BACKOFF.after(concurrent, cluster.rng)) / 1_000)
+                    continue
+            failures += 1
+            log.debug("%s for %s: again, because of %s", type(request).__name__, self._key, reason)
+            await asyncio.sleep(max(1, cluster.retry_backoff.after(failures, cluster.rng)) / 1_000)
+
+    async def _find(self) -> NodeId:
+        """Raises ``BrokerNotAvailableError`` while there is none, and what no retry can mend."""
+        if self._node is not None:
+            return self._node
+        cluster = self._cluster
+        request = FindCoordinatorRequest((self._key,), self._key_type)
+        response = await cluster.call(request, timeout_ms=self._request_timeout_ms)
+        (found,) = response.coordinators
+        if found.error is not ErrorCode.NONE:
+            message = f"coordinator of {self._key}: {found.error_message or found.error.name}"
+            if found.error.retriable:
+                cluster.request_refresh()
+                raise BrokerNotAvailableError(message)
+            raise exception_for(found.error, message)
+        if found.node_id not in cluster.cache.brokers:
+            await cluster.refreshed()
+            if found.node_id not in cluster.cache.brokers:
+                raise BrokerNotAvailableError(f"coordinator of {self._key}: node {found.node_id} is not known")
+        self._node = found.node_id
+        return found.node_id

@@ -1,0 +1,70 @@
+"""What an error means for a transaction: try again, abort it, or give up the producer.
+
+Source: KIP-1050 and the handlers of Kafka's ``TransactionManager``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from tidelog.client.errors import CommitFailedError, TidelogError, exception_for
+from tidelog.model.errors import ErrorCode
+
+
+class Meaning(enum.Enum):
+    DONE = enum.auto()
+    RETRY = enum.auto()
+    ABORT = enum.auto()
+    """The transaction can only be aborted."""
+    GIVE_UP = enum.auto()
+    """The producer has done its last transaction."""
+
+
+FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+_NOT_IN_GROUP: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_TXN_STATE,
+}
+_FATAL_OF_RECORDS: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+
+
+def of_coordinator(code: ErrorCode) -> Meaning:
+    """In an answer to InitProducerId, PrepareTransaction or EndTxn."""
+    if code is ErrorCode.NONE:
+        return Meaning.DONE
+    if code.retriable:
+        return Meaning.RETRY
+    return Meaning.ABORT if code is ErrorCode.TRANSACTION_ABORTABLE else Meaning.GIVE_UP
+
+
+def of_offsets(code: ErrorCode) -> Meaning:
+    """In an answer to TxnOffsetCommit."""
+    if code is ErrorCode.NONE:
+        return Meaning.DONE
+    if code.retriable:
+        return Meaning.RETRY
+    return Meaning.ABORT if code in _ABORTABLE_OFFSETS else Meaning.GIVE_UP
+
+
+def of_records(code: ErrorCode) -> Meaning:
+    """Of a batch that will not be sent again. That it was refused for its epoch is abortable, not fatal: whether
+    the producer is fenced, or its transaction took too long, the coordinator says (KIP-588)."""
+    return Meaning.GIVE_UP if code in _FATAL_OF_RECORDS else Meaning.ABORT
+
+
+def error_of(code: ErrorCode, message: str) -> TidelogError:
+    """The exception for a coordinator's refusal; an old epoch means the same as being fenced."""
+    if code in FENCED:
+        said = "another producer with the same transactional_id has taken over, or the transaction timed out"
+        return exception_for(ErrorCode.PRODUCER_FENCED, f"{message}: {said}")
+    if code in _NOT_IN_GROUP:
+        return CommitFailedError(f"{message}: this consumer is no longer in the group in that generation")
+    return exception_for(code, message)
