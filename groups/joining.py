@@ -274,11 +274,11 @@ class _ReplacementAppend:
             self._rebalancing.answer_join(group, member, skip_assignment=True)
             self._shard.restart_session(group, member, now)
         else:
-            self._fail(group_error(error))
+            self._fail(group_error(error), now)
 
     def timed_out(self, now: Moment) -> None:
         if self._is_current():
-            self._fail(group_error(ErrorCode.REQUEST_TIMED_OUT))
+            self._fail(group_error(ErrorCode.REQUEST_TIMED_OUT), now)
 
     def abandoned(self, error: ErrorCode) -> None:
         """The group's waiters are answered with the group."""
@@ -292,8 +292,10 @@ class _ReplacementAppend:
             and member.join_waiter == self._waiter
         )
 
-    def _fail(self, error: ErrorCode) -> None:
+    def _fail(self, error: ErrorCode, now: Moment) -> None:
         self._group.set_join_waiter(self._member, None)
+        # Its session may have run out meanwhile, which was excused: it has to come back, or goes.
+        self._shard.restart_session(self._group, self._member, now)
         self._shard.answer(self._waiter, JoinGroupResponse(error))
 
 

@@ -321,6 +321,23 @@ def test_a_new_id_that_could_not_be_stored(crowd, how: str) -> None:
     assert crowd.error(crowd.join(instance="a")) is ErrorCode.NONE
 
 
+def test_a_replaced_static_member_whose_new_id_took_too_long_is_dropped_if_it_stays_away(crowd) -> None:
+    """Its session is over before the answer, which is excused: then it counts again."""
+    crowd.fail_over(min_session_timeout_ms=1_000)
+    crowd.stable(instances=("a", "b"), count=0, session=3_000)
+    crowd.auto = False
+    waits = crowd.join(instance="b", session=3_000)
+    for _ in range(5):
+        crowd.pass_time(1_000)
+        crowd.heartbeat(crowd.group().static_members["a"], 1, "a")
+    assert crowd.error(waits) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "b" in crowd.group().static_members
+    for _ in range(3):
+        crowd.pass_time(1_000)
+        crowd.heartbeat(crowd.group().static_members["a"], 1, "a")
+    assert "b" not in crowd.group().static_members
+
+
 def test_a_static_member_is_not_dropped_when_it_misses_a_rebalance(crowd) -> None:
     crowd.stable(1, ("a",), rebalance=5_000, session=60_000)
     leader = crowd.group().leader
