@@ -130,7 +130,7 @@ class GroupWork:
             "session_timeout_ms": 3_000,
             "heartbeat_interval_ms": rng.choice((300, 800)),
             "max_poll_interval_ms": 5_000,
-            "auto_commit_interval_ms": rng.choice((300, 1_500)),
+            "auto_commit_interval_ms": rng.choice((300, 1_500, 60_000)),
             "max_poll_records": rng.choice((3, 500)),
             "request_timeout_ms": 3_000,
             "default_api_timeout_ms": 10_000,
@@ -164,7 +164,10 @@ class GroupWork:
     # --- faults -----------------------------------------------------------------------------------------
 
     def _kill(self, number: int, seconds: float) -> bool:
-        """End a member; another one begins in its place later, or never (0) where others are left."""
+        """End a member; another one begins in its place later, or never (0) where others are left.
+
+        Not so with a static member: who has its name may be another, that it was to replace.
+        """
         found = self._at(number)
         if found is None:
             return False
@@ -172,7 +175,7 @@ class GroupWork:
         member.kill()
         self._members[place] = None
         self._others.append(member)
-        if seconds or not any(self._members):
+        if seconds or self._instances[place] is not None or not any(self._members):
             self._sim.hand.later(seconds or 1.0, lambda: self._refill(place))
         return True
 
