@@ -38,13 +38,13 @@ class TransactionSettings:
     ``__transaction_state``; one more is refused with COORDINATOR_NOT_AVAILABLE."""
     appends_max: int = 10_000
     """``transaction.coordinator.appends.max`` (Tidelog's own): appends under way of one partition of
-    ``__transaction_state``; beyond them COORDINATOR_NOT_AVAILABLE. Ends of transactions that are decided go beyond it."""
+    ``__transaction_state``; beyond them COORDINATOR_NOT_AVAILABLE. The last records of decided ones go beyond."""
     partitions_max: int = 10_000
     """``transaction.partitions.max`` (Tidelog's own): partitions of one transaction; one more is refused with
     TRANSACTION_ABORTABLE."""
-    waiting_adds_max: int = 1_000
-    """``transaction.coordinator.waiting.adds.max`` (Tidelog's own): AddPartitions and AddOffsets of one transaction
-    that wait for what is under way; beyond them CONCURRENT_TRANSACTIONS."""
+    waiting_adds_max: int = 10_000
+    """``transaction.coordinator.waiting.adds.max`` (Tidelog's own): AddPartitions and AddOffsets of one partition of
+    ``__transaction_state`` that wait for what is under way; beyond them CONCURRENT_TRANSACTIONS."""
     add_wait_max_ms: int = 1_000
     """``transaction.coordinator.add.wait.max.ms`` (Tidelog's own): how long they wait before they are told to ask
     again (CONCURRENT_TRANSACTIONS)."""

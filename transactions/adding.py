@@ -1,0 +1,195 @@
+"""What a transaction covers: partitions are added before anything is written to them, or verified to be in it.
+
+Source: ``TransactionCoordinator.handleAddPartitionsToTransaction`` and ``handleVerifyPartitionsInTransaction``,
+KIP-890. A departure: what comes while something else is under way with the id, or while the former
+transaction is being completed, waits for that (for ``add_wait_max_ms``) instead of being told
+CONCURRENT_TRANSACTIONS at once; all that waited is then written as one record. In the second protocol the
+leaders of all partitions of a transaction ask at about the same time, and the next transaction begins
+while markers are on their way: asking again after a pause would cost more than the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import TopicPartition
+from tidelog.model.moment import Moment
+from tidelog.proto.transaction_api import AddedPartition, AddedTransaction, AddPartitionsTransaction
+from tidelog.transactions.shard_state import Answered, Asker, ShardState, TimerKey, TimerKind
+from tidelog.transactions.transaction import NOBODY, Entry, Identity, Transaction, WaitingAdd
+from tidelog.transactions.transitions import Cause, TransactionState
+
+Tell = Callable[[ErrorCode], Answered]
+
+
+class Adding:
+    """Decides what may take part."""
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: ShardState) -> None:
+        self._shard = shard
+        shard.idle = self.serve
+
+    def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment) -> None:
+        """Add them, or only look (``verify_only``). All are added or none."""
+        if request.verify_only:
+            self._shard.answer(waiter, self._verify(request))
+            return
+        partitions = tuple(TopicPartition(item.topic, item.partition) for item in request.partitions)
+        asker = Identity(request.producer_id, request.producer_epoch)
+        self.add(request.transactional_id, asker, partitions, waiter, lambda error: added(request, error), now)
+
+    def add(
+        self,
+        transactional_id: str,
+        asker: Identity,
+        partitions: tuple[TopicPartition, ...],
+        waiter: int,
+        tell: Tell,
+        now: Moment,
+    ) -> None:
+        entry = self._shard.entries.get(transactional_id)
+        if entry is None:
+            self._shard.answer(waiter, tell(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+            return
+        deadline = now.monotonic_ms + self._shard.settings.add_wait_max_ms
+        add = WaitingAdd(deadline, waiter, asker, partitions, tell)
+        if not self._must_wait(entry, asker):
+            self._add_all(entry, (add,), now)
+        elif self._shard.waiting_adds >= self._shard.settings.waiting_adds_max:
+            self._shard.answer(waiter, tell(ErrorCode.CONCURRENT_TRANSACTIONS))
+        else:
+            if not entry.adds:
+                self._set_timer(entry, deadline)
+            entry.adds.append(add)
+            self._shard.waiting_adds += 1
+
+    def serve(self, entry: Entry, now: Moment) -> None:
+        """Nothing is under way with the id any longer: those who waited have their turn."""
+        if not entry.adds:
+            return
+        waiting, entry.adds = entry.adds, []
+        ready = [add for add in waiting if not self._must_wait(entry, add.asker)]
+        entry.adds = [add for add in waiting if self._must_wait(entry, add.asker)]
+        self._shard.waiting_adds -= len(ready)
+        self._add_all(entry, ready, now)
+        if not entry.adds:
+            self._shard.timers.cancel(_key(entry))
+
+    def give_up(self, transactional_id: str, now: Moment) -> None:
+        """Those who waited for too long are to ask again."""
+        entry = self._shard.entries.get(transactional_id)
+        if entry is None:
+            return
+        while entry.adds and entry.adds[0].deadline <= now.monotonic_ms:
+            add = entry.adds.pop(0)
+            self._shard.waiting_adds -= 1
+            self._shard.answer(add.waiter, add.tell(ErrorCode.CONCURRENT_TRANSACTIONS))
+        if entry.adds:
+            self._set_timer(entry, entry.adds[0].deadline)
+
+    def _set_timer(self, entry: Entry, deadline: int) -> None:
+        self._shard.timers.set(_key(entry), deadline)
+
+    def _must_wait(self, entry: Entry, asker: Identity) -> bool:
+        value = entry.value
+        if entry.busy is not None:
+            return True
+        return value is not None and value.state.is_decided and asker in (value.identity, value.following)
+
+    def _add_all(self, entry: Entry, adds: Iterable[WaitingAdd], now: Moment) -> None:
+        """Take in what is fit for it, in order, in one record."""
+        value = entry.value
+        union: dict[TopicPartition, None] = {}
+        askers: list[Asker] = []
+        for add in adds:
+            error = self._fault(value, add.asker)
+            missing: tuple[TopicPartition, ...] = ()
+            if error is None and value is not None:
+                known = value.partitions if value.state is TransactionState.ONGOING else {}
+                missing = tuple(item for item in add.partitions if item not in known)
+                if not missing and value.state is TransactionState.ONGOING:
+                    error = ErrorCode.NONE
+                elif len(known) + len(union) + len(missing) > self._shard.settings.partitions_max:
+                    error = ErrorCode.TRANSACTION_ABORTABLE
+                elif not self._shard.can_append:
+                    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                elif not self._fits(entry, value, {**union, **dict.fromkeys(missing)}, now):
+                    error = ErrorCode.TRANSACTION_ABORTABLE
+            if error is not None:
+                self._shard.answer(add.waiter, add.tell(error))
+                continue
+            union.update(dict.fromkeys(missing))
+            askers.append(Asker(add.waiter, add.tell))
+        if askers:
+            assert value is not None
+            begins = value.state is not TransactionState.ONGOING
+
+            def moved(then: Moment) -> None:
+                self._shard.counters.begun += begins
+
+            self._shard.move(entry, self._with(value, union, now), Cause.ADDED, askers, now, moved=moved)
+
+    def _with(self, value: Transaction, partitions: dict[TopicPartition, None], now: Moment) -> Transaction:
+        if value.state is TransactionState.ONGOING:
+            return replace(value, partitions={**value.partitions, **partitions}, updated_ms=now.wall_ms)
+        return replace(
+            value,
+            state=TransactionState.ONGOING,
+            previous=NOBODY,
+            partitions=partitions,
+            started_ms=now.wall_ms,
+            updated_ms=now.wall_ms,
+            kept=False,
+        )
+
+    def _fits(self, entry: Entry, value: Transaction, partitions: dict[TopicPartition, None], now: Moment) -> bool:
+        """A transaction whose record cannot be written could not be ended either."""
+        count = len(value.partitions) + len(partitions)
+        if self._shard.fits_surely(entry, count):
+            return True
+        return self._shard.fits(self._shard.record(entry, self._with(value, partitions, now)))
+
+    def _fault(self, value: Transaction | None, asker: Identity) -> ErrorCode | None:
+        if value is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if value.state is TransactionState.PREPARED and asker in (value.identity, value.following):
+            return ErrorCode.INVALID_TXN_STATE
+        if asker.producer_id != value.identity.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return None if asker == value.identity else ErrorCode.PRODUCER_FENCED
+
+    def _verify(self, request: AddPartitionsTransaction) -> AddedTransaction:
+        """What is under way is not looked at: the partition's leader looks once more when it appends (as Kafka)."""
+        found = self._shard.known(request.transactional_id)
+        value = None if found is None else found[1]
+        error = self._fault(value, Identity(request.producer_id, request.producer_epoch))
+        if error is None and value is not None and value.state.is_decided:
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
+        if error is not None:
+            return added(request, error)
+        inside = {} if value is None or value.state is not TransactionState.ONGOING else value.partitions
+        results = (
+            AddedPartition(
+                item.topic,
+                item.partition,
+                ErrorCode.NONE
+                if TopicPartition(item.topic, item.partition) in inside
+                else ErrorCode.TRANSACTION_ABORTABLE,
+            )
+            for item in request.partitions
+        )
+        return AddedTransaction(request.transactional_id, tuple(results))
+
+
+def added(request: AddPartitionsTransaction, error: ErrorCode) -> AddedTransaction:
+    """The same answer for each partition."""
+    results = (AddedPartition(item.topic, item.partition, error) for item in request.partitions)
+    return AddedTransaction(request.transactional_id, tuple(results))
+
+
+def _key(entry: Entry) -> TimerKey:
+    return TimerKey(TimerKind.ADDS, transactional_id=entry.transactional_id)

@@ -1,0 +1,48 @@
+"""What administrators are told of transactions. Source: ``handleDescribeTransactions``, ``listTransactionStates``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.group_api import GroupPartition
+from tidelog.proto.transaction_api import DescribedTransaction, ListedTransaction, ListTransactionsRequest
+from tidelog.transactions.transaction import NO_START, Entry
+
+
+def describe(transactional_id: str, entry: Entry | None) -> DescribedTransaction:
+    """State, identity, and what is open: for a decided transaction, all of its partitions."""
+    if entry is None or entry.value is None:
+        return DescribedTransaction(
+            transactional_id,
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            error_message=f"expected a transactional id in use, found none called {transactional_id!r}",
+        )
+    value = entry.value
+    return DescribedTransaction(
+        transactional_id,
+        ErrorCode.NONE,
+        value.state.value,
+        *value.identity,
+        value.timeout_ms,
+        NO_START if value.state.is_idle else value.started_ms,
+        tuple(GroupPartition(*partition) for partition in value.partitions),
+    )
+
+
+def listed(entries: Iterable[Entry], request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:
+    """Those in one of the states, of one of the producer ids, open for longer than the duration; empty: all. Case does
+    not matter."""
+    states = {name.lower() for name in request.states}
+    producer_ids = set(request.producer_ids)
+    found: list[ListedTransaction] = []
+    for entry in entries:
+        value = entry.value
+        if value is None or (states and value.state.value.lower() not in states):
+            continue
+        if producer_ids and value.identity.producer_id not in producer_ids:
+            continue
+        if request.duration_ms >= 0 and (value.state.is_idle or wall_ms - value.started_ms <= request.duration_ms):
+            continue
+        found.append(ListedTransaction(entry.transactional_id, value.identity.producer_id, value.state.value))
+    return found

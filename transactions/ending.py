@@ -1,0 +1,342 @@
+"""How transactions end: prepare, commit, abort, timeouts, markers, completion.
+
+The decision is a record, PrepareCommit or PrepareAbort; it is answered once that is replicated, and never
+changes. Then each partition gets its marker, then the last record says that all have it. Source:
+``TransactionCoordinator.endTransaction``, ``TransactionMarkerChannelManager``, KIP-890.
+
+In the second protocol the decision takes the next epoch, which the markers carry, so that whatever comes late
+of this transaction is refused everywhere. Departures from Kafka: a repeated EndTxn is answered while the
+markers are on their way too, since the decision is made (Kafka: CONCURRENT_TRANSACTIONS); aborts that no
+client asked for rotate the producer id like the others do before its epochs run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import ProducerEpoch, ProducerId, TopicPartition
+from tidelog.model.moment import Moment
+from tidelog.proto.group_api import GroupPartition
+from tidelog.proto.transaction_api import (
+    EndTxnRequest,
+    EndTxnResponse,
+    PrepareTransactionRequest,
+    PrepareTransactionResponse,
+    TransactionMarker,
+)
+from tidelog.transactions.effects import SendMarkers, StopMarkers
+from tidelog.transactions.shard_state import TIMEOUTS_KEY, Asker, ShardState, TimerKey, TimerKind
+from tidelog.transactions.transaction import (
+    NO_PARTITIONS,
+    NO_START,
+    NOBODY,
+    Busy,
+    Entry,
+    Identity,
+    Transaction,
+)
+from tidelog.transactions.transitions import Cause, TransactionState
+
+_COMPLETE_AGAIN_MS: Final = 500
+_SECOND_PROTOCOL: Final = 2
+
+_DECIDED: Final = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
+_COMPLETED: Final = {
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+}
+_OUTCOME: Final = {
+    TransactionState.PREPARE_COMMIT: True,
+    TransactionState.COMPLETE_COMMIT: True,
+    TransactionState.PREPARE_ABORT: False,
+    TransactionState.COMPLETE_ABORT: False,
+}
+
+
+class Ending:
+    """Decides how transactions end, and sees to it that they do."""
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: ShardState) -> None:
+        self._shard = shard
+
+    # --- Prepare ------------------------------------------------------------------------------------
+
+    def prepare(self, request: PrepareTransactionRequest, waiter: int, now: Moment) -> None:
+        """Freeze a transaction, one without partitions too. Asked again, it is so already."""
+        error = self._prepare(request, waiter, now)
+        if error is not None:
+            self._shard.answer(waiter, PrepareTransactionResponse(error))
+
+    def _prepare(self, request: PrepareTransactionRequest, waiter: int, now: Moment) -> ErrorCode | None:
+        found = self._shard.known(request.transactional_id)
+        if found is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        entry, value = found
+        asker = Identity(request.producer_id, request.producer_epoch)
+        if entry.busy in (Busy.ALLOCATING, Busy.MOVING):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if value.state.is_decided:
+            if asker == value.previous:
+                return ErrorCode.INVALID_TXN_STATE
+            if asker in (value.identity, value.following):
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+        if asker != value.identity:
+            return _stranger(value, asker)
+        if value.state is TransactionState.PREPARED:
+            return ErrorCode.NONE
+        if not value.two_phase:
+            return ErrorCode.INVALID_TXN_STATE
+        if not self._shard.can_append:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        idle = value.state.is_idle
+        after = replace(
+            value,
+            state=TransactionState.PREPARED,
+            previous=NOBODY,
+            partitions=NO_PARTITIONS if idle else value.partitions,
+            started_ms=now.wall_ms if idle else value.started_ms,
+            updated_ms=now.wall_ms,
+            kept=False,
+            client_version=_SECOND_PROTOCOL,
+        )
+
+        def moved(then: Moment) -> None:
+            self._shard.counters.prepared += 1
+
+        self._shard.move(entry, after, Cause.PREPARED, (Asker(waiter, PrepareTransactionResponse),), now, moved=moved)
+        return None
+
+    # --- The decision -------------------------------------------------------------------------------
+
+    def end(self, request: EndTxnRequest, waiter: int, now: Moment) -> None:
+        """Commit or abort, as a producer asks for it."""
+        decide = self._end if request.bump_epoch else self._end_first_protocol
+        answer = decide(request, waiter, now)
+        if answer is not None:
+            response = answer if isinstance(answer, EndTxnResponse) else EndTxnResponse(answer)
+            self._shard.answer(waiter, response)
+
+    def _end(self, request: EndTxnRequest, waiter: int, now: Moment) -> EndTxnResponse | ErrorCode | None:
+        """The second protocol (see the table in ``endTransaction``)."""
+        found = self._shard.known(request.transactional_id)
+        if found is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        entry, value = found
+        asker = Identity(request.producer_id, request.producer_epoch)
+        if entry.busy in (Busy.ALLOCATING, Busy.MOVING):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        outcome = _OUTCOME.get(value.state)
+        if outcome is not None and asker == value.previous:
+            if outcome is not request.committed:
+                return ErrorCode.INVALID_TXN_STATE
+            return EndTxnResponse(ErrorCode.NONE, *value.told_after)
+        if value.state.is_decided and asker in (value.identity, value.following):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if asker != value.identity:
+            return _stranger(value, asker)
+        if value.state.is_idle and request.committed:
+            return ErrorCode.INVALID_TXN_STATE
+        if not self._shard.can_append:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._decide(
+            entry,
+            committed=request.committed,
+            cause=Cause.COMMITTED if request.committed else Cause.ABORTED,
+            asker=lambda after: (Asker(waiter, _tell_ended(after.told_after)),),
+            unanswered=(Asker(waiter, EndTxnResponse),),
+            now=now,
+        )
+        return None
+
+    def _end_first_protocol(
+        self, request: EndTxnRequest, waiter: int, now: Moment
+    ) -> EndTxnResponse | ErrorCode | None:
+        """The producer keeps its epoch (``endTransactionWithTV1``)."""
+        found = self._shard.known(request.transactional_id)
+        if found is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        entry, value = found
+        asker = Identity(request.producer_id, request.producer_epoch)
+        if asker != value.identity:
+            return _stranger(value, asker)
+        if entry.busy in (Busy.ALLOCATING, Busy.MOVING):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if value.state is not TransactionState.ONGOING:
+            outcome = _OUTCOME.get(value.state)
+            if outcome is not request.committed or value.previous != NOBODY:
+                return ErrorCode.INVALID_TXN_STATE  # or it was ended in the second protocol, under another epoch
+            if value.state.is_decided:
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+            return EndTxnResponse(ErrorCode.NONE, *asker)
+        if not self._shard.can_append:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        after = replace(
+            value, state=_DECIDED[request.committed], previous=NOBODY, updated_ms=now.wall_ms, client_version=0
+        )
+        cause = Cause.COMMITTED if request.committed else Cause.ABORTED
+        self._write_decision(entry, after, cause, (Asker(waiter, _tell_ended(asker)),), now)
+        return None
+
+    def abort(self, entry: Entry, cause: Cause, askers: Sequence[Asker], now: Moment) -> None:
+        """Abort what is open, or prepared, and fence its producer."""
+        self._decide(entry, committed=False, cause=cause, asker=lambda after: askers, unanswered=askers, now=now)
+
+    def _decide(
+        self,
+        entry: Entry,
+        *,
+        committed: bool,
+        cause: Cause,
+        asker: Callable[[Transaction], Sequence[Asker]],
+        unanswered: Sequence[Asker],
+        now: Moment,
+    ) -> None:
+        """Under the next epoch; a new producer id follows where that one is the last."""
+        value = entry.value
+        assert value is not None
+
+        def write(following: Identity, then: Moment) -> None:
+            assert value is not None
+            idle = value.state.is_idle
+            after = replace(
+                value,
+                state=_DECIDED[committed],
+                identity=value.identity.next,
+                previous=value.identity,
+                following=following,
+                partitions=NO_PARTITIONS if idle else value.partitions,
+                started_ms=then.wall_ms if idle or value.started_ms == NO_START else value.started_ms,
+                updated_ms=then.wall_ms,
+                kept=value.kept and value.state is TransactionState.PREPARED,
+                client_version=_SECOND_PROTOCOL,
+            )
+            self._write_decision(entry, after, cause, asker(after), then)
+
+        if value.state is TransactionState.PREPARED and value.following != NOBODY:
+            write(value.following, now)
+        elif value.identity.is_last:
+
+            def got(producer_id: ProducerId, then: Moment) -> None:
+                self._shard.counters.rotated_ids += 1
+                write(Identity(producer_id, ProducerEpoch(0)), then)
+
+            self._shard.allocate(entry, unanswered, got)
+        else:
+            write(NOBODY, now)
+
+    def _write_decision(
+        self, entry: Entry, after: Transaction, cause: Cause, askers: Sequence[Asker], now: Moment
+    ) -> None:
+        def moved(then: Moment) -> None:
+            if after.state is TransactionState.PREPARE_COMMIT:
+                self._shard.counters.committed += 1
+            else:
+                self._shard.counters.aborted += 1
+                self._shard.counters.timed_out += cause is Cause.TIMED_OUT
+                self._shard.counters.fenced += cause is Cause.FENCED
+            self.send_markers(entry, then)
+
+        self._shard.move(entry, after, cause, askers, now, moved=moved)
+
+    # --- Timeouts -----------------------------------------------------------------------------------
+
+    def schedule(self, now: Moment) -> None:
+        interval = self._shard.settings.abort_timed_out_transaction_cleanup_interval_ms
+        self._shard.timers.set(TIMEOUTS_KEY, now.monotonic_ms + interval)
+
+    def abort_timed_out(self, now: Moment) -> None:
+        """Abort what was open for too long, never what is prepared. What cannot be done now is done next time."""
+        for entry in list(self._shard.ongoing.values()):
+            if not self._shard.can_append:
+                break
+            if entry.busy is None and entry.value is not None and entry.value.has_timed_out(now.wall_ms):
+                self.abort(entry, Cause.TIMED_OUT, (), now)
+        self.schedule(now)
+
+    # --- Markers ------------------------------------------------------------------------------------
+
+    def send_markers(self, entry: Entry, now: Moment) -> None:
+        """The decision is in the log for good: tell the partitions."""
+        value = entry.value
+        assert value is not None
+        assert value.state.is_decided
+        entry.unmarked = dict.fromkeys(value.partitions)
+        if not entry.unmarked:
+            self._complete(entry, now)
+            return
+        entry.sending = self._shard.number()
+        self._shard.sendings[entry.sending] = entry
+        marker = TransactionMarker(
+            *value.identity,
+            value.state is TransactionState.PREPARE_COMMIT,
+            self._shard.leader_epoch,
+            tuple(GroupPartition(*partition) for partition in entry.unmarked),
+        )
+        self._shard.effects.append(SendMarkers(self._shard.token(entry.sending), marker))
+
+    def marked(self, number: int, partitions: Sequence[GroupPartition], error: ErrorCode, now: Moment) -> None:
+        """These have their marker, or are no more; with an error they refuse it, since a newer coordinator, or a newer
+        epoch of the producer, has spoken to them: nothing more is to be done then (as Kafka)."""
+        entry = self._shard.sendings.get(number)
+        if entry is None:
+            return
+        if error is not ErrorCode.NONE:
+            self._shard.counters.refused_markers += len(partitions)
+            del self._shard.sendings[number]
+            entry.sending = -1
+            self._shard.effects.append(StopMarkers(self._shard.token(number)))
+            return
+        for item in partitions:
+            entry.unmarked.pop(TopicPartition(item.topic, item.partition), None)
+        if not entry.unmarked:
+            del self._shard.sendings[number]
+            entry.sending = -1
+            self._shard.effects.append(StopMarkers(self._shard.token(number)))
+            self._complete(entry, now)
+
+    # --- Completion ---------------------------------------------------------------------------------
+
+    def complete_again(self, transactional_id: str, now: Moment) -> None:
+        entry = self._shard.entries.get(transactional_id)
+        if entry is not None and entry.busy is Busy.COMPLETING:
+            self._complete(entry, now)
+
+    def _complete(self, entry: Entry, now: Moment) -> None:
+        """All markers are written; that it is so is written too, and tried again until it is."""
+        value = entry.value
+        assert value is not None
+        after = replace(
+            value,
+            state=_COMPLETED[value.state],
+            identity=value.after,
+            following=NOBODY,
+            partitions=NO_PARTITIONS,
+            updated_ms=now.wall_ms,
+        )
+
+        def moved(then: Moment) -> None:
+            self._shard.counters.completed += 1
+
+        def refused(error: ErrorCode, then: Moment) -> None:
+            key = TimerKey(TimerKind.COMPLETE, transactional_id=entry.transactional_id)
+            self._shard.timers.set(key, then.monotonic_ms + _COMPLETE_AGAIN_MS)
+
+        self._shard.move(entry, after, Cause.MARKED, (), now, moved=moved, busy=Busy.COMPLETING, refused=refused)
+
+
+def _stranger(value: Transaction, asker: Identity) -> ErrorCode:
+    """Why this is not whom the id belongs to."""
+    if asker == value.following:
+        return ErrorCode.INVALID_TXN_STATE  # what is prepared ends first, under its own identity
+    if asker.producer_id == value.identity.producer_id:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def _tell_ended(after: Identity) -> Callable[[ErrorCode], EndTxnResponse]:
+    return lambda error: EndTxnResponse(error, *after) if error is ErrorCode.NONE else EndTxnResponse(error)

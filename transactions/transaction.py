@@ -1,0 +1,186 @@
+"""What is known of a transactional id: a value that a record holds, and what is under way with it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from tidelog.proto.request import Response
+from tidelog.proto.transaction_api import AddedTransaction
+from tidelog.proto.transaction_records import NO_TIMEOUT_MS, TransactionLogValue
+from tidelog.transactions.transitions import TransactionState
+
+EPOCH_MAX: Final = 32_767
+"""No producer is given this one, so that whoever has the last can still be fenced."""
+NO_START: Final = -1
+
+_STATUS: Final = {
+    TransactionState.EMPTY: 0,
+    TransactionState.ONGOING: 1,
+    TransactionState.PREPARED: 1,
+    TransactionState.PREPARE_COMMIT: 2,
+    TransactionState.PREPARE_ABORT: 3,
+    TransactionState.COMPLETE_COMMIT: 4,
+    TransactionState.COMPLETE_ABORT: 5,
+}
+"""Kafka's ids of states. 6 (Dead) and 7 (PrepareEpochFence) are never written, by Kafka neither."""
+_STATES: Final = {status: state for state, status in _STATUS.items() if state is not TransactionState.PREPARED}
+_SECOND_PROTOCOL: Final = 2
+
+
+class Identity(NamedTuple):
+    """Who speaks: a producer id under an epoch."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no producer may be given a later epoch (``isEpochExhausted``)."""
+        return self.epoch >= EPOCH_MAX - 1
+
+    @property
+    def next(self) -> Identity:
+        """The following epoch, at most the one that no producer has."""
+        return Identity(self.producer_id, ProducerEpoch(min(self.epoch + 1, EPOCH_MAX)))
+
+
+NOBODY: Final = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PARTITIONS: Final[Mapping[TopicPartition, None]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id as one record tells it.
+
+    ``previous`` is whom the current identity followed by a request of that very producer, whose repetition is
+    known by it; NOBODY once the current one was heard of. ``following`` is who comes after a decided or prepared
+    transaction if that is not the same identity. ``kept``: ``following`` is another producer's, and so is, once
+    completed, ``identity``. ``partitions`` is never changed in place.
+    """
+
+    state: TransactionState
+    identity: Identity
+    timeout_ms: int
+    updated_ms: int
+    previous: Identity = NOBODY
+    following: Identity = NOBODY
+    partitions: Mapping[TopicPartition, None] = field(default_factory=lambda: NO_PARTITIONS)
+    started_ms: int = NO_START
+    two_phase: bool = False
+    kept: bool = False
+    client_version: int = 0
+
+    @property
+    def after(self) -> Identity:
+        """The identity of the next transaction, once this one is completed."""
+        return self.identity if self.following == NOBODY else self.following
+
+    @property
+    def told_after(self) -> Identity:
+        """The same as its own producer is told: what another producer was given is not its business."""
+        return self.previous.next if self.kept else self.after
+
+    def has_timed_out(self, wall_ms: int) -> bool:
+        """Whether it is open, undecided, not prepared, and was for longer than its timeout."""
+        return (
+            self.state is TransactionState.ONGOING
+            and self.timeout_ms != NO_TIMEOUT_MS
+            and self.started_ms + self.timeout_ms < wall_ms
+        )
+
+    def stored(self) -> TransactionLogValue:
+        """As a record holds it."""
+        return TransactionLogValue(
+            self.identity.producer_id,
+            self.identity.epoch,
+            self.timeout_ms,
+            _STATUS[self.state],
+            tuple(self.partitions),
+            self.updated_ms,
+            self.started_ms,
+            self.previous.producer_id,
+            self.following.producer_id,
+            self.following.epoch,
+            self.previous.epoch,
+            self.client_version,
+            self.two_phase,
+            self.state is TransactionState.PREPARED,
+            self.kept,
+        )
+
+
+def loaded(value: TransactionLogValue) -> Transaction | None:
+    """What a record tells; None for a state that nobody writes.
+
+    Kafka's records lack the previous epoch: it follows from the second protocol, which takes one for each
+    transaction. They also lack the epoch of the following identity, which is 0 (``prepareComplete``).
+    """
+    state = TransactionState.PREPARED if value.prepared else _STATES.get(value.status)
+    if state is None or value.producer_id < 0 or value.producer_epoch < 0:
+        return None
+    identity = Identity(value.producer_id, value.producer_epoch)
+    following = NOBODY
+    if value.next_producer_id != NO_PRODUCER_ID and (state.is_decided or state is TransactionState.PREPARED):
+        following = Identity(value.next_producer_id, ProducerEpoch(max(value.next_producer_epoch, 0)))
+    previous = Identity(value.previous_producer_id, value.last_producer_epoch)
+    if previous.epoch == NO_PRODUCER_EPOCH:
+        previous = NOBODY
+        ended = state.is_decided or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        if ended and value.client_version >= _SECOND_PROTOCOL and identity.epoch > 0:
+            previous = Identity(identity.producer_id, ProducerEpoch(identity.epoch - 1))
+    return Transaction(
+        state,
+        identity,
+        value.timeout_ms,
+        value.last_update_timestamp,
+        previous,
+        following,
+        dict.fromkeys(value.partitions),
+        value.start_timestamp,
+        value.two_phase,
+        value.kept,
+        value.client_version,
+    )
+
+
+class Busy(enum.Enum):
+    """What is under way with a transactional id. Nothing else begins before it has ended."""
+
+    ALLOCATING = enum.auto()
+    """A producer id is asked for."""
+    MOVING = enum.auto()
+    """A record is being replicated."""
+    COMPLETING = enum.auto()
+    """So is the last one of a decided transaction, or it waits to be tried again."""
+
+
+class WaitingAdd(NamedTuple):
+    """An AddPartitions or AddOffsets that waits for what is under way. ``deadline``: monotonic ms."""
+
+    deadline: int
+    waiter: int
+    asker: Identity
+    partitions: tuple[TopicPartition, ...]
+    tell: Callable[[ErrorCode], Response | AddedTransaction]
+
+
+class Entry:
+    """A transactional id: ``value`` is what is in the log for good, None before its first record is."""
+
+    __slots__ = ("adds", "busy", "key", "sending", "transactional_id", "unmarked", "value")
+
+    def __init__(self, transactional_id: str, key: bytes, value: Transaction | None) -> None:
+        self.transactional_id = transactional_id
+        self.key = key
+        self.value = value
+        self.busy: Busy | None = None
+        self.adds: list[WaitingAdd] = []
+        self.unmarked: dict[TopicPartition, None] = {}
+        """Partitions whose marker is not written yet."""
+        self.sending = -1
+        """The number under which the markers were sent; -1: none are on their way."""

@@ -1,0 +1,118 @@
+"""The states of a transactional id and every way from one to another: what the code checks and the docs draw.
+
+Source: ``TransactionState`` and ``TransactionCoordinator``; *Prepared* is this project's (row T5, after KIP-939).
+Kafka's PrepareEpochFence is no state here: it stands for the wait for the PrepareAbort record, which brings the
+fencing epoch along.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+
+class TransactionState(enum.Enum):
+    """The value is what ``describe`` and ``list`` say, as Kafka does."""
+
+    EMPTY = "Empty"
+    """An identity was given out; nothing is open."""
+    ONGOING = "Ongoing"
+    """Partitions take part."""
+    PREPARED = "Prepared"
+    """Frozen for an outside decision: nothing is taken in, nothing times it out."""
+    PREPARE_COMMIT = "PrepareCommit"
+    """Decided: the markers are on their way."""
+    PREPARE_ABORT = "PrepareAbort"
+    """Likewise."""
+    COMPLETE_COMMIT = "CompleteCommit"
+    """All markers are written."""
+    COMPLETE_ABORT = "CompleteAbort"
+    """Likewise."""
+    DEAD = "Dead"
+    """Expired; nothing is known of it any more."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is open or being ended."""
+        return self in _IDLE
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its markers are on their way."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+class Cause(enum.Enum):
+    """Why it goes from one state to another."""
+
+    INITIALISED = "InitProducerId gives out the next epoch"
+    ADDED = "partitions or a group's offsets are added"
+    PREPARED = "Prepare"
+    KEPT = "InitProducerId keeps it, and gives out an identity for what comes after"
+    COMMITTED = "EndTxn: commit"
+    ABORTED = "EndTxn: abort"
+    FENCED = "InitProducerId fences the producer"
+    TIMED_OUT = "open for longer than its timeout"
+    MARKED = "all markers are written"
+    EXPIRED = "idle for transactional.id.expiration.ms"
+
+
+class Transition(NamedTuple):
+    before: TransactionState
+    after: TransactionState
+    cause: Cause
+
+
+_EMPTY = TransactionState.EMPTY
+_ONGOING = TransactionState.ONGOING
+_PREPARED = TransactionState.PREPARED
+_TO_COMMIT = TransactionState.PREPARE_COMMIT
+_TO_ABORT = TransactionState.PREPARE_ABORT
+_COMMITTED = TransactionState.COMPLETE_COMMIT
+_ABORTED = TransactionState.COMPLETE_ABORT
+_DEAD = TransactionState.DEAD
+
+_IDLE: Final = (_EMPTY, _COMMITTED, _ABORTED)
+
+TRANSITIONS: Final = (
+    *(Transition(idle, _EMPTY, Cause.INITIALISED) for idle in _IDLE),
+    *(Transition(idle, _ONGOING, Cause.ADDED) for idle in _IDLE),
+    Transition(_ONGOING, _ONGOING, Cause.ADDED),
+    *(Transition(idle, _PREPARED, Cause.PREPARED) for idle in _IDLE),
+    Transition(_ONGOING, _PREPARED, Cause.PREPARED),
+    Transition(_PREPARED, _PREPARED, Cause.KEPT),
+    Transition(_ONGOING, _TO_COMMIT, Cause.COMMITTED),
+    Transition(_PREPARED, _TO_COMMIT, Cause.COMMITTED),
+    Transition(_ONGOING, _TO_ABORT, Cause.ABORTED),
+    Transition(_ONGOING, _TO_ABORT, Cause.FENCED),
+    Transition(_ONGOING, _TO_ABORT, Cause.TIMED_OUT),
+    Transition(_PREPARED, _TO_ABORT, Cause.ABORTED),
+    Transition(_PREPARED, _TO_ABORT, Cause.FENCED),
+    *(Transition(idle, _TO_ABORT, Cause.ABORTED) for idle in _IDLE),
+    Transition(_TO_COMMIT, _COMMITTED, Cause.MARKED),
+    Transition(_TO_ABORT, _ABORTED, Cause.MARKED),
+    *(Transition(idle, _DEAD, Cause.EXPIRED) for idle in _IDLE),
+)
+"""All there are. A new id begins Empty, by its first InitProducerId."""
+
+ALLOWED: Final = frozenset(TRANSITIONS)
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram, one arrow for each pair of states."""
+    causes: dict[tuple[TransactionState, TransactionState], list[str]] = {}
+    for before, after, cause in TRANSITIONS:
+        causes.setdefault((before, after), []).append(cause.value.replace(":", ""))
+    lines = ["stateDiagram-v2", f"    [*] --> {_EMPTY.value}"]
+    lines += [
+        f"    {before.value} --> {after.value}: {'<br>'.join(texts)}" for (before, after), texts in causes.items()
+    ]
+    lines.append(f"    {_DEAD.value} --> [*]")
+    return "\n".join(lines)
+
+
+def table() -> str:
+    """Return the table as Markdown."""
+    lines = ["| from | to | when |", "|---|---|---|"]
+    lines += [f"| {before.value} | {after.value} | {cause.value} |" for before, after, cause in TRANSITIONS]
+    return "\n".join(lines)
