@@ -25,6 +25,7 @@ from tidelog.replication.replica import Replica
 from tidelog.storage.append_checks import Origin
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_read import LogRead
+from tidelog.storage.producer_state import VerificationGuard
 
 _AS_COORDINATOR: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -40,6 +41,13 @@ class Bounds(NamedTuple):
 
     start: Offset
     end: Offset
+
+
+class Identity(NamedTuple):
+    """A producer id under one of its epochs."""
+
+    id: int
+    epoch: int
 
 
 class Coordinating:
@@ -117,6 +125,51 @@ class Coordinating:
             self._failed(replica, failure)
             return Refusal(ErrorCode.NOT_COORDINATOR, str(failure))
         return _told(found) if isinstance(found, Refusal) else found
+
+    # --- Transactions in a coordinator's own partition -----------------------------------------------
+
+    def has_open_transaction(self, at: TopicPartition, leader_epoch: LeaderEpoch, producer: Identity) -> bool:
+        """Whether a transaction of this producer id and epoch is open there: what belongs to it may be appended."""
+        replica = self._led(at, leader_epoch)
+        if isinstance(replica, Refusal):
+            return False
+        known = replica.partition.log.producers.get(producer.id)
+        return known is not None and known.epoch == producer.epoch and known.transaction_offset >= 0
+
+    def guard(self, at: TopicPartition, leader_epoch: LeaderEpoch, producer: Identity) -> VerificationGuard | Refusal:
+        """Begin to watch the producer's state while the coordinator of its transaction is asked to take the partition
+        in (see :mod:`tidelog.replication.verifying`): INVALID_PRODUCER_EPOCH where a newer epoch is known.
+
+        A guard that stands already is shared, so that several may ask at once.
+        """
+        replica = self._led(at, leader_epoch)
+        if isinstance(replica, Refusal):
+            return replica
+        producers = replica.partition.log.producers
+        known = producers.get(producer.id)
+        if known is not None and producer.epoch < known.epoch:
+            return Refusal(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"expected epoch {known.epoch} or later from producer {producer.id}, found {producer.epoch}",
+            )
+        return producers.guard(producer.id) or producers.set_guard(producer.id)
+
+    def guard_stands(
+        self, at: TopicPartition, leader_epoch: LeaderEpoch, producer: Identity, guard: VerificationGuard
+    ) -> bool:
+        """Whether what was asked for may be appended now: nothing else was, no marker either, and nothing cut off; or
+        the transaction is open by now, as somebody else who asked was first."""
+        replica = self._led(at, leader_epoch)
+        if isinstance(replica, Refusal):
+            return False
+        stands = replica.partition.log.producers.guard(producer.id) is guard
+        return stands or self.has_open_transaction(at, leader_epoch, producer)
+
+    def drop_guard(self, at: TopicPartition, producer: Identity, guard: VerificationGuard) -> None:
+        """Nothing will be appended: watch no longer."""
+        replica = self._replicas.get(at)
+        if replica is not None:
+            replica.partition.log.producers.clear_guard(producer.id, guard)
 
     def _led(self, at: TopicPartition, leader_epoch: LeaderEpoch) -> Replica | Refusal:
         replica = self._replicas.get(at)

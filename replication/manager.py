@@ -57,6 +57,7 @@ from tidelog.replication.replica import Replica
 from tidelog.replication.roles import RoleListener, Roles
 from tidelog.replication.session import ReplicaSession
 from tidelog.replication.settings import ReplicationSettings
+from tidelog.replication.verifying import Verify
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_manager import LogManager
 
@@ -82,10 +83,11 @@ class ReplicaManager:
         broker_epoch_of: BrokerEpochOf,
         on_fatal: Callable[[BaseException], None],
         run_blocking: RunBlocking = run_inline,
+        verify: Verify | None = None,
     ) -> None:
-        """``broker_epoch_of`` answers -1 for a broker that is unknown, fenced or shutting down, and for
-        this node its own epoch. ``alter_partition`` makes one try. ``on_fatal`` hears of a bug in a task
-        of this manager: the node must end."""
+        """``verify``: without it no transaction can begin here. ``broker_epoch_of`` answers -1 for a broker that is
+        unknown, fenced or shutting down, and for this node its own epoch. ``alter_partition`` makes one try.
+        ``on_fatal`` hears of a bug in a task of this manager: the node must end."""
         self.node_id = node_id
         self.clock = clock
         self.rng = rng
@@ -116,6 +118,8 @@ class ReplicaManager:
             waiters_max=settings.produce_waiters_max,
             appended=self._appended,
             failed=self.disk_failed,
+            verify=verify,
+            spawn=self._spawn,
         )
         self.marking = Marking(
             self._by_name, clock, self.producing.budget, appended=self._appended, failed=self.disk_failed
@@ -348,9 +352,11 @@ class ReplicaManager:
 
     # --- serving ----------------------------------------------------------------------------------------
 
-    def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
+    def produce(
+        self, request: ProduceRequest, *, first_protocol: bool = False
+    ) -> asyncio.Future[list[ProducedPartition]]:
         """See :meth:`tidelog.replication.producing.Producing.produce`."""
-        return self.producing.produce(request)
+        return self.producing.produce(request, first_protocol=first_protocol)
 
     def write_markers(self, request: WriteTxnMarkersRequest) -> asyncio.Future[WriteTxnMarkersResponse]:
         """See :meth:`tidelog.replication.marking.Marking.write`."""

@@ -33,6 +33,13 @@ class ReachWatch(Protocol):
         """The readable end, a follower's position, or the role of ``replica`` changed."""
 
 
+class Verification(Protocol):
+    """Batches that wait for the coordinator of their transaction."""
+
+    def role_left(self, error: ErrorCode) -> None:
+        """This node stopped leading: they are not appended."""
+
+
 class Replica:
     """One writer for the partition and its waiters: the event loop's thread."""
 
@@ -46,6 +53,7 @@ class Replica:
         "key",
         "partition",
         "purges",
+        "verifying",
         "vouching",
     )
 
@@ -58,6 +66,8 @@ class Replica:
         """acks=1 with ``flush.messages``: wait for this disk."""
         self.consumers: dict[ReachWatch, None] = {}
         self.purges: dict[ReachWatch, None] = {}
+        self.verifying: dict[int, Verification] = {}
+        """By producer id."""
         self.followers: dict[NodeId, FollowerWatch] = {}
         self.flushing = False
         self._high_watermark_seen = partition.high_watermark
@@ -101,6 +111,8 @@ class Replica:
         for queue in (self.committing, self.vouching):
             for entry in queue.drain():
                 entry.answer(self.refused(entry.success, error))
+        for verification in tuple(self.verifying.values()):
+            verification.role_left(error)
         self._wake(self.consumers)
         self._wake(self.purges)
         for watch in tuple(self.followers.values()):

@@ -9,6 +9,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidelog.model.ids import Offset
 from tidelog.proto.frames import ProducedPartition
@@ -57,6 +58,14 @@ class OffsetQueue:
         return taken
 
 
+class AppendQueue(Protocol):
+    """Where pending appends wait."""
+
+    def add(self, entry: PendingAppend) -> None: ...
+
+    def discard(self, entry: PendingAppend) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class PendingAppend:
     """One partition of a produce call that was appended and is not yet to be acknowledged.
@@ -69,7 +78,7 @@ class PendingAppend:
     success: ProducedPartition
     wait: ProduceWait
     index: int
-    queue: OffsetQueue
+    queue: AppendQueue
     timed_out: Callable[[PendingAppend], ProducedPartition]
 
     def answer(self, result: ProducedPartition) -> None:
