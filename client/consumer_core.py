@@ -224,6 +224,7 @@ class ConsumerCore:
         self.check()
         self._last_poll.clear()
         out: list[ConsumerRecord] = []
+        passed = False
         while len(out) < count_max:
             with self.lock:
                 state = self._next(raises=not out)
@@ -246,6 +247,7 @@ class ConsumerCore:
                 batch = state.next_batch()
                 self.assignment.pass_turn()
             if batch is None:
+                passed = True
                 continue
             start = batch.base_offset
             try:
@@ -270,6 +272,8 @@ class ConsumerCore:
                     state.leftover_end = batch.next_offset
                     state.position = rest[-1].offset
             out += records
+        if passed and not out:
+            self._on_wake()  # the buffer is empty, though nothing came of it
         if out:
             self.metrics.records_consumed += len(out)
             self._on_wake()
@@ -287,6 +291,7 @@ class ConsumerCore:
         self.check()
         self._last_poll.clear()
         out: list[ConsumerBatch] = []
+        passed = False
         with self.lock:
             while (state := self._next(raises=not out)) is not None:
                 if state.leftover:  # of a poll() before: fetch them again, packed
@@ -296,7 +301,10 @@ class ConsumerCore:
                     self._begin_with(state)
                 while (batch := state.next_batch()) is not None:
                     out.append(batch)
+                passed = True
                 self.assignment.pass_turn()
+        if passed and not out:
+            self._on_wake()
         if out:
             self.metrics.records_consumed += sum(map(len, out))
             self._on_wake()

@@ -333,6 +333,7 @@ class Fetcher:
             state.failures = 0
             state.high_watermark = result.high_watermark
             state.last_stable_offset = result.last_stable_offset
+            state.read_committed = self._config.read_committed
             state.log_start_offset = result.log_start_offset
             if result.diverging_epoch != UNKNOWN:
                 self._diverged(state, result.diverging_epoch, result.diverging_end_offset)
@@ -341,7 +342,8 @@ class Fetcher:
                 return False
             data = result.records[0] if len(result.records) == 1 else b"".join(result.records)
             batches = self._checked(state, data)
-            self._metrics.bytes_consumed += state.take_fetched(batches)
+            aborted = result.aborted if self._config.read_committed else ()
+            self._metrics.bytes_consumed += state.take_fetched(batches, aborted)
             return state.has_data or state.error is not None
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             state.out_of_range(self._assignment.policy)

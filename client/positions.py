@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.client.committed_reads import Aborted, Passed, without_aborted
 from tidelog.client.consumer_config import OffsetReset
 from tidelog.client.errors import (
     IllegalStateError,
@@ -55,7 +56,7 @@ class PartitionState:
     """The position is the group's committed offset, which is to be looked up."""
     withheld: bool = False
     """About to be given up: nothing more is handed out or fetched."""
-    buffered: deque[Batch] = field(default_factory=deque)
+    buffered: deque[Batch | Passed] = field(default_factory=deque)
     buffered_bytes: int = 0
     leftover: list[ConsumerRecord] = field(default_factory=list)
     """Records of a batch that was unpacked and did not fit into a poll; in reverse order."""
@@ -71,6 +72,8 @@ class PartitionState:
     generation: int = 0
     high_watermark: int = UNKNOWN
     last_stable_offset: int = UNKNOWN
+    read_committed: bool = False
+    """As of the last fetch: what lies at the last stable offset and after it is not handed out yet."""
     log_start_offset: int = UNKNOWN
     error: Exception | None = None
 
@@ -113,10 +116,12 @@ class PartitionState:
 
     @property
     def lag(self) -> int | None:
-        """Records between position and high watermark as of the last fetch; ``None`` before one."""
-        if self.position == UNKNOWN or self.high_watermark == UNKNOWN:
+        """Records between the position and the end of what can be read, as of the last fetch: the high watermark,
+        or for a reader of what is committed the last stable offset. ``None`` before a fetch."""
+        end = self.last_stable_offset if self.read_committed else self.high_watermark
+        if self.position == UNKNOWN or end == UNKNOWN:
             return None
-        return max(0, self.high_watermark - self.position)
+        return max(0, end - self.position)
 
     def needs_validation(self, leader_epoch: int) -> bool:
         return (
@@ -135,16 +140,18 @@ class PartitionState:
             and not (self.hold and self.has_data)
         )
 
-    def take_fetched(self, batches: Iterable[Batch]) -> int:
-        """Buffer what a fetch from ``fetch_offset`` brought; returns its bytes."""
+    def take_fetched(self, batches: Iterable[Batch], aborted: Aborted = ()) -> int:
+        """Buffer what a fetch from ``fetch_offset`` brought; returns its bytes. Of aborted transactions only how
+        far they reach is kept."""
         total = 0
-        for batch in batches:
+        for batch in without_aborted(batches, aborted) if aborted else batches:
             if batch.next_offset <= self.fetch_offset:
                 continue
             self.fetch_offset = batch.next_offset
             self.fetch_epoch = batch.leader_epoch
             self.buffered.append(batch)
-            total += batch.size
+            if isinstance(batch, Batch):
+                total += batch.size
         self.buffered_bytes += total
         return total
 
@@ -152,10 +159,12 @@ class PartitionState:
         """Take the next batch with records off the buffer and move the position behind it."""
         while self.buffered:
             batch = self.buffered.popleft()
-            self.buffered_bytes -= batch.size
             start = self.position
             self.position = batch.next_offset
             self.position_epoch = batch.leader_epoch
+            if isinstance(batch, Passed):
+                continue
+            self.buffered_bytes -= batch.size
             if batch.record_count and not batch.is_control:
                 return ConsumerBatch(self.at.topic, self.at.partition, batch, start)
         return None
