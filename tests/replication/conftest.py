@@ -7,7 +7,7 @@ import itertools
 import random
 import selectors
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,8 @@ from tidelog.model.ids import (
     NodeId,
     Offset,
     PartitionEpoch,
+    ProducerEpoch,
+    ProducerId,
     TopicId,
     TopicIdPartition,
     TopicPartition,
@@ -38,11 +40,13 @@ from tidelog.proto.frames import (
     ProducePartition,
     ProduceRequest,
 )
+from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address, Connection, Service, StreamKind
 from tidelog.proto.record_decoder import decode_values
 from tidelog.proto.record_encoder import encode_values
 from tidelog.proto.records import split_batches
+from tidelog.proto.transaction_api import AddPartitionsTransaction, TransactionMarker, WriteTxnMarkersRequest
 from tidelog.replication.answers import diverged, fetched, refused_fetch
 from tidelog.replication.flushing import RunBlocking, run_inline
 from tidelog.replication.leader import Diverging, FollowerContact
@@ -390,6 +394,10 @@ class Broker:
         self.run_blocking: RunBlocking = run_inline
         self.epoch = BrokerEpoch(-1)
         self.alive = False
+        self.asked: list[AddPartitionsTransaction] = []
+        self.answer_verify: Callable[[AddPartitionsTransaction], Awaitable[ErrorCode] | ErrorCode]
+        """What a coordinator of transactions answers for each partition that it is asked for."""
+        self.answer_verify = lambda asked: ErrorCode.NONE
         for number, directory in enumerate(self.directories):
             format_directory(SystemFiles(), directory, "c", self.node, random.Random(10 * node + number))
 
@@ -418,6 +426,7 @@ class Broker:
             broker_epoch_of=lambda node: self.epoch if node == self.node else cluster.broker_epoch_of(node),
             on_fatal=cluster.bugs.append,
             run_blocking=self._run_blocking,
+            verify=self._verify,
         )
         self._connections: dict[NodeId, Connection] = {}
         self.server = await self.network.serve(
@@ -457,16 +466,46 @@ class Broker:
     async def _alter_partition(self, items: tuple[AlterPartitionItem, ...]) -> AlterPartitionResponse:
         return await self.cluster.alter_partition(self.node, items)
 
+    async def _verify(self, asked: AddPartitionsTransaction) -> dict[tuple[str, int], ErrorCode]:
+        self.asked.append(asked)
+        answer = self.answer_verify(asked)
+        code = answer if isinstance(answer, ErrorCode) else await answer
+        return {(each.topic, each.partition): code for each in asked.partitions}
+
     # --- what a client does
 
     async def produce(
-        self, *values: bytes, acks: int = -1, partition: int = 0, timeout_ms: int = 30_000, **producer: int
+        self,
+        *values: bytes,
+        acks: int = -1,
+        partition: int = 0,
+        timeout_ms: int = 30_000,
+        transactional_id: str | None = None,
+        first_protocol: bool = False,
+        **producer: int,
     ) -> ProducedPartition:
         records = encode_values(list(values), LoopClock().now_ms(), **producer)
-        answers = await self.manager.produce(
-            ProduceRequest(acks, timeout_ms, [ProducePartition(TOPIC_ID, partition, records)])
-        )
+        item = ProducePartition(TOPIC_ID, partition, records)
+        request = ProduceRequest(acks, timeout_ms, [item], transactional_id)
+        answers = await self.manager.produce(request, first_protocol=first_protocol)
         return answers[0]
+
+    async def mark(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        committed: bool = True,
+        coordinator_epoch: int = 0,
+        partition: int = 0,
+        version: int = 2,
+    ) -> ErrorCode:
+        """Have a transaction's marker written; answers once it is committed."""
+        places = (GroupPartition(TOPIC, partition),)
+        identity = ProducerId(producer_id), ProducerEpoch(epoch)
+        marker = TransactionMarker(*identity, committed, coordinator_epoch, places, version)
+        answer = await self.manager.write_markers(WriteTxnMarkersRequest((marker,)))
+        return answer.markers[0].results[0].error
 
     def begin(self, *values: bytes, **more: Any) -> asyncio.Task[ProducedPartition]:
         """Produce, and wait for the answer later or not at all."""
@@ -475,12 +514,20 @@ class Broker:
         return task
 
     def poll(
-        self, offset: int = 0, *, partition: int = 0, wait_ms: int = 500, bytes_min: int = 1, bytes_max: int = 1 << 20
+        self,
+        offset: int = 0,
+        *,
+        partition: int = 0,
+        wait_ms: int = 500,
+        bytes_min: int = 1,
+        bytes_max: int = 1 << 20,
+        read_committed: bool = False,
     ) -> asyncio.Future[FetchResponse]:
         item = FetchPartition(
             TOPIC_ID, partition, LeaderEpoch(-1), Offset(offset), LeaderEpoch(-1), Offset(-1), bytes_max
         )
-        return self.manager.fetch(FetchRequest(NO_NODE, BrokerEpoch(-1), wait_ms, bytes_min, bytes_max, False, [item]))
+        request = FetchRequest(NO_NODE, BrokerEpoch(-1), wait_ms, bytes_min, bytes_max, read_committed, [item])
+        return self.manager.fetch(request)
 
     def partition(self, partition: int = 0) -> Partition:
         found = self.manager.partition(TopicIdPartition(TOPIC_ID, partition))
