@@ -103,8 +103,13 @@ class SimulatedCluster(WatchedCluster):
         super().__init__(range(1, nodes + 1), POLL_S)
         self.loop = loop
         self._rng = rng
-        copies = str(min(nodes, 3))
-        own = {"default.replication.factor": copies, "offsets.topic.replication.factor": copies}
+        copies = min(nodes, 3)
+        own = {
+            "default.replication.factor": str(copies),
+            "offsets.topic.replication.factor": str(copies),
+            "transaction.state.log.replication.factor": str(copies),
+            "transaction.state.log.min.isr": str(max(1, copies - 1)),
+        }
         self._settings = {**_DEFAULTS, **own, **(config or {})}
         self._log_dirs = log_dirs
         self._drift = drift
@@ -153,17 +158,21 @@ class SimulatedCluster(WatchedCluster):
         """End a node's process as kill -9 does."""
         self._die(self.hosts[self.known(node_id)])
 
-    def kill_in(self, node_id: int, calls: int, *, power_goes_too: bool = False) -> bool:
+    def kill_in(self, node_id: int, calls: int, *, what: str = "", power_goes_too: bool = False) -> bool:
         """Let a node's process end in the midst of its n-th disk call from now; whether it runs at all.
 
-        ``power_goes_too``: it is its host's loss of power that ends it.
+        ``what``: count calls of one kind only, such as ``rename``. ``power_goes_too``: it is its host's loss of
+        power that ends it.
         """
         host = self.hosts[self.known(node_id)]
         files = host.files
         if files is None:
             return False
         host.power_goes_too = power_goes_too
-        files.faults.kill_at = files.faults.steps + calls
+        if what:
+            files.faults.kill_in = (what, calls)
+        else:
+            files.faults.kill_at = files.faults.steps + calls
         return True
 
     def lose_power(self, node_id: int) -> None:

@@ -24,7 +24,7 @@ from tidelog.client.errors import TidelogError
 from tidelog.model.ids import NodeId
 from tidelog.proto.frames import decode_fetch_response
 
-MOMENTS: Final = ("at-isr-change", "at-leader-change")
+MOMENTS: Final = ("at-isr-change", "at-leader-change", "at-coordinator-loaded")
 """Kinds that wait for something to happen, and count when it does."""
 CRC_COVERS: Final = 21
 """A batch's CRC covers what follows so many bytes."""
@@ -152,9 +152,11 @@ class FaultHand:
     def _kill_all(self, seconds: float) -> bool:
         return sum([self._kill(f"node:{node}", seconds) for node in self._cluster.node_ids]) > 1
 
-    def _kill_in_disk_call(self, target: str, calls: int, seconds: float, *, power_goes_too: bool = False) -> bool:
+    def _kill_in_disk_call(
+        self, target: str, calls: int, seconds: float, *, what: str = "", power_goes_too: bool = False
+    ) -> bool:
         node = self._resolve(target)
-        if node is None or not self._cluster.kill_in(node, calls, power_goes_too=power_goes_too):
+        if node is None or not self._cluster.kill_in(node, calls, what=what, power_goes_too=power_goes_too):
             return False
 
         def start() -> None:
@@ -168,6 +170,9 @@ class FaultHand:
 
     def _power_loss_in_disk_call(self, target: str, calls: int, seconds: float) -> bool:
         return self._kill_in_disk_call(target, calls, seconds, power_goes_too=True)
+
+    def _power_loss_in_rename(self, target: str, calls: int, seconds: float) -> bool:
+        return self._kill_in_disk_call(target, calls, seconds, what="rename", power_goes_too=True)
 
     def _power_loss(self, target: str, seconds: float) -> bool:
         node = self._resolve(target)
@@ -355,7 +360,7 @@ class FaultHand:
             found = self._asked_for(partition, what)
             return {} if found is None else {"l": found[0], "j": found[1], "c": self._in_role("controller")}
 
-        self._wait("at-isr-change", involved, within_s, acts)
+        self.wait_for("at-isr-change", involved, within_s, acts)
 
     def _at_leader_change(self, partition: int, within_s: float, *acts: str | float) -> None:
         """When the partition next has another leader, ``l``, do something to those involved."""
@@ -365,9 +370,9 @@ class FaultHand:
             now = self._in_role(f"leader:{partition}")
             return {} if now in (None, before) else {"l": now}
 
-        self._wait("at-leader-change", involved, within_s, acts)
+        self.wait_for("at-leader-change", involved, within_s, acts)
 
-    def _wait(
+    def wait_for(
         self, kind: str, involved: Callable[[], dict[str, NodeId | None]], within_s: float, acts: Sequence[str | float]
     ) -> None:
         """Do something as soon as there are those whom it concerns, looking before each message.

@@ -167,7 +167,8 @@ COMPACTION: Final = Setting(
     {
         "kill": 4,
         "kill-in-disk-call": 6,
-        "power-loss-in-disk-call": 6,
+        "power-loss-in-disk-call": 3,
+        "power-loss-in-rename": 4,
         "kill-all": 1,
         "power-loss": 4,
         "power-loss-two": 2,

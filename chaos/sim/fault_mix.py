@@ -79,6 +79,8 @@ class FaultMix:
                 return (target, rng.randrange(1 << 16), length)
             case "kill-in-disk-call" | "power-loss-in-disk-call":
                 return (target, rng.choice((1, 2, 3, 5, 10, 30)), length)
+            case "power-loss-in-rename":
+                return (target, rng.randrange(1, 16), round(max(length, 2.0), 3))
             case "ring" | "halves":
                 return (rng.randrange(1 << 16), length)
             case "kill-all" | "power-loss-all" | "pause-all":

@@ -224,15 +224,15 @@ def unheard_coordinator(rng: random.Random, partition: int, n: str, victim: int)
 
 
 def uneven_coordinators(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A group's coordinator dies when one follower has what the other has not; the one that follows it, cut off from
-    the other, dies too before it could tell."""
+    """A group's coordinator dies when one follower has what the other has not; the one that follows it cannot tell
+    the other, and is alone with clients as soon as it serves."""
     first, second, last = f"c{n}", f"d{n}", f"e{n}"
     return [
-        (0.0, "cut-one-way", (f"coordinator>{first}", f"coordinator-last>{last}", _about(rng, 1.5))),
-        (0.01, "cut", (f"coordinator-next>{second}", last, _about(rng, 2.9, 0.05))),
-        # Both come back at once, as voters: two controllers that are cut off from each other elect nobody.
-        (_about(rng, 0.6), "kill", (first, 0.05)),
-        (_about(rng, 1.9, 0.25), "kill", (second, 0.05)),
+        (0.0, "cut-one-way", (f"coordinator>{first}", f"coordinator-last>{last}", _about(rng, 2.2, 0.05))),
+        (0.01, "cut", (f"coordinator-next>{second}", last, _about(rng, 4.2, 0.05))),
+        (1.3, "at-coordinator-loaded", (4.0, "isolate", "n", _about(rng, 2.0))),
+        # It comes back soon, as a voter: two controllers that are cut off from each other elect nobody.
+        (_about(rng, 1.6, 0.1), "kill", (first, _about(rng, 0.3))),
     ]
 
 

@@ -1,24 +1,31 @@
 """A client that commits in the name of others: strangers, members of the past, static members that were replaced.
 
-The SDK never gets there unless it is late by chance. None of what this one sends may be acknowledged.
+The SDK never gets there unless it is late by chance. None of what this one sends may be acknowledged. It also
+asks all the time what is committed, sooner than any member asks a new coordinator.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.chaos.sim.group_watch import FORGED, GroupWatch
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, Offset, TopicPartition
-from tidelog.proto.group_api import OffsetCommitPartition, OffsetCommitRequest
+from tidelog.proto.group_api import OffsetCommitPartition, OffsetCommitRequest, OffsetFetchGroup, OffsetFetchRequest
 from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost
+from tidelog.proto.request import Request, Response
 
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
 
+R = TypeVar("R", bound=Response)
+
+NAME: Final = "prober"
 TRY_S: Final = 1.5
+FORGES: Final = 0.3
+"""The share of forged commits; else it asks."""
 _ELSEWHERE: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -31,7 +38,7 @@ _ELSEWHERE: Final = frozenset(
 
 
 class GroupProber:
-    """Sends a forged commit now and then, each once."""
+    """Sends a forged commit now and then, each once, and asks for what is committed."""
 
     def __init__(self, sim: Simulation, watch: GroupWatch, group: str) -> None:
         self.refused = 0
@@ -40,8 +47,8 @@ class GroupProber:
         self._group = group
         self._rng = random.Random(sim.rng.random())
         self._stopping = False
-        self._process = sim.cluster.client_process("prober")
-        self._network = sim.cluster.fabric.network("prober", context=self._process.context)
+        self._process = sim.cluster.client_process(NAME)
+        self._network = sim.cluster.fabric.network(NAME, context=self._process.context)
         self._connections: dict[NodeId, Connection] = {}
         self._task = sim.cluster.run_in(self._process, self._run())
 
@@ -52,10 +59,13 @@ class GroupProber:
 
     async def _run(self) -> None:
         while not self._stopping:
-            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
-            node, forged = self._watch.coordinator if self._sim.cluster.nodes else None, self._forged()
+            await asyncio.sleep(self._rng.uniform(0.05, 0.3))
+            node = self._watch.coordinator if self._sim.cluster.nodes else None
+            forged = self._forged() if self._rng.random() < FORGES else None
             if node is not None and forged is not None:
                 await self._send(node, *forged)
+            elif node is not None:
+                await self._ask(node, OffsetFetchRequest((OffsetFetchGroup(self._group, all_partitions=True),)))
         for connection in self._connections.values():
             await connection.close()
 
@@ -90,13 +100,8 @@ class GroupProber:
         at = TopicPartition(topic, self._rng.randrange(partitions))
         item = OffsetCommitPartition(at.topic, at.partition, Offset(0), metadata=FORGED)
         request = OffsetCommitRequest(self._group, generation, member_id, instance_id, (item,))
-        connection = self._connections.get(node)
-        if connection is None:
-            connection = self._connections[node] = self._network.connect(Address(f"node{node}", 9092))
-        try:
-            response = await connection.call(request, timeout_s=TRY_S)
-        except (ConnectionLost, CallTimeout):
-            await self._connections.pop(node).close()
+        response = await self._ask(node, request)
+        if response is None:
             return
         error = response.results[0].error
         if error in _ELSEWHERE:
@@ -108,3 +113,14 @@ class GroupProber:
                 f"fenced: a commit for {at} by {member_id} ({instance_id}) in generation {generation}: expected "
                 f"{due.name}, found {error.name}"
             )
+
+    async def _ask(self, node: NodeId, request: Request[R]) -> R | None:
+        """Ask once; ``None`` where nothing is heard."""
+        connection = self._connections.get(node)
+        if connection is None:
+            connection = self._connections[node] = self._network.connect(Address(f"node{node}", 9092))
+        try:
+            return await connection.call(request, timeout_s=TRY_S)
+        except (ConnectionLost, CallTimeout):
+            await self._connections.pop(node).close()
+            return None

@@ -33,7 +33,13 @@ class GroupWatch:
     """Hands to the judge what passes over the network. ``generation_of`` tells in which generation a client believes
     itself, ``None`` for who is no member."""
 
-    def __init__(self, world: World, group: str, generation_of: Callable[[str], int | None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        group: str,
+        generation_of: Callable[[str], int | None],
+        is_member: Callable[[str], bool],
+    ) -> None:
         self.judge = GroupJudge()
         self.events: Counter[str] = Counter()
         self.members: dict[int, dict[str, str | None]] = {}
@@ -43,6 +49,7 @@ class GroupWatch:
         self._world = world
         self._group = group
         self._generation_of = generation_of
+        self._is_member = is_member
         self._asked: dict[int, tuple[OffsetFetchRequest, str, int, float]] = {}
         """Fetches under way, by identity: who asked, in which generation, when."""
         self._coordinator = ""
@@ -59,6 +66,16 @@ class GroupWatch:
         if topic is None:
             return None
         return cluster.leader_of(OFFSETS_TOPIC, partition_for(self._group, len(topic.partitions)))
+
+    def serving(self) -> list[NodeId]:
+        """The nodes that answer for the group, whoever else thinks that it does."""
+        found = []
+        for node_id, node in self._world.cluster.nodes.items():
+            if node.broker is not None:
+                answer = node.broker.groups.coordinator._active(self._group)
+                if not isinstance(answer, ErrorCode):
+                    found.append(node_id)
+        return found
 
     @property
     def coordinator_followers(self) -> list[NodeId]:
@@ -104,7 +121,7 @@ class GroupWatch:
             case OffsetCommitRequest(), OffsetCommitResponse() if request.group_id == self._group:
                 self._committed(request, response, asked_s)
             case OffsetFetchRequest(), OffsetFetchResponse():
-                self._fetched(request, response)
+                self._fetched(server, request, response)
 
     def _joined(self, server: str, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
         self.events["join"] += 1
@@ -146,9 +163,10 @@ class GroupWatch:
             elif error is not None:
                 self.events[f"commit-{_word(error)}"] += 1
 
-    def _fetched(self, request: OffsetFetchRequest, response: OffsetFetchResponse) -> None:
+    def _fetched(self, server: str, request: OffsetFetchRequest, response: OffsetFetchResponse) -> None:
         asked = self._asked.pop(id(request), None)
-        if asked is None:
+        # A coordinator of the past may say what was, to whoever asks it; members of its last generation alone do.
+        if asked is None or (server != f"node{self.coordinator}" and not self._is_member(asked[1])):
             return
         _, client, generation, asked_s = asked
         for group in response.groups:

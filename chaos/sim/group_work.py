@@ -8,11 +8,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.chaos.sim.group_member import GroupMember
+from tidelog.chaos.sim.group_prober import NAME as PROBER
 from tidelog.chaos.sim.group_prober import GroupProber
 from tidelog.chaos.sim.group_watch import GroupWatch
 from tidelog.client.admin_types import NewTopic
 from tidelog.client.errors import TidelogError
-from tidelog.model.ids import TopicPartition
+from tidelog.model.ids import NodeId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
@@ -52,7 +53,7 @@ class GroupWork:
         self._others: list[GroupMember] = []
         """Members that have ended, or are on their way out."""
         self._lives = 0
-        self.watch = GroupWatch(sim.world, GROUP, self._generation_of)
+        self.watch = GroupWatch(sim.world, GROUP, self._generation_of, lambda client: client != PROBER)
         self._prober: GroupProber | None = None
         self._forced = False
         hand = sim.hand
@@ -69,6 +70,7 @@ class GroupWork:
             "replace-member": self._replace,
             "grow-topic": self._grow,
             "new-topic": self._new_topic,
+            "at-coordinator-loaded": self._at_coordinator_loaded,
         }
 
     @property
@@ -94,6 +96,8 @@ class GroupWork:
         return [*(member for member in self._members if member is not None), *self._others]
 
     def _generation_of(self, client: str) -> int | None:
+        if client == PROBER:
+            return self.watch.judge.newest_generation
         for member in self._everyone:
             if member.name == client:
                 return member.consumer.group_metadata().generation_id
@@ -222,6 +226,17 @@ class GroupWork:
         place, member = found
         self._others.append(member)
         self._fill(place)
+        return True
+
+    def _at_coordinator_loaded(self, within_s: float, *acts: str | float) -> bool:
+        """When another node than now has loaded the group and serves it, do something to it, ``n``."""
+        before = self.watch.coordinator
+
+        def involved() -> dict[str, NodeId | None]:
+            serving = [node for node in self.watch.serving() if node != before]
+            return {"n": serving[0]} if serving else {}
+
+        self._sim.hand.wait_for("at-coordinator-loaded", involved, within_s, acts)
         return True
 
     def _grow(self) -> bool:
