@@ -51,6 +51,7 @@ from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch, patch_batch, split_batches
 
 from .scripted_groups import ScriptedGroups
+from .scripted_transactions import ScriptedTransactions, marker
 
 Judge = Callable[[int, str, int, Batch], ErrorCode | Awaitable[ErrorCode] | None]
 """(node, topic, partition, batch) -> an error instead of an append; None to do the usual thing.
@@ -67,6 +68,10 @@ class Partition:
     next_offset: int = 0
     producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = field(default_factory=dict)
     """producer id → epoch, the last five (base sequence, last sequence, base offset)."""
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Producer ids with an open transaction: its epoch and first offset."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, first and last offset."""
 
     def append(self, batch: Batch) -> tuple[ErrorCode, int]:
         """Kafka's rules for sequences (``ProducerAppendInfo``, ``ProducerStateEntry``)."""
@@ -80,7 +85,7 @@ class Partition:
                 for base, end, offset in last:
                     if (base, end) == (batch.base_sequence, batch.last_sequence):
                         return ErrorCode.NONE, offset
-                expected = (last[-1][1] + 1) & 0x7FFFFFFF
+                expected = (last[-1][1] + 1) & 0x7FFFFFFF if last else 0
             else:
                 last = []
                 expected = 0
@@ -88,6 +93,8 @@ class Partition:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
             kept = [*last, (batch.base_sequence, batch.last_sequence, self.next_offset)][-5:]
             self.producers[batch.producer_id] = (batch.producer_epoch, kept)
+            if batch.is_transactional:
+                self.open.setdefault(batch.producer_id, (batch.producer_epoch, self.next_offset))
         base = self.next_offset
         data = bytearray(batch.view)
         patch_batch(data, 0, base_offset=base, leader_epoch=self.leader_epoch)
@@ -95,8 +102,33 @@ class Partition:
         self.next_offset = base + batch.record_count
         return ErrorCode.NONE, base
 
+    def mark(self, producer_id: int, epoch: int, *, committed: bool) -> None:
+        """The producer's transaction ends here; ``epoch`` is that of its next one."""
+        _, first = self.open.pop(producer_id, (0, -1))
+        if first >= 0 and not committed:
+            self.aborted.append((producer_id, first, self.next_offset))
+        self.producers[producer_id] = (epoch, [])
+        self.append(Batch(memoryview(marker(producer_id, epoch, committed=committed))))
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min((first for _, first in self.open.values()), default=self.next_offset)
+
     def values(self) -> list[bytes | None]:
-        return [r.value for data in self.batches for r in decode_records(Batch(memoryview(data)))]
+        batches = [Batch(memoryview(data)) for data in self.batches]
+        return [r.value for batch in batches if not batch.is_control for r in decode_records(batch)]
+
+    def committed(self) -> list[bytes | None]:
+        """What a reader of what is committed gets to see."""
+        out = []
+        for batch in (Batch(memoryview(data)) for data in self.batches):
+            aborted = any(
+                batch.producer_id == producer and first <= batch.base_offset <= last
+                for producer, first, last in self.aborted
+            )
+            if not batch.is_control and not aborted and batch.base_offset < self.last_stable_offset:
+                out += [r.value for r in decode_records(batch)]
+        return out
 
 
 class ScriptedCluster:
@@ -120,6 +152,7 @@ class ScriptedCluster:
         self.grown = asyncio.Event()
         self.message_max = 1 << 30
         self.groups = ScriptedGroups()
+        self.transactions = ScriptedTransactions(self)
 
     # --- script -------------------------------------------------------------------------------------
 
@@ -141,11 +174,11 @@ class ScriptedCluster:
         service = Service(
             {
                 MetadataRequest: self._metadata,
-                InitProducerIdRequest: self._producer_id,
                 ListOffsetsRequest: self._list_offsets,
                 OffsetForLeaderEpochRequest: self._epoch_end,
                 CreateTopicsRequest: self._create,
                 **self.groups.handlers(node),
+                **self.transactions.handlers(node),
             },
             {StreamKind.PRODUCE: lambda _: _Produce(self, node), StreamKind.FETCH: lambda _: _Fetch(self, node)},
         )
@@ -199,7 +232,7 @@ class ScriptedCluster:
         brokers = tuple(BrokerEndpoint(NodeId(n), "mem", 9000 + n) for n in self.servers)
         return MetadataResponse("scripted", NodeId(self.nodes[0]), brokers, tuple(topics))
 
-    async def _producer_id(self, request: InitProducerIdRequest, _: CallContext) -> InitProducerIdResponse:
+    async def idempotent_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.producer_id >= 0:
             epoch = ProducerEpoch(request.producer_epoch + 1)
             return InitProducerIdResponse(ErrorCode.NONE, request.producer_id, epoch)
@@ -266,7 +299,7 @@ class _Produce:
             key = (name, item.partition)
             cluster.in_flight[key] = cluster.in_flight.get(key, 0) + 1
             cluster.in_flight_most = max(cluster.in_flight_most, cluster.in_flight[key])
-            waits.append(self._one(name, item))
+            waits.append(self._one(name, item, request.transactional_id))
 
         async def answer() -> Frame:
             results = []
@@ -277,7 +310,9 @@ class _Produce:
 
         return answer()
 
-    def _one(self, name: str, item: ProducePartition) -> ProducedPartition | Awaitable[ProducedPartition]:
+    def _one(
+        self, name: str, item: ProducePartition, transactional_id: str | None
+    ) -> ProducedPartition | Awaitable[ProducedPartition]:
         cluster = self.cluster
         partition = cluster.partitions.get((name, item.partition))
 
@@ -289,16 +324,22 @@ class _Produce:
         batches = split_batches(item.records)
         assert len(batches) == 1
         (batch,) = batches
+        assert batch.is_transactional == (transactional_id is not None)
         if cluster.judge is not None:
             verdict = cluster.judge(self.node, name, item.partition, batch)
             if isinstance(verdict, ErrorCode):
                 return result(verdict)
             if verdict is not None:
-                return self._later(verdict, result, name, item.partition, batch)
-        return self._append(result, name, item.partition, batch)
+                return self._later(verdict, result, name, item.partition, batch, transactional_id)
+        return self._append(result, name, item.partition, batch, transactional_id)
 
     def _append(
-        self, result: Callable[..., ProducedPartition], name: str, number: int, batch: Batch
+        self,
+        result: Callable[..., ProducedPartition],
+        name: str,
+        number: int,
+        batch: Batch,
+        transactional_id: str | None,
     ) -> ProducedPartition | Awaitable[ProducedPartition]:
         cluster = self.cluster
         partition = cluster.partitions[name, number]
@@ -306,6 +347,10 @@ class _Produce:
             return result(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if batch.size > cluster.message_max:
             return result(ErrorCode.MESSAGE_TOO_LARGE)
+        if batch.is_transactional and partition.open.get(batch.producer_id, (-1, 0))[0] != batch.producer_epoch:
+            code = cluster.transactions.join(transactional_id, name, number, batch)
+            if code is not ErrorCode.NONE:
+                return result(code)
         code, base = partition.append(batch)
         cluster.grown.set()
         if code is ErrorCode.NONE and cluster.after is not None:
@@ -317,12 +362,18 @@ class _Produce:
         return result(code, base)
 
     async def _later(
-        self, verdict: Awaitable[ErrorCode], result: Any, name: str, number: int, batch: Batch
+        self,
+        verdict: Awaitable[ErrorCode],
+        result: Any,
+        name: str,
+        number: int,
+        batch: Batch,
+        transactional_id: str | None,
     ) -> ProducedPartition:
         code = await verdict
         if code is not ErrorCode.NONE:
             return result(code)  # type: ignore[no-any-return]
-        found = self._append(result, name, number, batch)
+        found = self._append(result, name, number, batch, transactional_id)
         return found if isinstance(found, ProducedPartition) else await found
 
     async def _answer_later(self, verdict: Awaitable[ErrorCode], result: Any, base: int) -> ProducedPartition:
@@ -345,7 +396,7 @@ class _Fetch:
             deadline = asyncio.get_running_loop().time() + request.wait_ms_max / 1_000
             while True:
                 self.cluster.grown.clear()
-                found = [self._one(item) for item in request.partitions]
+                found = [self._one(item, read_committed=request.read_committed) for item in request.partitions]
                 left = deadline - asyncio.get_running_loop().time()
                 if left <= 1e-6 or any(f.records or f.error or f.diverging_epoch >= 0 for f in found):
                     return encode_fetch_response(correlation, FetchResponse(ErrorCode.NONE, found))
@@ -357,7 +408,7 @@ class _Fetch:
 
         return answer()
 
-    def _one(self, item: FetchPartition) -> FetchedPartition:
+    def _one(self, item: FetchPartition, *, read_committed: bool) -> FetchedPartition:
         cluster = self.cluster
         name = cluster._name(item.topic_id)
         partition = cluster.partitions[name, item.partition]
@@ -377,17 +428,28 @@ class _Fetch:
             return result(ErrorCode.OFFSET_OUT_OF_RANGE)
         records = []
         size = 0
+        stable = partition.last_stable_offset
+        reach = item.fetch_offset
         for data in partition.batches:
-            if Batch(memoryview(data)).next_offset > item.fetch_offset and (
-                not size or size + len(data) <= item.bytes_max
-            ):
-                records.append(data)
-                size += len(data)
+            batch = Batch(memoryview(data))
+            if batch.next_offset <= item.fetch_offset:
+                continue
+            if (size and size + len(data) > item.bytes_max) or (read_committed and batch.base_offset >= stable):
+                break
+            records.append(data)
+            size += len(data)
+            reach = batch.next_offset
         end = Offset(partition.next_offset)
+        aborted = [
+            (ProducerId(producer), Offset(first))
+            for producer, first, last in partition.aborted
+            if read_committed and first < reach and last >= item.fetch_offset
+        ]
         return result(
             ErrorCode.NONE,
             high_watermark=end,
-            last_stable_offset=end,
+            last_stable_offset=Offset(stable),
+            aborted=aborted,
             log_start_offset=Offset(partition.log_start),
             records=records,
         )

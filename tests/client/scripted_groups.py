@@ -14,6 +14,7 @@ from typing import Any
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset
 from tidelog.proto.group_api import (
+    TRANSACTION_COORDINATOR,
     CommittedOffset,
     Coordinator,
     DescribedGroup,
@@ -74,6 +75,8 @@ Judge = Callable[[Any], ErrorCode | None]
 class ScriptedGroups:
     def __init__(self, initial_delay_s: float = 0.0) -> None:
         self.node = 1
+        self.transactions_node = 1
+        """Who is said to coordinate transactions."""
         self.groups: dict[str, Group] = {}
         self.judge: Judge | None = None
         self.seen: list[Any] = []
@@ -127,7 +130,8 @@ class ScriptedGroups:
     # --- handlers -------------------------------------------------------------------------------------
 
     async def _find(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        found = Coordinator(request.keys[0], ErrorCode.NONE, NodeId(self.node), "mem", 9000 + self.node)
+        node = self.transactions_node if request.key_type == TRANSACTION_COORDINATOR else self.node
+        found = Coordinator(request.keys[0], ErrorCode.NONE, NodeId(node), "mem", 9000 + node)
         return FindCoordinatorResponse((found,))
 
     async def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
