@@ -70,6 +70,7 @@ class Host:
         self.power_goes_too = False
         """Whether the host loses its power when its process ends in the midst of a disk call."""
         self.starting: asyncio.Task[Node] | None = None
+        self.stopping: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
 
     def new_disk(self) -> Disk:
@@ -186,8 +187,12 @@ class SimulatedCluster(WatchedCluster):
         """Stop a node in good order (controlled shutdown); returns early where it is killed meanwhile."""
         host = self.hosts[self.known(node_id)]
         node = self.nodes[host.node_id]
+        host.stopping = stopping = self.run_in(host.process, node.stop())
         try:
-            await self.run_in(host.process, node.stop())
+            await asyncio.wait([stopping])
+            if stopping.cancelled():
+                return
+            stopping.result()
         except Killed:
             return
         if self.nodes.get(host.node_id) is node:
@@ -391,6 +396,9 @@ class SimulatedCluster(WatchedCluster):
         if host.starting is not None:
             host.starting.cancel()
             host.starting = None
+        if host.stopping is not None:
+            host.stopping.cancel()  # it would go by the clock of the next process
+            host.stopping = None
         if node is not None:
             host.process.context.copy().run(node.drop)
             task = self.loop.create_task(node.kill(), context=host.process.context.copy())
