@@ -1,8 +1,9 @@
 """Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete.
 
 Source: ``OffsetMetadataManager``, ``ClassicGroup.validateOffsetCommit``. A value is read only once the log has
-committed it; with ``require_stable`` a partition that has one on its way is UNSTABLE_OFFSET_COMMIT
-(KIP-447), so that whoever takes a partition over does not start before the last commit of its former owner.
+committed it; with ``require_stable`` a partition that has one on its way, or in an open transaction, is
+UNSTABLE_OFFSET_COMMIT (KIP-447), so that whoever takes a partition over does not start before the last commit of its
+former owner.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Committing:
         results: list[OffsetCommitResult] = []
         changes: list[OffsetChange] = []
         for item in request.partitions:
-            result = self._partition_result(group, item)
+            result = self.partition_result(group, item)
             results.append(result)
             if result.error is ErrorCode.NONE:
                 value = OffsetCommitValue(item.offset, item.leader_epoch, item.metadata, now.wall_ms)
@@ -86,7 +87,7 @@ class Committing:
         def answered(error: ErrorCode) -> Response:
             if error is ErrorCode.NONE:
                 return OffsetCommitResponse(tuple(results))
-            return OffsetCommitResponse(tuple(_unless_failed(result, error) for result in results))
+            return OffsetCommitResponse(tuple(unless_failed(result, error) for result in results))
 
         self.change(group, changes, now, waiter, answered)
 
@@ -113,7 +114,8 @@ class Committing:
             return ErrorCode.REBALANCE_IN_PROGRESS, ""
         return ErrorCode.NONE, ""
 
-    def _partition_result(self, group: Group, item: OffsetCommitPartition) -> OffsetCommitResult:
+    def partition_result(self, group: Group, item: OffsetCommitPartition) -> OffsetCommitResult:
+        """Whether one offset can be committed to the group."""
         settings = self._shard.settings
         error, text = ErrorCode.NONE, ""
         metadata_max = min(settings.offset_metadata_max_bytes, STRING_BYTES_MAX)
@@ -232,10 +234,12 @@ class _OffsetsAppend:
     def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
         offsets = self._group.offsets
         for topic, partition, value in self._changes:
-            if error is ErrorCode.NONE:
-                offsets.ended(topic, partition, number, value)
-            else:
+            if error is not ErrorCode.NONE:
                 offsets.failed(topic, partition)
+                continue
+            offsets.ended(topic, partition, number, value)
+            if value is None:
+                self._shard.transactions.tombstone(self._group, topic, partition, number)
         self._tell(error)
         self._shard.forget_if_idle(self._group, now)
 
@@ -263,7 +267,8 @@ def _commit_answer(request: OffsetCommitRequest, error: ErrorCode, text: str) ->
     )
 
 
-def _unless_failed(result: OffsetCommitResult, error: ErrorCode) -> OffsetCommitResult:
+def unless_failed(result: OffsetCommitResult, error: ErrorCode) -> OffsetCommitResult:
+    """What is to be said of one offset where the append of all ended with ``error``."""
     if result.error is not ErrorCode.NONE:
         return result
     return OffsetCommitResult(result.topic, result.partition, error)

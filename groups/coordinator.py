@@ -16,11 +16,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
+from tidelog.groups.adding import Adding, AddPartitions, Role
+from tidelog.groups.batches import batch_of
 from tidelog.groups.counters import GroupCounters, GroupGauges
-from tidelog.groups.effects import Answer, Append, Effect, Token
+from tidelog.groups.effects import Answer, Append, AppendMarker, Effect, Token
 from tidelog.groups.routing import group_id_fault, partition_for
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
+from tidelog.groups.transactional import adding_error, txn_commit_answer
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId
@@ -56,8 +59,8 @@ from tidelog.proto.group_api import (
     SyncGroupResponse,
 )
 from tidelog.proto.network import CallContext
-from tidelog.proto.record_encoder import BatchBuilder
 from tidelog.proto.records import split_batches
+from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tidelog.replication.coordinator_log import CoordinatorLog
 
 logger = logging.getLogger(__name__)
@@ -66,6 +69,10 @@ R = TypeVar("R")
 
 _REPLAYED_AT_ONCE: Final = 2_000
 """Records that are replayed before others have their turn."""
+_LEADER_ERRORS: Final = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
 _LOAD_AGAIN_MS: Final = 1_000
 _LOAD_AGAIN_MS_MAX: Final = 30_000
 
@@ -89,6 +96,10 @@ class _Led:
         self.standing = _Standing.LOADING
         self.loading: asyncio.Task[None] | None = None
 
+    @property
+    def role(self) -> Role:
+        return Role(self.partition, self.epoch)
+
 
 class GroupCoordinator:
     """See the module. ``context.peer`` is the host that members are described with."""
@@ -101,6 +112,7 @@ class GroupCoordinator:
         rng: random.Random,
         log: CoordinatorLog,
         on_fatal: Callable[[BaseException], None],
+        add_partitions: AddPartitions,
         partitions: int | None = None,
     ) -> None:
         self.counters = GroupCounters()
@@ -111,6 +123,7 @@ class GroupCoordinator:
         self._log = log
         self._on_fatal = on_fatal
         self._partitions = settings.offsets_topic_num_partitions if partitions is None else partitions
+        self._adding = Adding(add_partitions, on_fatal)
         self._led: dict[int, _Led] = {}
         self._waiters: dict[int, Callable[[Any], None]] = {}
         self._next_waiter = 0
@@ -138,6 +151,7 @@ class GroupCoordinator:
             if led.loading is not None:
                 led.loading.cancel()
         self._led.clear()
+        self._adding.kill()
         self._waiters.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -179,6 +193,7 @@ class GroupCoordinator:
         if led is None or (leader_epoch is not None and led.epoch > leader_epoch):
             return
         del self._led[partition]
+        self._adding.resigned(led.role)
         if led.loading is not None:
             led.loading.cancel()
         self._perform(led, led.shard.resign(self._now()))
@@ -270,6 +285,44 @@ class GroupCoordinator:
             return _done(OffsetDeleteResponse(led))
         waiter, future = self._waiter(OffsetDeleteResponse)
         self._perform(led, led.shard.delete_offsets(request, waiter, self._now()))
+        return future
+
+    # --- Transactions -------------------------------------------------------------------------------
+
+    def commit_transactional(
+        self, request: TxnOffsetCommitRequest, context: CallContext
+    ) -> asyncio.Future[TxnOffsetCommitResponse]:
+        """Offsets that count if the transaction commits. Its coordinator is asked before the first of them here."""
+        led = self._active_for_offsets(request.group_id)
+        if not isinstance(led, _Led):
+            return _done(txn_commit_answer(request, led))
+        waiter, future = self._waiter(TxnOffsetCommitResponse)
+        if led.shard.has_open(request.producer_id, request.producer_epoch):
+            self._perform(led, led.shard.commit_transactional(request, waiter, self._now()))
+        elif self._adding.waiting >= self._settings.appends_max:
+            self._answer(waiter, txn_commit_answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        else:
+            self._adding.ask(led.role, request, partial(self._added, led, request, waiter))
+        return future
+
+    def _added(self, led: _Led, request: TxnOffsetCommitRequest, waiter: int, error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            self._perform(led, led.shard.commit_transactional(request, waiter, self._now()))
+        elif error is ErrorCode.NOT_COORDINATOR and self._led.get(led.partition) is not led:
+            self._answer(waiter, txn_commit_answer(request, error))
+        else:
+            self._answer(waiter, txn_commit_answer(request, adding_error(error)))
+
+    def complete_transaction(self, partition: int, marker: TransactionMarker) -> asyncio.Future[ErrorCode]:
+        """Write a transaction's marker to one partition, and do what it says of the offsets there. Errors as a
+        partition's leader tells them (``KafkaApis.handleWriteTxnMarkersRequest``)."""
+        led = self._led.get(partition)
+        if led is None or led.standing is not _Standing.ACTIVE:
+            return _done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        waiter = self._wait(lambda error: _set(future, _LEADER_ERRORS.get(error, error)))
+        self._adding.marker(led.role, marker.producer_id)
+        self._perform(led, led.shard.complete(marker, waiter, self._now()))
         return future
 
     # --- Administration -----------------------------------------------------------------------------
@@ -365,17 +418,19 @@ class GroupCoordinator:
         for effect in effects:
             match effect:
                 case Answer(waiter, response):
-                    self._waiters.pop(waiter)(response)
-                case Append():
+                    self._answer(waiter, response)
+                case Append() | AppendMarker():
                     self._append(led, effect)
         self._set_timer(led.shard.next_deadline())
 
-    def _append(self, led: _Led, effect: Append) -> None:
-        builder = BatchBuilder()
-        for key, value in effect.records:
-            builder.append(effect.timestamp_ms, key, value)
+    def _answer(self, waiter: int, response: Any) -> None:
+        answered = self._waiters.pop(waiter, None)
+        if answered is not None:  # else this was killed meanwhile
+            answered(response)
+
+    def _append(self, led: _Led, effect: Append | AppendMarker) -> None:
         self.counters.appends += 1
-        outcome = asyncio.ensure_future(self._log.append(led.partition, led.epoch, builder.build()))
+        outcome = asyncio.ensure_future(self._log.append(led.partition, led.epoch, batch_of(effect)))
         outcome.add_done_callback(partial(self._appended, led, effect.token))
 
     def _appended(self, led: _Led, token: Token, outcome: asyncio.Future[ErrorCode]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from tidelog.model.ids import LeaderEpoch
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.group_api import DeletedGroup
 from tidelog.proto.request import Response
@@ -18,12 +19,34 @@ class Token(NamedTuple):
     number: int
 
 
+class Writer(NamedTuple):
+    """The producer in whose transaction something is written."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write these records as one batch, then tell ``appended`` how it ended, exactly once."""
+    """Write these records as one batch, then tell ``appended`` how it ended, exactly once.
+
+    With a ``writer`` the batch is one of that producer's open transaction.
+    """
 
     token: Token
     records: tuple[CoordinatorRecord, ...]
+    timestamp_ms: int
+    writer: Writer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMarker:
+    """Write the marker that ends ``writer``'s transaction here, then tell ``appended``, as for :class:`Append`."""
+
+    token: Token
+    writer: Writer
+    coordinator_epoch: int
+    committed: bool
     timestamp_ms: int
 
 
@@ -32,7 +55,7 @@ class Answer:
     """Give ``response`` to whom asked under ``waiter``. Each waiter is answered exactly once."""
 
     waiter: int
-    response: Response | DeletedGroup
+    response: Response | DeletedGroup | ErrorCode
 
 
-Effect: TypeAlias = Append | Answer
+Effect: TypeAlias = Append | AppendMarker | Answer

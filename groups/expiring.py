@@ -14,7 +14,6 @@ from typing import Final
 
 from tidelog.groups.committing import OffsetChange, offset_record
 from tidelog.groups.group import Group
-from tidelog.groups.group_offsets import GroupOffsets
 from tidelog.groups.shard_state import EXPIRY_KEY, ShardState, group_error
 from tidelog.groups.transitions import GroupState
 from tidelog.model.errors import ErrorCode
@@ -146,7 +145,7 @@ class Expiring:
     def _write(self, batch: list[tuple[Group, OffsetChange]], records: list[CoordinatorRecord], now: Moment) -> None:
         for group, (topic, partition, _) in batch:
             group.offsets.began(topic, partition)
-        self._shard.append(records, _Tombstones(self, batch), now)
+        self._shard.append(records, _Tombstones(self, self._shard, batch), now)
 
     def settle_if_idle(self, groups: Iterable[Group], now: Moment) -> None:
         """After offsets went: groups that have nothing left go too."""
@@ -171,12 +170,13 @@ def record_bytes(record: CoordinatorRecord) -> int:
     return len(record.key) + (0 if record.value is None else len(record.value)) + _RECORD_BYTES
 
 
-def _apply(offsets: GroupOffsets, change: OffsetChange, number: int, error: ErrorCode) -> None:
-    topic, partition, value = change
-    if error is ErrorCode.NONE:
-        offsets.ended(topic, partition, number, value)
-    else:
-        offsets.failed(topic, partition)
+def _apply(shard: ShardState, group: Group, change: OffsetChange, number: int, error: ErrorCode) -> None:
+    topic, partition, _ = change
+    if error is not ErrorCode.NONE:
+        group.offsets.failed(topic, partition)
+        return
+    group.offsets.ended(topic, partition, number, None)
+    shard.transactions.tombstone(group, topic, partition, number)
 
 
 def record_removed(group: Group, number: int) -> None:
@@ -188,15 +188,16 @@ def record_removed(group: Group, number: int) -> None:
 class _Tombstones:
     """Tombstones of offsets that nobody waits for. Refused ones are found again by the next check."""
 
-    __slots__ = ("_changes", "_expiring")
+    __slots__ = ("_changes", "_expiring", "_shard")
 
-    def __init__(self, expiring: Expiring, changes: list[tuple[Group, OffsetChange]]) -> None:
+    def __init__(self, expiring: Expiring, shard: ShardState, changes: list[tuple[Group, OffsetChange]]) -> None:
         self._expiring = expiring
+        self._shard = shard
         self._changes = changes
 
     def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
         for group, change in self._changes:
-            _apply(group.offsets, change, number, error)
+            _apply(self._shard, group, change, number, error)
         if error is ErrorCode.NONE:
             self._expiring.settle_if_idle({group.group_id: group for group, _ in self._changes}.values(), now)
 
@@ -271,7 +272,7 @@ class _GroupRemoval:
     def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
         group = self._group
         for change in self._changes:
-            _apply(group.offsets, change, number, error)
+            _apply(self._shard, group, change, number, error)
         if error is not ErrorCode.NONE:
             self._tell(group_error(error))
             self._shard.forget_if_idle(group, now)

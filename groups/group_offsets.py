@@ -1,16 +1,24 @@
 """The committed offsets of one group, and those that are on their way into the log.
 
-What is read is what the log has committed: a value counts once its append ended well. Appends may end in any
-order; the one that was asked for later wins, as it does when the log is replayed. A tombstone is an append of
-no value.
+What is read is what the log has committed: a value counts once its append ended well, one of a transaction once
+the transaction's commit marker did. They may end in any order; the one that lies later in the log wins, as it does
+when the log is replayed. A tombstone is an append of no value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tidelog.model.ids import Offset
 from tidelog.proto.coordinator_records import OffsetCommitValue
+
+_NOTHING_APPLIED: Final = -(1 << 63)
+
+
+def loaded_order(offset: Offset) -> int:
+    """The place in the log's order of a record that was loaded: before all that are appended from now on."""
+    return offset - (1 << 62)
 
 
 class Population:
@@ -26,9 +34,10 @@ class Population:
 
 
 class PendingOffset(NamedTuple):
-    """Appends under way of one partition, and the number of the latest that ended well meanwhile."""
+    """Appends under way of one partition, with values of open transactions, and the order of the latest record
+    that came to count meanwhile."""
 
-    appends: int
+    waits: int
     applied: int
 
 
@@ -75,31 +84,31 @@ class GroupOffsets:
     # --- Appends ------------------------------------------------------------------------------------
 
     def began(self, topic: str, partition: int) -> None:
-        """An append of a value or a tombstone was asked for."""
+        """An append of a value or a tombstone was asked for, or a transaction has a value."""
         key = (topic, partition)
         pending = self._pending.get(key)
         if pending is None:
             if self.get(topic, partition) is None:
                 self._population.offsets += 1
-            self._pending[key] = PendingOffset(1, -1)
+            self._pending[key] = PendingOffset(1, _NOTHING_APPLIED)
         else:
-            self._pending[key] = PendingOffset(pending.appends + 1, pending.applied)
+            self._pending[key] = PendingOffset(pending.waits + 1, pending.applied)
 
-    def ended(self, topic: str, partition: int, number: int, value: OffsetCommitValue | None) -> None:
-        """Append ``number`` is in the log for good."""
+    def ended(self, topic: str, partition: int, order: int, value: OffsetCommitValue | None) -> None:
+        """What was begun is in the log for good, and counts, unless what lies behind it does already."""
         pending = self._pending[topic, partition]
-        if number >= pending.applied:
+        if order >= pending.applied:
             self._put(topic, partition, value)
-            pending = PendingOffset(pending.appends, number)
+            pending = PendingOffset(pending.waits, order)
         self._settle(topic, partition, pending)
 
     def failed(self, topic: str, partition: int) -> None:
-        """An append was refused: nothing of it is in the log."""
+        """What was begun does not count: refused, or aborted."""
         self._settle(topic, partition, self._pending[topic, partition])
 
     def _settle(self, topic: str, partition: int, pending: PendingOffset) -> None:
-        if pending.appends > 1:
-            self._pending[topic, partition] = PendingOffset(pending.appends - 1, pending.applied)
+        if pending.waits > 1:
+            self._pending[topic, partition] = PendingOffset(pending.waits - 1, pending.applied)
             return
         del self._pending[topic, partition]
         if self.get(topic, partition) is None:
@@ -107,12 +116,14 @@ class GroupOffsets:
 
     # --- Loading ------------------------------------------------------------------------------------
 
-    def load(self, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
+    def load(self, topic: str, partition: int, value: OffsetCommitValue | None, offset: Offset) -> None:
         """Take a value, or a tombstone, from the log."""
-        assert not self._pending
-        before = self.get(topic, partition)
+        before = self.holds(topic, partition)
         self._put(topic, partition, value)
-        self._population.offsets += (value is not None) - (before is not None)
+        pending = self._pending.get((topic, partition))
+        if pending is not None:
+            self._pending[topic, partition] = PendingOffset(pending.waits, loaded_order(offset))
+        self._population.offsets += self.holds(topic, partition) - before
 
     def _put(self, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         if value is not None:

@@ -21,9 +21,10 @@ from tidelog.groups.replaying import Replaying
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard_state import ShardState, TimerKey, TimerKind
 from tidelog.groups.syncing import Syncing
+from tidelog.groups.transactional import Transactional
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch
+from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tidelog.model.moment import Moment
 from tidelog.proto.group_api import (
     DescribedGroup,
@@ -42,12 +43,22 @@ from tidelog.proto.group_api import (
     SyncGroupResponse,
 )
 from tidelog.proto.records import Batch
+from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest
 
 
 class Shard:
     """State machine of one partition under one leader epoch. ``client_host`` as records hold it (``/127.0.0.1``)."""
 
-    __slots__ = ("_committing", "_expiring", "_joining", "_rebalancing", "_replaying", "_state", "_syncing")
+    __slots__ = (
+        "_committing",
+        "_expiring",
+        "_joining",
+        "_rebalancing",
+        "_replaying",
+        "_state",
+        "_syncing",
+        "_transactional",
+    )
 
     def __init__(
         self,
@@ -63,6 +74,7 @@ class Shard:
         self._joining = Joining(self._state, self._rebalancing)
         self._syncing = Syncing(self._state, self._rebalancing)
         self._committing = Committing(self._state)
+        self._transactional = Transactional(self._state, self._committing)
         self._expiring = Expiring(self._state)
         self._replaying = Replaying(self._state)
 
@@ -138,6 +150,22 @@ class Shard:
         self._expiring.topics_deleted(topics, now)
         return self._effects()
 
+    # --- Transactions -------------------------------------------------------------------------------
+
+    def has_open(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
+        """Whether this transaction has offsets here already, and is not just ending."""
+        return self._transactional.has_open(producer_id, epoch)
+
+    def commit_transactional(self, request: TxnOffsetCommitRequest, waiter: int, now: Moment) -> list[Effect]:
+        """The partition is in the transaction already."""
+        self._transactional.commit(request, waiter, now)
+        return self._effects()
+
+    def complete(self, marker: TransactionMarker, waiter: int, now: Moment) -> list[Effect]:
+        """Write the marker that ends a transaction here; the answer is an error code."""
+        self._transactional.complete(marker, waiter, now)
+        return self._effects()
+
     # --- Administration -----------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup:
@@ -194,6 +222,7 @@ class Shard:
                     state.answer(waiter, SyncGroupResponse(error))
             group.move(GroupState.DEAD, Cause.UNLOADED, now.wall_ms)
         state.groups.clear()
+        state.transactions.clear()
         state.timers.clear()
         return self._effects()
 

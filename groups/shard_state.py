@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tidelog.groups.counters import GroupCounters
-from tidelog.groups.effects import Answer, Append, Effect, Token
+from tidelog.groups.effects import Answer, Append, AppendMarker, Effect, Token, Writer
 from tidelog.groups.group import Group
 from tidelog.groups.group_offsets import Population
 from tidelog.groups.member import Member
+from tidelog.groups.open_transactions import OpenTransactions
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
@@ -74,6 +75,7 @@ class ShardState:
         "rng",
         "settings",
         "timers",
+        "transactions",
     )
 
     def __init__(
@@ -91,6 +93,7 @@ class ShardState:
         self.batch_bytes_max = batch_bytes_max
         self.groups: dict[str, Group] = {}
         self.population = Population()
+        self.transactions = OpenTransactions()
         self.timers: Timers[TimerKey] = Timers()
         self.effects: list[Effect] = []
         self.appends: dict[int, PendingAppend] = {}
@@ -98,23 +101,36 @@ class ShardState:
 
     # --- Effects ------------------------------------------------------------------------------------
 
-    def answer(self, waiter: int, response: Response | DeletedGroup) -> None:
+    def answer(self, waiter: int, response: Response | DeletedGroup | ErrorCode) -> None:
         self.effects.append(Answer(waiter, response))
 
     @property
     def can_append(self) -> bool:
         return len(self.appends) < self.settings.appends_max
 
-    def append(self, records: Sequence[CoordinatorRecord], pending: PendingAppend, now: Moment) -> int:
+    def append(
+        self, records: Sequence[CoordinatorRecord], pending: PendingAppend, now: Moment, writer: Writer | None = None
+    ) -> int:
         """Ask for an append; return its number."""
+        token = self._begin(pending, now)
+        self.effects.append(Append(token, tuple(records), now.wall_ms, writer))
+        return token.number
+
+    def append_marker(
+        self, writer: Writer, coordinator_epoch: int, pending: PendingAppend, now: Moment, *, committed: bool
+    ) -> None:
+        """Ask for the marker that ends a transaction."""
+        token = self._begin(pending, now)
+        self.effects.append(AppendMarker(token, writer, coordinator_epoch, committed, now.wall_ms))
+
+    def _begin(self, pending: PendingAppend, now: Moment) -> Token:
         number = self._next_number
         self._next_number += 1
         self.appends[number] = pending
         self.timers.set(
             TimerKey(TimerKind.APPEND, number=number), now.monotonic_ms + self.settings.offsets_commit_timeout_ms
         )
-        self.effects.append(Append(Token(self.leader_epoch, number), tuple(records), now.wall_ms))
-        return number
+        return Token(self.leader_epoch, number)
 
     # --- Groups -------------------------------------------------------------------------------------
 

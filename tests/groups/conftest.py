@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tidelog.groups.effects import Answer, Append, Effect
+from tidelog.groups.batches import batch_of
+from tidelog.groups.effects import Answer, Append, AppendMarker, Effect
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
 from tidelog.model.assignors import Subscription
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import LeaderEpoch, Offset, TopicPartition
+from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.moment import Moment
 from tidelog.proto.consumer_protocol import encode_subscription
 from tidelog.proto.group_api import (
@@ -33,8 +34,8 @@ from tidelog.proto.group_api import (
     OffsetFetchGroup,
     SyncGroupRequest,
 )
-from tidelog.proto.record_encoder import BatchBuilder
 from tidelog.proto.records import patch_batch, split_batches
+from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest
 from tidelog.replication.coordinator_log import LogRange, LogSlice
 
 WALL_MS = 1_700_000_000_000
@@ -58,8 +59,8 @@ class Desk:
         self.now_ms = 1_000
         self.wall_ms = WALL_MS
         self.answers: dict[int, Any] = {}
-        self.appends: list[Append] = []
-        self.log: list[Append] = []
+        self.appends: list[Append | AppendMarker] = []
+        self.log: list[Append | AppendMarker] = []
         self.epoch = epoch
         self.rng = random.Random(5)
         self.shard = self._shard(epoch)
@@ -127,12 +128,9 @@ class Desk:
         data = bytearray()
         offset = 0
         for append in self.log:
-            builder = BatchBuilder()
-            for key, value in append.records:
-                builder.append(append.timestamp_ms, key, value)
-            built = builder.build()
+            built = batch_of(append)
             patch_batch(built, 0, base_offset=offset, leader_epoch=0)
-            offset += len(append.records)
+            offset += 1 if isinstance(append, AppendMarker) else len(append.records)
             data += built
         return split_batches(bytes(data)) if data else []
 
@@ -240,6 +238,38 @@ class Desk:
         found = self.shard.fetch_offsets(OffsetFetchGroup(group, all_partitions=True), require_stable=False)
         return {f"{item.topic}-{item.partition}": item.offset for item in found.offsets}
 
+    def unstable(self, *names: str, group: str = "g") -> list[str]:
+        """Those of these partitions that have something on its way or in an open transaction."""
+        asked = OffsetFetchGroup(group, tuple(GroupPartition(*_partition(name)) for name in names))
+        found = self.shard.fetch_offsets(asked, require_stable=True).offsets
+        return [f"{at.topic}-{at.partition}" for at in found if at.error is ErrorCode.UNSTABLE_OFFSET_COMMIT]
+
+    def commit_in(
+        self,
+        producer: tuple[int, int],
+        offsets: dict[str, int],
+        member_id: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        group: str = "g",
+    ) -> int:
+        """Commit offsets in the transaction of a producer id and epoch."""
+        items = tuple(
+            OffsetCommitPartition(*_partition(name), Offset(offset), LeaderEpoch(3), "")
+            for name, offset in offsets.items()
+        )
+        request = TxnOffsetCommitRequest(
+            "x", group, ProducerId(producer[0]), ProducerEpoch(producer[1]), generation, member_id, instance, items
+        )
+        return self.ask(self.shard.commit_transactional, request)
+
+    def complete(self, producer: tuple[int, int], *, committed: bool, version: int = 1) -> int:
+        """Have a marker written."""
+        marker = TransactionMarker(
+            ProducerId(producer[0]), ProducerEpoch(producer[1]), committed, 0, (), transaction_version=version
+        )
+        return self.ask(self.shard.complete, marker)
+
     def delete_offsets(self, *names: str, group: str = "g") -> int:
         partitions = tuple(GroupPartition(*_partition(name)) for name in names)
         return self.ask(self.shard.delete_offsets, OffsetDeleteRequest(group, partitions))
@@ -253,6 +283,8 @@ class Desk:
     def error(self, waiter: int) -> ErrorCode:
         """The error of an answer; of a commit that of its only partition."""
         answer = self.answers[waiter]
+        if isinstance(answer, ErrorCode):
+            return answer
         return answer.results[0].error if hasattr(answer, "results") and not hasattr(answer, "error") else answer.error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
@@ -33,6 +33,7 @@ from tidelog.proto.group_api import (
 )
 from tidelog.proto.network import CallContext
 from tidelog.proto.record_encoder import encode_columns
+from tidelog.proto.transaction_api import AddPartitionsTransaction
 
 CONTEXT = CallContext("client", "ipv4:127.0.0.1:5555")
 QUICK = GroupSettings(min_session_timeout_ms=20, initial_rebalance_delay_ms=0)
@@ -46,6 +47,10 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     raise AssertionError(f"waited in vain until {what}")
 
 
+async def never_asked(transaction: AddPartitionsTransaction) -> Mapping[tuple[str, int], ErrorCode]:
+    raise AssertionError(f"expected no transactions, found {transaction}")
+
+
 @pytest.fixture
 def failures() -> list[BaseException]:
     return []
@@ -54,7 +59,7 @@ def failures() -> list[BaseException]:
 @pytest.fixture
 async def coordinator(offsets_log, failures):
     made = GroupCoordinator(
-        NodeId(1), QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, partitions=1
+        NodeId(1), QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked, partitions=1
     )
     await made.start()
     yield made
@@ -232,7 +237,7 @@ async def test_a_group_lives_and_moves_to_another_coordinator(coordinator, offse
     assert described.members[0].client_host == "/127.0.0.1"
     coordinator.resigned(0, LeaderEpoch(1))
     other = GroupCoordinator(
-        NodeId(2), QUICK, SystemClock(), random.Random(2), offsets_log, failures.append, partitions=1
+        NodeId(2), QUICK, SystemClock(), random.Random(2), offsets_log, failures.append, never_asked, partitions=1
     )
     await _lead(other, offsets_log, epoch=2)
     assert (await other.heartbeat(HeartbeatRequest("g", 1, member_id), CONTEXT)).error is ErrorCode.NONE
@@ -367,7 +372,9 @@ async def test_a_kill_answers_nobody(coordinator, offsets_log) -> None:
 
 async def test_an_append_that_raises_is_fatal(offsets_log) -> None:
     failures: list[BaseException] = []
-    made = GroupCoordinator(NodeId(1), QUICK, SystemClock(), random.Random(1), offsets_log, failures.append)
+    made = GroupCoordinator(
+        NodeId(1), QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked
+    )
     made.set_partition_count(1)
     await _lead(made, offsets_log)
 

@@ -207,6 +207,7 @@ def _batch(*records: tuple[bytes | None, bytes | None], **changes) -> bytearray:
     return encode_columns([0] * len(records), [key for key, _ in records], [value for _, value in records], **changes)
 
 
+TRANSACTIONAL = {"base_sequence": -1, "is_transactional": True}
 VALUE = encode_offset_value(OffsetCommitValue(Offset(7), LeaderEpoch(1), "", 1_700_000_000_000))
 
 
@@ -228,20 +229,20 @@ def test_a_record_that_cannot_be_used_stops_nothing(desk_type) -> None:
     assert desk.shard.replayed == 6
 
 
-def test_control_batches_end_nothing_and_offsets_of_transactions_do_not_count(desk_type) -> None:
+def test_offsets_of_transactions_count_when_a_marker_says_so(desk_type) -> None:
     offsets = _batch((encode_offset_key("g", "t", 0), VALUE))
-    transactional = _batch(
-        (encode_offset_key("g", "t", 1), VALUE),
-        producer_id=5,
-        producer_epoch=0,
-        base_sequence=0,
-        is_transactional=True,
+    committed, aborted, undecided = (
+        _batch((encode_offset_key("g", "t", producer), VALUE), producer_id=producer, producer_epoch=0, **TRANSACTIONAL)
+        for producer in (5, 6, 7)
     )
-    control = encode_control_batch(
-        ControlKind.COMMIT, timestamp=0, producer_id=5, producer_epoch=0, coordinator_epoch=0
+    commit, abort = (
+        encode_control_batch(kind, timestamp=0, producer_id=producer, producer_epoch=0, coordinator_epoch=0)
+        for kind, producer in ((ControlKind.COMMIT, 5), (ControlKind.ABORT, 6))
     )
-    desk = _replayed(desk_type, offsets, transactional, control)
-    assert desk.committed() == {"t-0": 7}
+    desk = _replayed(desk_type, offsets, undecided, committed, commit, aborted, abort, commit)
+    assert desk.committed() == {"t-0": 7, "t-5": 7}
+    assert desk.unstable("t-0", "t-5", "t-6", "t-7") == ["t-7"]
+    assert desk.shard.state.population.offsets == 3, "the one that is undecided is counted"
 
 
 def test_an_old_expire_timestamp_counts(desk_type) -> None:
