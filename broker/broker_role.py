@@ -19,10 +19,11 @@ from tidelog.broker.dynamic_config import Settings
 from tidelog.broker.groups import Groups
 from tidelog.broker.handlers.configs import Configs
 from tidelog.broker.handlers.data_streams import FetchSession, ProduceSession
+from tidelog.broker.handlers.find_coordinator import FindCoordinator, Place
 from tidelog.broker.handlers.forwarding import Forwarding
 from tidelog.broker.handlers.log_dirs import LogDirs
 from tidelog.broker.handlers.metadata import Metadata
-from tidelog.broker.handlers.producer_ids import InitProducerId, allocator
+from tidelog.broker.handlers.producer_ids import allocator
 from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
@@ -36,12 +37,14 @@ from tidelog.broker.reconciler import Reconciler, strays
 from tidelog.broker.services import Calls, as_async, broker_service, held_until
 from tidelog.broker.supervisor import Supervisor
 from tidelog.broker.traffic import Traffic
+from tidelog.broker.transactions import Transactions
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
 from tidelog.model.features import SUPPORTED_FEATURES
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset, TopicIdPartition, random_id
+from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.proto.api import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -53,13 +56,13 @@ from tidelog.proto.api import (
     DescribeLogDirsRequest,
     Endpoint,
     IncrementalAlterConfigsRequest,
-    InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
     SupportedFeature,
     UpdateFeaturesRequest,
 )
+from tidelog.proto.group_api import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, FindCoordinatorRequest
 from tidelog.proto.network import Address, CallContext, Network, Server
 from tidelog.replication.flushing import RunBlocking
 from tidelog.replication.manager import ReplicaManager
@@ -127,6 +130,7 @@ class BrokerRole:
             connect=self._peers.connection,
             alter_partition=alter_partition(config.node_id, channel, self.broker_epoch),
             broker_epoch_of=self._broker_epoch_of,
+            verify=lambda transaction: self.transactions.partitions.ask(transaction),
             on_fatal=lambda error: supervisor.fail("replication", error),
             run_blocking=run_blocking,
         )
@@ -145,10 +149,20 @@ class BrokerRole:
             config,
             self.replicas,
             view,
-            self._creation,
             clock=clock,
             rng=random.Random(rng.random()),
             on_fatal=lambda error: supervisor.fail("group coordination", error),
+            add_partitions=lambda transaction: self.transactions.partitions.ask(transaction),
+        )
+        self.transactions = Transactions(
+            config,
+            self.replicas,
+            view,
+            self._peers.connection,
+            self.groups.coordinator,
+            self._producer_ids,
+            clock=clock,
+            on_fatal=lambda error: supervisor.fail("transaction coordination", error),
         )
         view.subscribe(self._on_metadata)
 
@@ -197,6 +211,7 @@ class BrokerRole:
             answer_timeout_ms=max(config.broker_session_timeout_ms // 3, 1),
         )
         await self.groups.start()
+        await self.transactions.start()
         await self.replicas.start()
         self._supervisor.run("registration and heartbeats", self._lifecycle.run())
         offline = self.logs.offline_directory_ids
@@ -230,6 +245,7 @@ class BrokerRole:
             if not let_go:
                 log.warning("no controller let this broker go in time: stopping all the same")
         self.replicas.fence()  # who still waits here is told to look for another leader
+        await self.transactions.stop()
         await self.groups.stop()
         await self._close_network(CLOSE_GRACE_S)
         # From here on the logs are left alone, so that a thread may close them.
@@ -246,6 +262,7 @@ class BrokerRole:
 
     def kill(self) -> None:
         """From here on nothing of this broker acts."""
+        self.transactions.kill()
         self.groups.kill()
         self.replicas.kill()
 
@@ -314,8 +331,10 @@ class BrokerRole:
 
     def _on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
         self.groups.before_roles(image)
+        self.transactions.before_roles(image)
         yield from self._reconciler.on_metadata(image, delta)
         self.groups.after_roles(delta)
+        self.transactions.after_roles()
         known = self._live_epochs
         changed = []
         for node_id in delta.brokers:
@@ -369,12 +388,15 @@ class BrokerRole:
 
     def _calls(self) -> Calls:
         forwarding = Forwarding(self._channel, self._view)
+        places = {
+            GROUP_COORDINATOR: Place(GROUP_OFFSETS_TOPIC, self.groups.coordinator.partition_for),
+            TRANSACTION_COORDINATOR: Place(TRANSACTION_STATE_TOPIC, self.transactions.coordinator.partition_for),
+        }
         return {
             MetadataRequest: self._metadata.handle,
             DescribeClusterRequest: self._metadata.describe_cluster,
             ListOffsetsRequest: as_async(self.replicas.list_offsets),
             OffsetForLeaderEpochRequest: as_async(self.replicas.offset_for_leader_epoch),
-            InitProducerIdRequest: InitProducerId(self._producer_ids).handle,
             DeleteRecordsRequest: self._delete_records,
             CreateTopicsRequest: forwarding.create_topics,
             DeleteTopicsRequest: forwarding.delete_topics,
@@ -383,7 +405,9 @@ class BrokerRole:
             UpdateFeaturesRequest: forwarding.update_features,
             DescribeConfigsRequest: Configs(self._config.node_id, self._view, lambda: self.settings).describe,
             DescribeLogDirsRequest: LogDirs(self.logs).describe,
+            FindCoordinatorRequest: FindCoordinator(self._view, self._creation, places).handle,
             **self.groups.calls(),
+            **self.transactions.calls(),
         }
 
     async def _delete_records(self, request: DeleteRecordsRequest, _: CallContext) -> DeleteRecordsResponse:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tidelog.broker.handlers.find_coordinator import FindCoordinator
+from tidelog.broker.coordinator_log import ReplicatedCoordinatorLog
 from tidelog.broker.handlers.groups import GroupCalls
-from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.offsets_log import ReplicatedOffsetsLog
 from tidelog.broker.services import Calls
+from tidelog.groups.adding import AddPartitions
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.settings import GroupSettings
 from tidelog.metadata_quorum.image import MetadataImage
@@ -22,7 +21,6 @@ from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import Clock
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
-from tidelog.proto.group_api import FindCoordinatorRequest
 from tidelog.replication.manager import ReplicaManager
 
 
@@ -34,24 +32,29 @@ class Groups:
         config: NodeConfig,
         replicas: ReplicaManager,
         view: MetadataView,
-        creation: TopicCreation,
         *,
         clock: Clock,
         rng: random.Random,
         on_fatal: Callable[[BaseException], None],
+        add_partitions: AddPartitions,
     ) -> None:
         self._config = config
         self.coordinator = GroupCoordinator(
-            config.node_id, group_settings(config), clock, rng, ReplicatedOffsetsLog(replicas), on_fatal
+            config.node_id,
+            group_settings(config),
+            clock,
+            rng,
+            ReplicatedCoordinatorLog(replicas, GROUP_OFFSETS_TOPIC),
+            on_fatal,
+            add_partitions,
         )
-        self._find = FindCoordinator(view, creation, self.coordinator.partition_for)
         self._calls = GroupCalls(self.coordinator, view)
         self._partition_count = config.offsets_topic_num_partitions
         replicas.watch_roles(GROUP_OFFSETS_TOPIC, self.coordinator)
 
     def calls(self) -> Calls:
         """What a listener for clients serves of groups."""
-        return {FindCoordinatorRequest: self._find.handle, **self._calls.calls()}
+        return self._calls.calls()
 
     def before_roles(self, image: MetadataImage) -> None:
         """A newer image is in force; the roles that it gives are not taken up yet."""

@@ -468,6 +468,8 @@ def _properties(directory: Path, number: int, table: Mapping[int, NodePorts], se
         "default.replication.factor": str(copies),
         "min.insync.replicas": str(max(1, copies - 1)),
         "offsets.topic.replication.factor": str(copies),
+        "transaction.state.log.replication.factor": str(copies),
+        "transaction.state.log.min.isr": str(max(1, copies - 1)),
         "group.initial.rebalance.delay.ms": "0",
         **settings,
     }

@@ -256,6 +256,56 @@ class NodeConfig:
         100 * 2**20, "Its segment.bytes, so that it is compacted and loaded sooner.", at_least=SEGMENT_BYTES_MIN
     )
 
+    # --- Transactions (``TransactionStateManagerConfig``, ``TransactionLogConfig``) ---
+    transaction_max_timeout_ms: int = integer(
+        900_000, "Longest transaction timeout that a producer may ask for.", at_least=1
+    )
+    transaction_two_phase_commit_enable: bool = boolean(
+        False, "Whether producers may prepare transactions, which then wait for an outside decision without a timeout."
+    )
+    transactional_id_expiration_ms: int = integer(
+        7 * DAY_MS, "How long a transactional id without an open transaction is remembered.", at_least=1
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
+        10_000, "Longest time between a transaction's timeout and its abort.", at_least=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = integer(
+        _HOUR_MS, "Time between two looks for transactional ids to forget.", at_least=1
+    )
+    transaction_partition_verification_enable: bool = boolean(
+        True,
+        "Whether a leader that is sent a transaction of the first protocol asks first whether its partition is in it.",
+    )
+    transaction_state_log_num_partitions: int = integer(
+        50, "Partitions of __transaction_state; only looked at when it is made, on first use.", at_least=1
+    )
+    transaction_state_log_replication_factor: int = integer(
+        3, "Replicas of it; it is not made before there are so many brokers.", at_least=1, at_most=32767
+    )
+    transaction_state_log_min_isr: int = integer(2, "Its min.insync.replicas.", at_least=1)
+    transaction_state_log_segment_bytes: int = integer(
+        100 * 2**20, "Its segment.bytes, so that it is compacted and loaded sooner.", at_least=SEGMENT_BYTES_MIN
+    )
+    transaction_state_log_load_buffer_size: int = integer(
+        5 * 2**20, "Bytes read at a time while a coordinator loads; a larger batch is read whole.", at_least=1
+    )
+    transaction_coordinator_ids_max: int = integer(
+        100_000, "Most transactional ids of one partition of __transaction_state.", at_least=1
+    )
+    transaction_coordinator_appends_max: int = integer(
+        10_000, "Most unanswered writes of transactions to one partition of __transaction_state.", at_least=1
+    )
+    transaction_partitions_max: int = integer(10_000, "Most partitions of one transaction.", at_least=1)
+    transaction_coordinator_waiting_adds_max: int = integer(
+        10_000,
+        "Most requests to add partitions to transactions of one partition of __transaction_state that wait for what "
+        "is under way in their transaction.",
+        at_least=1,
+    )
+    transaction_coordinator_add_wait_max_ms: int = integer(
+        1_000, "How long such a request waits before it has to ask again.", at_least=0
+    )
+
     # --- Logs: defaults of topics (see model/topic_config.py) and their upkeep ---
     log_cleanup_policy: tuple[str, ...] = listing(
         (DELETE,), "Default of cleanup.policy.", choices=(COMPACT, DELETE), update=_CLUSTER_WIDE
@@ -268,7 +318,7 @@ class NodeConfig:
     )
     log_cleaner_threads: int = integer(
         1,
-        "Kafka's number of cleaner threads. Here one log is cleaned at a time, whatever it says.",
+        "How many logs are compacted at once.",
         at_least=1,
         update=_CLUSTER_WIDE,
     )
@@ -611,6 +661,9 @@ _WITHOUT_COUNTERPART: Final = {
     "group.coordinator.rebalance.protocols": "groups speak the classic protocol",
     "group.coordinator.threads": "a node serves on one event loop",
     "offsets.topic.compression.codec": "what a group writes is not compressed",
+    "transaction.state.log.compression.codec": "what a transaction's coordinator writes is not compressed",
+    "add.partitions.to.txn.retry.backoff.ms": "a transaction's coordinator lets such requests wait",
+    "add.partitions.to.txn.retry.backoff.max.ms": "a transaction's coordinator lets such requests wait",
     "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms covers both checkpoints",
     "max.connections.per.ip": "max.connections bounds each listener",
     "max.connections.per.ip.overrides": "max.connections bounds each listener",
@@ -671,6 +724,11 @@ OWN_SETTINGS: Final = frozenset(
         "group.coordinator.members.max",
         "group.coordinator.offsets.max",
         "group.coordinator.appends.max",
+        "transaction.coordinator.ids.max",
+        "transaction.coordinator.appends.max",
+        "transaction.coordinator.waiting.adds.max",
+        "transaction.coordinator.add.wait.max.ms",
+        "transaction.partitions.max",
     }
 )
 """Settings that Kafka does not have."""

@@ -19,7 +19,8 @@ DELETE: Final = "delete"
 CREATE_TIME: Final = "CreateTime"
 LOG_APPEND_TIME: Final = "LogAppendTime"
 PRODUCER_COMPRESSION: Final = "producer"
-COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", PRODUCER_COMPRESSION)
+UNCOMPRESSED: Final = "uncompressed"
+COMPRESSION_TYPES: Final = (UNCOMPRESSED, "zstd", "lz4", "snappy", "gzip", PRODUCER_COMPRESSION)
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1024 * 1024 + 12
 """A mebibyte and the 12 bytes of a batch that stand before its length counts (Kafka's ``LOG_OVERHEAD``)."""
 SEGMENT_BYTES_MIN: Final = 1024 * 1024

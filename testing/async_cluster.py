@@ -75,8 +75,13 @@ class AsyncCluster(WatchedCluster):
         if not 1 <= voters <= nodes:
             raise ValueError(f"controllers: expected 1 to {nodes}, found {voters}")
         self._rng = random.Random(seed)
-        copies = str(min(nodes, 3))
-        own = {"default.replication.factor": copies, "offsets.topic.replication.factor": copies}
+        copies = min(nodes, 3)
+        own = {
+            "default.replication.factor": str(copies),
+            "offsets.topic.replication.factor": str(copies),
+            "transaction.state.log.replication.factor": str(copies),
+            "transaction.state.log.min.isr": str(max(1, copies - 1)),
+        }
         self._settings = {**_DEFAULTS, **own, **(config or {})}
         self._kept = directory is not None
         self._directory = directory

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.traffic import Traffic
-from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE
 from tidelog.proto.frames import (
     FetchRequest,
@@ -84,8 +83,6 @@ class ProduceSession:
         correlation, request = decode_produce_request(frame)
         size = len(frame)
         self._traffic.produce_requests += 1
-        if request.transactional_id is not None:
-            return encode_produce_response(correlation, _no_transactions(request))
         started = self._time()
         produced = self._replicas.produce(request)
         if produced.done():
@@ -121,14 +118,6 @@ class ProduceSession:
         self._budget.give(size)
         if self._room is not None and not self._room.done() and self._bytes_held < self._bytes_max:
             self._room.set_result(None)
-
-
-def _no_transactions(request: ProduceRequest) -> list[ProducedPartition]:
-    text = f"transactional id {request.transactional_id!r}: this version has no transactions"
-    return [
-        ProducedPartition(item.topic_id, item.partition, ErrorCode.INVALID_REQUEST, error_message=text)
-        for item in request.partitions
-    ]
 
 
 class _Waiting(NamedTuple):

@@ -35,7 +35,7 @@ def allocator(
 
 
 class InitProducerId:
-    """Every call without a transactional id gets a fresh producer id, epoch 0.
+    """For producers without a transactional id. Every call gets a fresh producer id, epoch 0.
 
     A producer that asks for its next epoch gets a fresh id as well: the state of the old one expires.
     Kafka does the same for producers that are idempotent only.
@@ -45,11 +45,6 @@ class InitProducerId:
         self._ids = ids
 
     async def handle(self, request: InitProducerIdRequest, _: CallContext) -> InitProducerIdResponse:
-        if request.transactional_id is not None:
-            return InitProducerIdResponse(
-                ErrorCode.INVALID_REQUEST,
-                error_message=f"transactional id {request.transactional_id!r}: this version has no transactions",
-            )
         found = await self._ids.next()
         if found is None:
             return InitProducerIdResponse(

@@ -10,11 +10,17 @@ from typing import Any, TypeVar
 import pytest
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, NodeId, Offset
+from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId
+from tidelog.proto.caller import FrameCaller
+from tidelog.proto.control_batches import ControlKind, decode_control
+from tidelog.proto.frames import ProducePartition, ProduceRequest, decode_produce_response, encode_produce_request
 from tidelog.proto.group_api import (
+    GROUP_COORDINATOR,
+    TRANSACTION_COORDINATOR,
     Coordinator,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    GroupPartition,
     GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -28,8 +34,22 @@ from tidelog.proto.group_api import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost
+from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, StreamKind
+from tidelog.proto.record_decoder import decode_records
+from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.records import Batch, split_batches
 from tidelog.proto.request import Request, Response
+from tidelog.proto.transaction_api import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsTransaction,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    PrepareTransactionRequest,
+    TxnOffsetCommitRequest,
+)
+from tidelog.storage.log_read import LogRead
 from tidelog.testing.async_cluster import AsyncCluster
 
 R = TypeVar("R", bound=Response)
@@ -150,6 +170,16 @@ COORDINATOR_MOVES = {
 }
 
 
+LEADER_MOVES = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+}
+
+
 class GroupCalls:
     """Speaks the calls of groups to whichever node coordinates, as a client would."""
 
@@ -157,7 +187,7 @@ class GroupCalls:
         self.cluster = cluster
         self._network = cluster.client_network()
         self._connections: dict[Address, Connection] = {}
-        self._found: dict[str, Address] = {}
+        self._found: dict[tuple[str, int], Address] = {}
 
     async def __aenter__(self) -> GroupCalls:
         return self
@@ -176,10 +206,10 @@ class GroupCalls:
         assert address is not None
         return self.to(address)
 
-    async def find(self, group: str, node_id: int | None = None) -> Coordinator:
+    async def find(self, group: str, node_id: int | None = None, key_type: int = GROUP_COORDINATOR) -> Coordinator:
         """One FindCoordinator, to any node that runs or to a certain one."""
         asked = min(self.cluster.nodes) if node_id is None else node_id
-        answer = await self.node(asked).call(FindCoordinatorRequest((group,)), timeout_s=10)
+        answer = await self.node(asked).call(FindCoordinatorRequest((group,), key_type), timeout_s=10)
         return answer.coordinators[0]
 
     async def coordinator(self, group: str) -> int:
@@ -188,26 +218,29 @@ class GroupCalls:
         assert answer.groups[0].error in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND), answer
         return int((await self.find(group)).node_id)
 
-    async def ask(self, group: str, request: Request[R], timeout_s: float = 30) -> R:
+    async def ask(
+        self, group: str, request: Request[R], timeout_s: float = 30, *, key_type: int = GROUP_COORDINATOR
+    ) -> R:
         """Ask the group's coordinator, and the next one while it moves."""
+        key = (group, key_type)
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
-                    if group not in self._found:
-                        found = await self.find(group)
+                    if key not in self._found:
+                        found = await self.find(group, key_type=key_type)
                         if found.error is not ErrorCode.NONE:
                             assert found.error is ErrorCode.COORDINATOR_NOT_AVAILABLE, found
                             await asyncio.sleep(0.01)
                             continue
-                        self._found[group] = Address(found.host, found.port)
-                    answer = await self.to(self._found[group]).call(request, timeout_s=timeout_s)
+                        self._found[key] = Address(found.host, found.port)
+                    answer = await self.to(self._found[key]).call(request, timeout_s=timeout_s)
                 except (ConnectionLost, CallTimeout):
-                    self._found.pop(group, None)
+                    self._found.pop(key, None)
                     await asyncio.sleep(0.01)
                     continue
                 if not errors_of(answer) & COORDINATOR_MOVES:
                     return answer
-                self._found.pop(group, None)
+                self._found.pop(key, None)
                 await asyncio.sleep(0.01)
 
     async def commit(
@@ -231,7 +264,7 @@ class GroupCalls:
 def errors_of(answer: Any) -> set[ErrorCode]:
     """Every error code in an answer."""
     own = {answer.error} if hasattr(answer, "error") else set()
-    parts = (getattr(answer, name, ()) for name in ("results", "groups", "offsets"))
+    parts = (getattr(answer, name, ()) for name in ("results", "groups", "offsets", "transactions"))
     return own.union(*(errors_of(item) for part in parts for item in part))
 
 
@@ -335,6 +368,165 @@ class GroupMember:
         else:
             assert answer.error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION), answer
         return False
+
+
+class TransactionCalls(GroupCalls):
+    """Speaks the calls of transactions as well, and writes batches as a producer of the second protocol does."""
+
+    def __init__(self, cluster: AsyncCluster) -> None:
+        super().__init__(cluster)
+        self._streams: dict[Address, FrameCaller] = {}
+
+    async def __aexit__(self, *details: object) -> None:
+        for stream in self._streams.values():
+            await stream.close()
+        await super().__aexit__(*details)
+
+    async def ask_transactions(self, transactional_id: str, request: Request[R], timeout_s: float = 30) -> R:
+        """Ask the id's coordinator; again while it moves, or something else is under way."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                answer = await self.ask(transactional_id, request, timeout_s, key_type=TRANSACTION_COORDINATOR)
+                if ErrorCode.CONCURRENT_TRANSACTIONS not in errors_of(answer):
+                    return answer
+                await asyncio.sleep(0.005)
+
+    async def transaction_coordinator(self, transactional_id: str) -> int:
+        await self.describe(transactional_id)
+        return int((await self.find(transactional_id, key_type=TRANSACTION_COORDINATOR)).node_id)
+
+    async def describe(self, transactional_id: str) -> DescribedTransaction:
+        answer = await self.ask_transactions(transactional_id, DescribeTransactionsRequest((transactional_id,)))
+        return answer.transactions[0]
+
+    async def wait_for_state(self, transactional_id: str, *states: str) -> DescribedTransaction:
+        async with asyncio.timeout(30):
+            while (found := await self.describe(transactional_id)).state not in states:
+                await asyncio.sleep(0.01)
+            return found
+
+    async def open(self, transactional_id: str, *, timeout_ms: int = 60_000, **more: Any) -> TransactionalProducer:
+        """InitProducerId; it must be granted."""
+        producer = TransactionalProducer(self, transactional_id)
+        request = InitProducerIdRequest(transactional_id, timeout_ms, **more)
+        answer = await self.ask_transactions(transactional_id, request)
+        assert answer.error is ErrorCode.NONE, answer
+        producer.become(answer.producer_id, answer.producer_epoch)
+        return producer
+
+    async def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str | None) -> ErrorCode:
+        """To the leader, whoever it is; again while that moves. What else is said."""
+        async with asyncio.timeout(30):
+            while True:
+                leader = self.cluster.leader_of(topic, partition)
+                node = None if leader is None else self.cluster.nodes.get(leader)
+                if node is not None and node.client_address is not None:
+                    error = await self._produce(node.client_address, topic, partition, batch, transactional_id)
+                    if error not in LEADER_MOVES:
+                        return error
+                await asyncio.sleep(0.01)
+
+    async def _produce(
+        self, address: Address, topic: str, partition: int, batch: bytes, transactional_id: str | None
+    ) -> ErrorCode:
+        if address not in self._streams:
+            self._streams[address] = FrameCaller(self.to(address), StreamKind.PRODUCE)
+        found = self.cluster.image.topic(topic)
+        assert found is not None
+        request = ProduceRequest(-1, 10_000, [ProducePartition(found.topic_id, partition, batch)], transactional_id)
+        try:
+            frame = await self._streams[address].submit(lambda number: encode_produce_request(number, request))
+        except ConnectionLost:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return decode_produce_response(frame)[1][0].error
+
+    def decided(self, topic: str, partition: int) -> tuple[list[bytes], set[int]]:
+        """What the leader's log says, batch by batch: values that count in the order of the log, and the producer ids
+        whose transaction is open."""
+        leader = self.cluster.leader_of(topic, partition)
+        assert leader is not None
+        broker = self.cluster.nodes[leader].broker
+        assert broker is not None
+        found = broker.replicas.partition_named(topic, partition)
+        assert found is not None
+        log = found.log
+        batches: list[Batch] = []
+        while (at := batches[-1].next_offset if batches else log.log_start_offset) < log.log_end_offset:
+            read = log.read(Offset(at), 2**20, offset_end=log.log_end_offset)
+            assert isinstance(read, LogRead), read
+            batches += split_batches(bytes(read.records))
+        open_: dict[int, list[tuple[int, bytes]]] = {}
+        values: list[tuple[int, bytes]] = []
+        for batch in batches:
+            if batch.is_control:
+                ended = open_.pop(batch.producer_id, [])
+                values += ended if decode_control(batch).kind is ControlKind.COMMIT else []
+                continue
+            into = open_.setdefault(batch.producer_id, []) if batch.is_transactional else values
+            into += [(record.offset, record.value or b"") for record in decode_records(batch)]
+        return [value for _, value in sorted(values)], set(open_)
+
+
+class TransactionalProducer:
+    """One identity. Each call asks again until it is answered for good, and asserts nothing of the answer."""
+
+    def __init__(self, calls: TransactionCalls, transactional_id: str) -> None:
+        self.calls = calls
+        self.transactional_id = transactional_id
+        self.become(ProducerId(-1), ProducerEpoch(-1))
+
+    def become(self, producer_id: ProducerId, epoch: ProducerEpoch) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    async def write(self, partition: int, *values: bytes, topic: str = "t") -> ErrorCode:
+        sequence = self._sequences.get((topic, partition), 0)
+        batch = encode_values(
+            list(values),
+            0,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        error = await self.calls.produce(topic, partition, bytes(batch), self.transactional_id)
+        if error is ErrorCode.NONE:
+            self._sequences[topic, partition] = sequence + len(values)
+        return error
+
+    async def add(self, *partitions: int, topic: str = "t", verify_only: bool = False) -> list[ErrorCode]:
+        """AddPartitionsToTxn, as a client of the first protocol."""
+        places = tuple(GroupPartition(topic, partition) for partition in partitions)
+        given = AddPartitionsTransaction(self.transactional_id, self.producer_id, self.epoch, places, verify_only)
+        answer = await self.calls.ask_transactions(self.transactional_id, AddPartitionsToTxnRequest((given,)))
+        return [result.error for result in answer.transactions[0].results]
+
+    async def commit_offsets(
+        self, group: str, offset: int, *, topic: str = "t", partition: int = 0, generation: int = -1, member: str = ""
+    ) -> ErrorCode:
+        item = OffsetCommitPartition(topic, partition, Offset(offset))
+        request = TxnOffsetCommitRequest(
+            self.transactional_id, group, self.producer_id, self.epoch, generation, member, None, (item,)
+        )
+        return (await self.calls.ask(group, request)).results[0].error
+
+    async def prepare(self) -> ErrorCode:
+        request = PrepareTransactionRequest(self.transactional_id, self.producer_id, self.epoch)
+        return (await self.calls.ask_transactions(self.transactional_id, request)).error
+
+    async def end(self, *, committed: bool) -> ErrorCode:
+        """EndTxn, and on to the next identity."""
+        request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, committed)
+        answer = await self.calls.ask_transactions(self.transactional_id, request)
+        if answer.error is ErrorCode.NONE:
+            self.become(answer.producer_id, answer.producer_epoch)
+        return answer.error
+
+
+@pytest.fixture
+def transaction_calls() -> type[TransactionCalls]:
+    return TransactionCalls
 
 
 @pytest.fixture

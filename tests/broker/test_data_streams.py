@@ -61,8 +61,8 @@ def joined(frame: Frame) -> memoryview:
     return memoryview(b"".join(frame))
 
 
-def produce_frame(correlation: int, records: bytes, transactional_id: str | None = None) -> memoryview:
-    request = ProduceRequest(-1, 1000, [ProducePartition(TOPIC, 0, records)], transactional_id)
+def produce_frame(correlation: int, records: bytes) -> memoryview:
+    request = ProduceRequest(-1, 1000, [ProducePartition(TOPIC, 0, records)])
     return joined(encode_produce_request(correlation, request))
 
 
@@ -206,16 +206,6 @@ async def test_a_follower_on_a_consumers_stream_is_refused() -> None:
     session = FetchSession(Replicas(), MemoryBudget(10_000), Traffic(), 600, READY)
     with pytest.raises(BadFrame, match="replica id 2"):
         session.on_frame(fetch_frame(3, replica=2))
-
-
-async def test_a_transactional_produce_is_refused_not_appended() -> None:
-    replicas = Replicas()
-    session = ProduceSession(replicas, MemoryBudget(10_000), Traffic(), 10_000, READY)
-    answer = session.on_frame(produce_frame(1, b"x", "tx"))
-    assert not isinstance(answer, asyncio.Future)
-    produced = decode_produce_response(joined(answer))[1]  # type: ignore[arg-type]
-    assert produced[0].error is ErrorCode.INVALID_REQUEST
-    assert replicas.produced == []
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x02" + bytes(40), b"\xff" * 100])

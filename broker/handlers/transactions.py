@@ -1,0 +1,209 @@
+"""The calls of transactions, on their way to this node's coordinators and partitions.
+
+What a coordinator cannot know is judged here, from the metadata: whether a partition exists that is to take part
+in a transaction. One that the coordinator's own metadata does not have yet must not, or the marker would find
+nobody to go to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.broker.handlers.producer_ids import InitProducerId
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.services import Calls
+from tidelog.groups.coordinator import GroupCoordinator
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.model.names import GROUP_OFFSETS_TOPIC
+from tidelog.proto.group_api import OffsetCommitResult
+from tidelog.proto.network import CallContext, CallHandler
+from tidelog.proto.transaction_api import (
+    AddedPartition,
+    AddedTransaction,
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsTransaction,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    PrepareTransactionRequest,
+    TransactionMarker,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+    WrittenMarker,
+)
+from tidelog.replication.manager import ReplicaManager
+from tidelog.transactions.coordinator import TransactionCoordinator
+
+METADATA_WAIT_S: Final = 0.5
+"""How long a partition that is to be added is waited for: it may just have been made."""
+
+
+class TransactionCalls:
+    """Hands calls on in the order in which they come."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        groups: GroupCoordinator,
+        replicas: ReplicaManager,
+        view: MetadataView,
+        idempotent: InitProducerId,
+    ) -> None:
+        """``idempotent`` serves producers without a transactional id."""
+        self._coordinator = coordinator
+        self._groups = groups
+        self._replicas = replicas
+        self._view = view
+        self._idempotent = idempotent
+
+    def calls(self) -> Calls:
+        coordinator = self._coordinator
+        return {
+            InitProducerIdRequest: self.init_producer_id,
+            AddPartitionsToTxnRequest: self.add_partitions,
+            AddOffsetsToTxnRequest: _handed_on(coordinator.add_offsets),
+            PrepareTransactionRequest: _handed_on(coordinator.prepare),
+            EndTxnRequest: _handed_on(coordinator.end),
+            DescribeTransactionsRequest: _handed_on(coordinator.describe),
+            ListTransactionsRequest: _handed_on(coordinator.list_transactions),
+            TxnOffsetCommitRequest: self.commit_offsets,
+            WriteTxnMarkersRequest: self.write_markers,
+            DescribeProducersRequest: self.describe_producers,
+        }
+
+    async def init_producer_id(self, request: InitProducerIdRequest, context: CallContext) -> InitProducerIdResponse:
+        if request.transactional_id is None:
+            return await self._idempotent.handle(request, context)
+        return await self._coordinator.init_producer_id(request, context)
+
+    # --- Taking part --------------------------------------------------------------------------------
+
+    async def add_partitions(
+        self, request: AddPartitionsToTxnRequest, context: CallContext
+    ) -> AddPartitionsToTxnResponse:
+        """Partitions that do not exist are refused one by one (``KafkaApis.handleAddPartitionsToTxnRequest``)."""
+        if all(_has_all(self._view.image, given) for given in request.transactions):
+            return await self._coordinator.add_partitions(request, context)
+        await self._view.wait_until(
+            lambda image: all(_has_all(image, given) for given in request.transactions), timeout_s=METADATA_WAIT_S
+        )
+        image = self._view.image
+        known = tuple(
+            replace(
+                given, partitions=tuple(item for item in given.partitions if _has(image, item.topic, item.partition))
+            )
+            for given in request.transactions
+        )
+        answer = await self._coordinator.add_partitions(AddPartitionsToTxnRequest(known), context)
+        if answer.error is not ErrorCode.NONE:
+            return answer
+        return AddPartitionsToTxnResponse(
+            ErrorCode.NONE,
+            tuple(
+                _with_unknown(given, found)
+                for given, found in zip(request.transactions, answer.transactions, strict=True)
+            ),
+        )
+
+    async def commit_offsets(self, request: TxnOffsetCommitRequest, context: CallContext) -> TxnOffsetCommitResponse:
+        """Partitions that do not exist are refused one by one (``KafkaApis.handleTxnOffsetCommitRequest``)."""
+        image = self._view.image
+        known = tuple(item for item in request.partitions if _has(image, item.topic, item.partition))
+        if len(known) == len(request.partitions):
+            return await self._groups.commit_transactional(request, context)
+        done: dict[tuple[str, int], OffsetCommitResult] = {}
+        if known:
+            answer = await self._groups.commit_transactional(replace(request, partitions=known), context)
+            done = {(result.topic, result.partition): result for result in answer.results}
+        return TxnOffsetCommitResponse(
+            tuple(
+                done.get((item.topic, item.partition))
+                or OffsetCommitResult(
+                    item.topic,
+                    item.partition,
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"there is no partition {item.topic}-{item.partition}",
+                )
+                for item in request.partitions
+            )
+        )
+
+    # --- Markers ------------------------------------------------------------------------------------
+
+    async def write_markers(self, request: WriteTxnMarkersRequest, _: CallContext) -> WriteTxnMarkersResponse:
+        return await self.write(request)
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Markers for committed offsets go through the groups' coordinator, which acts on them; the others straight
+        into their logs (``KafkaApis.handleWriteTxnMarkersRequest``). All are appended before this waits."""
+        through_groups = {
+            (number, at.partition): self._groups.complete_transaction(at.partition, marker)
+            for number, marker in enumerate(request.markers)
+            for at in marker.partitions
+            if at.topic == GROUP_OFFSETS_TOPIC
+        }
+        if not through_groups:
+            return await self._replicas.write_markers(request)
+        written = await self._replicas.write_markers(
+            WriteTxnMarkersRequest(tuple(_of_clients(marker) for marker in request.markers))
+        )
+        made: list[WrittenMarker] = []
+        for number, (marker, found) in enumerate(zip(request.markers, written.markers, strict=True)):
+            by_place = {(result.topic, result.partition): result for result in found.results}
+            results = []
+            for at in marker.partitions:
+                if at.topic == GROUP_OFFSETS_TOPIC:
+                    error = await through_groups[number, at.partition]
+                    results.append(AddedPartition(at.topic, at.partition, error))
+                else:
+                    results.append(by_place[at.topic, at.partition])
+            made.append(WrittenMarker(marker.producer_id, tuple(results)))
+        return WriteTxnMarkersResponse(tuple(made))
+
+    async def describe_producers(self, request: DescribeProducersRequest, _: CallContext) -> DescribeProducersResponse:
+        return self._replicas.describe_producers(request)
+
+
+def _of_clients(marker: TransactionMarker) -> TransactionMarker:
+    """The same for the partitions of clients' topics."""
+    kept = tuple(at for at in marker.partitions if at.topic != GROUP_OFFSETS_TOPIC)
+    return replace(marker, partitions=kept)
+
+
+def _has(image: MetadataImage, topic: str, partition: int) -> bool:
+    found = image.topic(topic)
+    return found is not None and partition in found.partitions
+
+
+def _has_all(image: MetadataImage, given: AddPartitionsTransaction) -> bool:
+    return all(_has(image, item.topic, item.partition) for item in given.partitions)
+
+
+def _with_unknown(given: AddPartitionsTransaction, found: AddedTransaction) -> AddedTransaction:
+    done = {(result.topic, result.partition): result for result in found.results}
+    return AddedTransaction(
+        given.transactional_id,
+        tuple(
+            done.get((item.topic, item.partition))
+            or AddedPartition(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            for item in given.partitions
+        ),
+    )
+
+
+def _handed_on(work: Callable[[Any, CallContext], Awaitable[Any]]) -> CallHandler:
+    async def serve(request: Any, context: CallContext) -> Any:
+        return await work(request, context)
+
+    return serve

@@ -1,0 +1,134 @@
+"""Transactions on one node: the coordinator over the partitions of ``__transaction_state`` that it leads, the markers
+that it sends, and the questions of partitions' leaders to other coordinators."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tidelog.broker.coordinator_log import ReplicatedCoordinatorLog
+from tidelog.broker.handlers.producer_ids import InitProducerId
+from tidelog.broker.handlers.transactions import TransactionCalls
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.services import Calls
+from tidelog.broker.transaction_markers import TransactionMarkers
+from tidelog.broker.transaction_partitions import TransactionPartitions
+from tidelog.groups.coordinator import GroupCoordinator
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.clock import Clock
+from tidelog.model.ids import NodeId
+from tidelog.model.names import TRANSACTION_STATE_TOPIC
+from tidelog.proto.network import CallContext, Connection
+from tidelog.proto.transaction_api import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from tidelog.replication.manager import ReplicaManager
+from tidelog.transactions.coordinator import TransactionCoordinator
+from tidelog.transactions.producer_ids import ProducerIds
+from tidelog.transactions.settings import TransactionSettings
+
+_HERE: Final = CallContext("", "this node")
+
+
+class Transactions:
+    """See the module. Everything runs on the event loop."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        replicas: ReplicaManager,
+        view: MetadataView,
+        connection: Callable[[NodeId], Connection | None],
+        groups: GroupCoordinator,
+        producer_ids: ProducerIds,
+        *,
+        clock: Clock,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self.markers = TransactionMarkers(
+            config.node_id, view, connection, lambda request: self._calls.write(request), on_fatal
+        )
+        self.coordinator = TransactionCoordinator(
+            config.node_id,
+            transaction_settings(config),
+            clock,
+            ReplicatedCoordinatorLog(replicas, TRANSACTION_STATE_TOPIC),
+            producer_ids.next,
+            self.markers,
+            groups.partition_for,
+            on_fatal,
+        )
+        self.partitions = TransactionPartitions(
+            config.node_id,
+            view,
+            connection,
+            self.coordinator.partition_for,
+            self._add_here,
+            on_fatal,
+            verifies=config.transaction_partition_verification_enable,
+        )
+        self._calls = TransactionCalls(self.coordinator, groups, replicas, view, InitProducerId(producer_ids))
+        self._partition_count = config.transaction_state_log_num_partitions
+        replicas.watch_roles(TRANSACTION_STATE_TOPIC, self.coordinator)
+
+    def calls(self) -> Calls:
+        """What a listener serves of transactions."""
+        return self._calls.calls()
+
+    def before_roles(self, image: MetadataImage) -> None:
+        """A newer image is in force; the roles that it gives are not taken up yet."""
+        topic = image.topic(TRANSACTION_STATE_TOPIC)
+        count = self._config.transaction_state_log_num_partitions if topic is None else len(topic.partitions)
+        if count != self._partition_count:
+            self._partition_count = count
+            self.coordinator.set_partition_count(count)
+
+    def after_roles(self) -> None:
+        """The roles that it gives are taken up."""
+        self.markers.metadata_changed()
+
+    async def start(self) -> None:
+        await self.coordinator.start()
+
+    async def stop(self) -> None:
+        """Whoever still waits is told to look for another coordinator."""
+        await self.coordinator.stop()
+        self._close()
+
+    def kill(self) -> None:
+        """Drop everything where it stands: nobody is answered."""
+        self.coordinator.kill()
+        self._close()
+
+    def _close(self) -> None:
+        self.markers.close()
+        self.partitions.close()
+
+    def _add_here(self, request: AddPartitionsToTxnRequest) -> Awaitable[AddPartitionsToTxnResponse]:
+        return self._calls.add_partitions(request, _HERE)
+
+
+def transaction_settings(config: NodeConfig) -> TransactionSettings:
+    """A node's settings, as far as they are about transactions."""
+    return TransactionSettings(
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        two_phase_commit_enable=config.transaction_two_phase_commit_enable,
+        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+        abort_timed_out_transaction_cleanup_interval_ms=(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        ),
+        remove_expired_transaction_cleanup_interval_ms=(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms
+        ),
+        state_log_num_partitions=config.transaction_state_log_num_partitions,
+        state_log_replication_factor=config.transaction_state_log_replication_factor,
+        state_log_min_isr=config.transaction_state_log_min_isr,
+        state_log_segment_bytes=config.transaction_state_log_segment_bytes,
+        state_log_load_buffer_size=config.transaction_state_log_load_buffer_size,
+        request_timeout_ms=config.request_timeout_ms,
+        ids_max=config.transaction_coordinator_ids_max,
+        appends_max=config.transaction_coordinator_appends_max,
+        partitions_max=config.transaction_partitions_max,
+        waiting_adds_max=config.transaction_coordinator_waiting_adds_max,
+        add_wait_max_ms=config.transaction_coordinator_add_wait_max_ms,
+    )
