@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from tidelog.client.group_types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from tidelog.client.group_types import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog.client.group_types import OffsetAndMetadata as OffsetAndMetadata
+    from tidelog.client.interceptors import ProducerRecord as ProducerRecord
     from tidelog.client.offset_lookup import OffsetAndTimestamp as OffsetAndTimestamp
+    from tidelog.client.prepared import PreparedTransaction as PreparedTransaction
     from tidelog.client.record import ConsumerBatch as ConsumerBatch
     from tidelog.client.record import ConsumerRecord as ConsumerRecord
+    from tidelog.client.transform import Transform as Transform
     from tidelog.model import assignors as assignors
     from tidelog.model.errors import TidelogError as TidelogError
     from tidelog.model.ids import TopicPartition as TopicPartition
@@ -53,10 +56,13 @@ _HOMES = {
     "OffsetAndMetadata": "client.group_types",
     "OffsetAndTimestamp": "client.offset_lookup",
     "OffsetSpec": "client.admin_types",
+    "PreparedTransaction": "client.prepared",
     "Producer": "client.blocking_producer",
+    "ProducerRecord": "client.interceptors",
     "RecordMetadata": "client.delivery",
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
+    "Transform": "client.transform",
 }
 _MODULES = {
     "aio": "aio",
@@ -83,10 +89,13 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",
+    "PreparedTransaction",
     "Producer",
+    "ProducerRecord",
     "RecordMetadata",
     "TidelogError",
     "TopicPartition",
+    "Transform",
     "assignors",
     "errors",
     "serializers",

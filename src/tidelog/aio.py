@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog import OffsetSpec as OffsetSpec
+    from tidelog import PreparedTransaction as PreparedTransaction
+    from tidelog import ProducerRecord as ProducerRecord
     from tidelog import RecordMetadata as RecordMetadata
     from tidelog import TidelogError as TidelogError
     from tidelog import TopicPartition as TopicPartition
@@ -31,11 +33,13 @@ if TYPE_CHECKING:
     from tidelog.client.admin import AsyncAdmin as Admin
     from tidelog.client.consumer import AsyncConsumer as Consumer
     from tidelog.client.producer import AsyncProducer as Producer
+    from tidelog.client.transform import AsyncTransform as Transform
 
 _OURS = {
     "Admin": ("client.admin", "AsyncAdmin"),
     "Consumer": ("client.consumer", "AsyncConsumer"),
     "Producer": ("client.producer", "AsyncProducer"),
+    "Transform": ("client.transform", "AsyncTransform"),
 }
 
 __all__ = [
@@ -55,10 +59,13 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",
+    "PreparedTransaction",
     "Producer",
+    "ProducerRecord",
     "RecordMetadata",
     "TidelogError",
     "TopicPartition",
+    "Transform",
     "assignors",
     "errors",
     "serializers",
