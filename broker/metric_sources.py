@@ -11,9 +11,11 @@ from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.log_cleaning import LogCleaning
 from tidelog.broker.metrics import Reading
 from tidelog.broker.node import Node
+from tidelog.broker.transactions import Transactions
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.metadata_quorum.controller_node import ControllerNode
 from tidelog.model.ids import NO_NODE
+from tidelog.transactions.transitions import TransactionState
 
 _STATES = {
     Standing.REGISTERING: 1,
@@ -47,6 +49,7 @@ class NodeSource:
             if node.broker.cleaning is not None:
                 yield from _cleaning(node.broker.cleaning)
             yield from _groups(node.broker.groups.coordinator)
+            yield from _transactions(node.broker.transactions)
 
 
 def _controller(controller: ControllerNode) -> Iterator[Reading]:
@@ -135,6 +138,36 @@ def _groups(coordinator: GroupCoordinator) -> Iterator[Reading]:
     yield Reading(m.GROUP_RECORDS_PASSED_OVER, counters.passed_over_records)
     yield Reading(m.GROUP_APPENDS, counters.appends)
     yield Reading(m.GROUP_APPENDS_FAILED, counters.failed_appends)
+
+
+def _transactions(transactions: Transactions) -> Iterator[Reading]:
+    coordinator, markers, partitions = transactions.coordinator, transactions.markers, transactions.partitions
+    gauges, counters = coordinator.gauges(), coordinator.counters
+    for state in TransactionState:
+        yield Reading(m.TRANSACTIONS, gauges.transactions.get(state.value, 0), (state.value,))
+    yield Reading(m.TRANSACTION_PARTITIONS, gauges.partitions_loaded, ("active",))
+    yield Reading(m.TRANSACTION_PARTITIONS, gauges.partitions_loading, ("loading",))
+    yield Reading(m.MARKERS_AWAITED, gauges.waiting_for_markers)
+    yield Reading(m.MARKERS_WAITING, markers.waiting)
+    yield Reading(m.MARKERS_LEADERLESS, markers.leaderless)
+    yield Reading(m.MARKERS_RETRIED, markers.retries)
+    yield Reading(m.MARKERS_REFUSED, counters.refused_markers)
+    yield Reading(m.VERIFICATIONS, partitions.asked)
+    yield Reading(m.VERIFICATION_FAILURES, partitions.failures)
+    yield Reading(m.TRANSACTIONS_BEGUN, counters.begun)
+    yield Reading(m.TRANSACTIONS_PREPARED, counters.prepared)
+    yield Reading(m.TRANSACTIONS_COMMITTED, counters.committed)
+    yield Reading(m.TRANSACTIONS_ABORTED, counters.aborted)
+    yield Reading(m.TRANSACTIONS_TIMED_OUT, counters.timed_out)
+    yield Reading(m.TRANSACTIONS_FENCED, counters.fenced)
+    yield Reading(m.TRANSACTIONS_COMPLETED, counters.completed)
+    yield Reading(m.TRANSACTIONAL_IDS_EXPIRED, counters.expired_ids)
+    yield Reading(m.TRANSACTION_LOADS, counters.loads)
+    yield Reading(m.TRANSACTION_LOAD_TIME, counters.load_ms / 1000)
+    yield Reading(m.TRANSACTION_LOADS_FAILED, counters.failed_loads)
+    yield Reading(m.TRANSACTION_RECORDS_PASSED_OVER, counters.passed_over_records)
+    yield Reading(m.TRANSACTION_APPENDS, counters.appends)
+    yield Reading(m.TRANSACTION_APPENDS_FAILED, counters.failed_appends)
 
 
 def _cleaning(cleaning: LogCleaning) -> Iterator[Reading]:

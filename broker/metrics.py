@@ -270,6 +270,63 @@ SESSIONS_EXPIRED: Final = _own("group_sessions_expired", COUNTER, "Members that 
 GROUP_APPENDS: Final = _own("group_appends", COUNTER, "Batches that groups wrote.")
 GROUP_APPENDS_FAILED: Final = _own("group_appends_failed", COUNTER, "Those that were refused, or ended unknown.")
 
+MARKERS_LEADERLESS: Final = MetricName(
+    "kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize",
+    GAUGE,
+    "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=UnknownDestinationQueueSize",
+    "Markers of ended transactions whose partition has no leader.",
+)
+VERIFICATION_FAILURES: Final = MetricName(
+    "kafka_server_addpartitionstotxnmanager_verificationfailures",
+    COUNTER,
+    "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
+    "Partitions led here that a transaction's coordinator did not take in, or could not be asked for.",
+)
+VERIFICATIONS: Final = _own("transaction_partition_questions", COUNTER, "Questions to coordinators about partitions.")
+TRANSACTION_LOAD_TIME: Final = MetricName(
+    "kafka_server_transaction_coordinator_metrics_partition_load_time_seconds",
+    COUNTER,
+    "kafka.server:type=transaction-coordinator-metrics,name=partition-load-time-avg",
+    "Time that loading partitions of __transaction_state took, summed.",
+)
+TRANSACTIONS: Final = _own(
+    "transactional_ids", GAUGE, "Transactional ids that this node coordinates, by their transaction's state.", "state"
+)
+TRANSACTION_PARTITIONS: Final = _own(
+    "transaction_partitions", GAUGE, "Partitions of __transaction_state led here, by state.", "state"
+)
+MARKERS_AWAITED: Final = _own(
+    "transaction_markers_awaited", GAUGE, "Partitions that do not have the marker of their ended transaction yet."
+)
+MARKERS_WAITING: Final = _own(
+    "transaction_markers_waiting", GAUGE, "Those of them whose marker waits for its turn, or to be sent again."
+)
+MARKERS_RETRIED: Final = _own("transaction_markers_retried", COUNTER, "Markers that were to be sent again.")
+MARKERS_REFUSED: Final = _own(
+    "transaction_markers_refused", COUNTER, "Markers that a leader refused, as somebody newer has spoken."
+)
+TRANSACTIONS_BEGUN: Final = _own("transactions_begun", COUNTER, "Transactions that took in their first partition.")
+TRANSACTIONS_PREPARED: Final = _own("transactions_prepared", COUNTER, "Transactions that wait for an outside decision.")
+TRANSACTIONS_COMMITTED: Final = _own("transactions_committed", COUNTER, "Decisions to commit that are durable.")
+TRANSACTIONS_ABORTED: Final = _own("transactions_aborted", COUNTER, "Decisions to abort that are durable.")
+TRANSACTIONS_TIMED_OUT: Final = _own("transactions_timed_out", COUNTER, "Those of them for the timeout.")
+TRANSACTIONS_FENCED: Final = _own("transactions_fenced", COUNTER, "Those of them for a new producer of the same id.")
+TRANSACTIONS_COMPLETED: Final = _own(
+    "transactions_completed", COUNTER, "Transactions all of whose markers are written."
+)
+TRANSACTIONAL_IDS_EXPIRED: Final = _own("transactional_ids_expired", COUNTER, "Transactional ids that were forgotten.")
+TRANSACTION_LOADS: Final = _own("transaction_partition_loads", COUNTER, "Partitions of __transaction_state loaded.")
+TRANSACTION_LOADS_FAILED: Final = _own(
+    "transaction_partition_loads_failed", COUNTER, "How often one could not be loaded."
+)
+TRANSACTION_RECORDS_PASSED_OVER: Final = _own(
+    "transaction_records_passed_over", COUNTER, "Records in them that could not be used when they were loaded."
+)
+TRANSACTION_APPENDS: Final = _own("transaction_appends", COUNTER, "Batches that coordinators of transactions wrote.")
+TRANSACTION_APPENDS_FAILED: Final = _own(
+    "transaction_appends_failed", COUNTER, "Those that were refused, or ended unknown."
+)
+
 BROKER_METRICS: Final = (
     BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
     REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
@@ -283,12 +340,20 @@ GROUP_METRICS: Final = (
     GROUP_PARTITIONS, GROUP_LOAD_TIME, GROUP_LOADS, GROUP_LOADS_FAILED, GROUP_RECORDS_PASSED_OVER, GROUP_MEMBERS,
     REBALANCES_BEGUN, SESSIONS_EXPIRED, GROUP_APPENDS, GROUP_APPENDS_FAILED,
 )  # fmt: skip
+TRANSACTION_METRICS: Final = (
+    MARKERS_LEADERLESS, VERIFICATION_FAILURES, VERIFICATIONS, TRANSACTION_LOAD_TIME, TRANSACTIONS,
+    TRANSACTION_PARTITIONS, MARKERS_AWAITED, MARKERS_WAITING, MARKERS_RETRIED, MARKERS_REFUSED, TRANSACTIONS_BEGUN,
+    TRANSACTIONS_PREPARED, TRANSACTIONS_COMMITTED, TRANSACTIONS_ABORTED, TRANSACTIONS_TIMED_OUT, TRANSACTIONS_FENCED,
+    TRANSACTIONS_COMPLETED, TRANSACTIONAL_IDS_EXPIRED, TRANSACTION_LOADS, TRANSACTION_LOADS_FAILED,
+    TRANSACTION_RECORDS_PASSED_OVER, TRANSACTION_APPENDS, TRANSACTION_APPENDS_FAILED,
+)  # fmt: skip
 CONTROLLER_METRICS: Final = (
     ACTIVE_CONTROLLERS, TOPICS, PARTITIONS, OFFLINE_PARTITIONS, ACTIVE_BROKERS, FENCED_BROKERS,
 )  # fmt: skip
 NODE_METRICS: Final = (METADATA_OFFSET, RAFT_EPOCH, RAFT_LEADER, UPTIME)
 ALL_METRICS: Final[Mapping[str, MetricName]] = {
-    metric.name: metric for metric in (*BROKER_METRICS, *GROUP_METRICS, *CONTROLLER_METRICS, *NODE_METRICS)
+    metric.name: metric
+    for metric in (*BROKER_METRICS, *GROUP_METRICS, *TRANSACTION_METRICS, *CONTROLLER_METRICS, *NODE_METRICS)
 }
 
 
