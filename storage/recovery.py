@@ -199,7 +199,7 @@ class _Loader:
                 self._drop_from(number)
                 break
             position, end, problem = self._recover_segment(segment, recovery_point, end)
-            segment.transactions.cut(min(recovery_point, end))
+            self._cut_transactions(segment, min(recovery_point, end))
             if problem is not None:
                 logger.warning(
                     "%s: the log ends at offset %d, %d bytes behind it are dropped: %s",
@@ -250,6 +250,23 @@ class _Loader:
         except CorruptBatch as error:
             return position, due, str(error)
         return position, due, None
+
+    def _cut_transactions(self, segment: Segment, offset: int) -> None:
+        """Leave what was durable of the index of transactions: the entries of markers before ``offset``.
+
+        Behind them the power may have left anything, also part of an entry that seems to be one of them.
+        """
+        index = segment.transactions
+        if not index.cut(offset):
+            return
+        for last in index.entries(max(len(index) - 1, 0)):
+            try:
+                position = segment.position_of(last.last_offset, self.config.index_interval_bytes)
+                found = next(iter(walk_headers(segment.log, position, segment.size)), None)
+            except CorruptBatch:
+                return
+            if found is None or not found[1].is_control or found[1].producer_id != last.producer_id:
+                index.drop_last()
 
     def _walk(self, segment: Segment, position: int, recovery_point: int) -> Iterator[tuple[int, Batch]]:
         """All batches from a position on; those from the recovery point on whole and checked."""
@@ -370,7 +387,7 @@ def load_log(
         index_interval=config.index_interval_bytes,
         now_ms=now_ms,
         remove=loader.remove,
-        reindex_from=recovery_point if loader.has_markers else None,
+        reindex_from=max(recovery_point, loader.segments[0].base_offset) if loader.has_markers else None,
     )
     if not is_new:
         loader.sync_names()

@@ -87,6 +87,11 @@ class TransactionIndex:
         self._count = keep
         return True
 
+    def drop_last(self) -> None:
+        """Drop the last entry, as :meth:`cut` does."""
+        self._count = len(self) - 1
+        self.file.get().truncate(self._count * ENTRY.size)
+
     def entries(self, number: int = 0) -> Iterator[AbortedTransaction]:
         """All from that number on. What the disk has spoiled ends it."""
         size = ENTRY.size
@@ -119,7 +124,7 @@ class TransactionIndex:
         """How many entries from the first on are such, rise, and end before ``offset``."""
         keep, before = 0, -1
         for entry in self.entries():
-            if not (0 <= entry.first_offset <= entry.last_offset and before < entry.last_offset < offset):
+            if not (0 <= entry.first_offset < entry.last_offset and before < entry.last_offset < offset):
                 break
             keep, before = keep + 1, entry.last_offset
         return keep
