@@ -33,6 +33,7 @@ from tidelog.client.place import Place
 from tidelog.client.positions import UNKNOWN, Assignment, PartitionState
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.client.serializers import deserialize
+from tidelog.client.uncommitted import Uncommitted
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
@@ -93,11 +94,7 @@ class ConsumerCore:
         """Of ``for record in consumer``: what it has taken from poll, and how far it has come."""
         self._last_poll: dict[PartitionState, tuple[int, int, int]] = {}
         """Where the last poll began: generation, position, its leader epoch."""
-        self._undo: dict[TopicPartition, tuple[PartitionState, int, int]] | None = (
-            None if config.group_id is None or config.auto_commits else {}
-        )
-        """Where the first record lies that was handed out since the last transaction: position and its leader
-        epoch, to go back to should the transaction be aborted."""
+        self._uncommitted: Final = Uncommitted(self.assignment) if _may_transact(config) else None
         self._on_wake = on_wake
         self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
 
@@ -171,8 +168,8 @@ class ConsumerCore:
             raise ValueError(f"offset: expected 0 or more, found {offset}")
         with self.lock:
             self.assignment.state(at).seek(offset, leader_epoch)
-            if self._undo:
-                self._undo.pop(at, None)
+            if self._uncommitted is not None:
+                self._uncommitted.sought(self.assignment.state(at))
         self._on_wake()
 
     def seek_by(self, partitions: Iterable[TopicPartition], kind: str) -> None:
@@ -354,8 +351,8 @@ class ConsumerCore:
     def _begin_with(self, state: PartitionState) -> None:
         """The lock is held. A poll is about to take from this partition."""
         self._last_poll[state] = (state.generation, state.position, state.position_epoch)
-        if self._undo is not None:
-            self._undo.setdefault(state.at, (state, state.position, state.position_epoch))
+        if self._uncommitted is not None:
+            self._uncommitted.begin_with(state)
 
     def _next(self, *, raises: bool) -> PartitionState | None:
         """The lock is held."""
@@ -402,29 +399,38 @@ class ConsumerCore:
         records, so what was made of them must not be committed.
         """
         handed_out = self.handed_out()
-        undo = self._undo or {}
+        uncommitted = self.require_uncommitted()
         with self.lock:
-            gone = [str(at) for at, (state, _, _) in undo.items() if self.assignment.partitions.get(at) is not state]
-        if gone:
-            raise CommitFailedError(f"{', '.join(gone)}: given up in a rebalance during the transaction; abort it")
-        return {at: handed_out[at] for at, (_, start, _) in undo.items() if handed_out[at].offset != start}
+            given_up = uncommitted.given_up()
+            starts = uncommitted.starts()
+        if given_up:
+            names = ", ".join(map(str, given_up))
+            raise CommitFailedError(f"{names}: given up in a rebalance during the transaction; abort it")
+        return {
+            at: handed_out[at] for at, start in starts.items() if at in handed_out and handed_out[at].offset != start
+        }
 
     def settled_with(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """A transaction has committed these; the next one begins there."""
         with self.lock:
-            states = self.assignment.partitions
-            self._undo = {at: (states[at], o.offset, o.leader_epoch) for at, o in offsets.items() if at in states}
+            self.require_uncommitted().settle(offsets, iterating=self.iteration is not None)
 
     def rewind(self) -> None:
         """A transaction was aborted: what was handed out since the last one is handed out again, to whoever
         the partitions belong to now."""
         self.iteration = None
         with self.lock:
-            for at, (state, offset, epoch) in (self._undo or {}).items():
-                if self.assignment.partitions.get(at) is state:
-                    state.seek(offset, epoch)
-            self._undo = {}
+            self.require_uncommitted().undo()
         self._on_wake()
+
+    def require_uncommitted(self) -> Uncommitted:
+        """Raises ``InvalidGroupIdError`` without a group, ``IllegalStateError`` with automatic commits."""
+        self.require_group()
+        if self._uncommitted is None:
+            raise IllegalStateError(
+                "a consumer of a transaction commits with it: expected enable_auto_commit=False, found True"
+            )
+        return self._uncommitted
 
     # --- iterating --------------------------------------------------------------------------------------
 
@@ -445,6 +451,8 @@ class ConsumerCore:
                 offset, epoch = iteration.position_of(state, 1)
                 if offset != state.position:
                     state.seek(offset, epoch)
+            if self._uncommitted is not None:
+                self._uncommitted.iteration_ended()
         self._on_wake()
 
     def check(self) -> None:
@@ -459,3 +467,7 @@ class ConsumerCore:
             raise IllegalStateError("poll needs partitions: assign() some, or subscribe() to topics, first")
         if self.iteration is not None:
             self.end_iteration()
+
+
+def _may_transact(config: ConsumerConfig) -> bool:
+    return config.group_id is not None and not config.auto_commits

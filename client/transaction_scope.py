@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tidelog.client.consumer_core import ConsumerCore
-from tidelog.client.errors import IllegalStateError, RequestTimedOutError, TidelogError
+from tidelog.client.errors import RequestTimedOutError, TidelogError
 from tidelog.client.transaction_state import TransactionState
 from tidelog.client.transactions import CLOSE_ABORT_S, Transactions
 
@@ -32,10 +32,8 @@ class Scope:
     def __init__(self, transactions: Transactions, consumer: ConsumerCore | None) -> None:
         self._transactions = transactions
         self._consumer = consumer
-        if consumer is not None and consumer.require_group() and consumer.config.auto_commits:
-            raise IllegalStateError(
-                "a consumer of a transaction commits with it: expected enable_auto_commit=False, found True"
-            )
+        if consumer is not None:
+            consumer.require_uncommitted()
 
     def _is_open(self) -> bool:
         return self._transactions.state in _OPEN

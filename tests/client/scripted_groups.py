@@ -79,6 +79,8 @@ class ScriptedGroups:
         """Who is said to coordinate transactions."""
         self.groups: dict[str, Group] = {}
         self.judge: Judge | None = None
+        self.unstable: Callable[[str, tuple[str, int]], bool] = lambda group, at: False
+        """Whether an offset of a transaction that is not over yet lies there."""
         self.seen: list[Any] = []
         """Every request, in order of arrival."""
         self.hold: asyncio.Event | None = None
@@ -311,9 +313,9 @@ class ScriptedGroups:
         offsets = []
         for p in asked.partitions:
             offset, epoch, text = self.group(asked.group_id).offsets.get((p.topic, p.partition), (-1, -1, ""))
-            offsets.append(
-                CommittedOffset(p.topic, p.partition, ErrorCode.NONE, Offset(offset), LeaderEpoch(epoch), text)
-            )
+            unstable = request.require_stable and self.unstable(asked.group_id, (p.topic, p.partition))
+            code = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else ErrorCode.NONE
+            offsets.append(CommittedOffset(p.topic, p.partition, code, Offset(offset), LeaderEpoch(epoch), text))
         return OffsetFetchResponse((OffsetFetchResult(asked.group_id, ErrorCode.NONE, tuple(offsets)),))
 
     # --- members ----------------------------------------------------------------------------------------

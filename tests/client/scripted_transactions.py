@@ -48,11 +48,18 @@ class Transaction:
     following: Identity | None = None
     """Given out while a transaction was kept prepared."""
     marking: bool = False
+    timeout_s: float = 60.0
+
+    def open(self) -> bool:
+        """Something joins; whether it is the first."""
+        first, self.state = self.state != "Ongoing", "Ongoing"
+        return first
 
 
 class ScriptedTransactions:
     def __init__(self, cluster: ScriptedCluster) -> None:
         self.cluster = cluster
+        cluster.groups.unstable = lambda group, at: any(at in one.offsets.get(group, {}) for one in self.all.values())
         self.node = 1
         self.all: dict[str, Transaction] = {}
         self.judge: Callable[[Any], ErrorCode | str | None] | None = None
@@ -95,8 +102,10 @@ class ScriptedTransactions:
         name = request.transactional_id
         assert name is not None
         found = self.all.get(name)
-        if found is None:
-            found = self.all[name] = Transaction(self._new_id())
+        if found is not None:
+            found.timeout_s = request.transaction_timeout_ms / 1_000
+        else:
+            found = self.all[name] = Transaction(self._new_id(), timeout_s=request.transaction_timeout_ms / 1_000)
             return InitProducerIdResponse(ErrorCode.NONE, *_typed(found.identity))
         if found.marking:
             return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -171,6 +180,14 @@ class ScriptedTransactions:
         found.marking = False
         self.cluster.grown.set()
 
+    def _opened(self, name: str, found: Transaction) -> None:
+        def over(identity: Identity) -> None:
+            if found.state == "Ongoing" and not found.marking and found.identity == identity:
+                self.time_out(name)
+
+        if found.open():
+            asyncio.get_running_loop().call_later(found.timeout_s, over, found.identity)
+
     def time_out(self, name: str) -> None:
         """The transaction was open for too long."""
         found = self.all[name]
@@ -200,7 +217,8 @@ class ScriptedTransactions:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if found.state == "Prepared":
             return ErrorCode.INVALID_TXN_STATE
-        found.state = "Ongoing"
+        assert name is not None
+        self._opened(name, found)
         found.partitions[topic, partition] = None
         return ErrorCode.NONE
 
@@ -218,7 +236,7 @@ class ScriptedTransactions:
             code = refused
         if code is not ErrorCode.NONE or found is None:
             return _refuse_offsets(request, code)
-        found.state = "Ongoing"
+        self._opened(request.transactional_id, found)
         pending = found.offsets.setdefault(request.group_id, {})
         for p in request.partitions:
             pending[p.topic, p.partition] = (p.offset, p.leader_epoch, p.metadata)
