@@ -140,7 +140,7 @@ class Coordinating:
         """Begin to watch the producer's state while the coordinator of its transaction is asked to take the partition
         in (see :mod:`tidelog.replication.verifying`): INVALID_PRODUCER_EPOCH where a newer epoch is known.
 
-        A guard that stands already is shared, so that several may ask at once.
+        A guard of this epoch that stands already is shared, so that several may ask at once.
         """
         replica = self._led(at, leader_epoch)
         if isinstance(replica, Refusal):
@@ -152,7 +152,11 @@ class Coordinating:
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"expected epoch {known.epoch} or later from producer {producer.id}, found {producer.epoch}",
             )
-        return producers.guard(producer.id) or producers.set_guard(producer.id)
+        ended_from = producer.epoch + 1
+        standing = producers.guard(producer.id)
+        if standing is not None and standing.ended_from == ended_from:
+            return standing
+        return producers.set_guard(producer.id, ended_from)
 
     def guard_stands(
         self, at: TopicPartition, leader_epoch: LeaderEpoch, producer: Identity, guard: VerificationGuard

@@ -18,13 +18,14 @@ anything else                            the coordinator is asked
 =======================================  ==========================================================
 
 The coordinator is asked to add the partition (second protocol), or whether it is there (first protocol: the client
-has added it). While a *guard* stands in the partition's producer state. Then, in order and at once:
+has added it). Meanwhile a *guard* stands in the partition's producer state; the marker of the former transaction,
+which is often still on its way, leaves it standing in the second protocol. Then, in order and at once:
 
 ===============================  =================================================================
 the answer                       those that wait
 ===============================  =================================================================
 NONE, and the guard stands       are appended
-NONE, and the guard was cleared  INVALID_TXN_STATE: a marker came, or the log was cut off
+NONE, and the guard was cleared  INVALID_TXN_STATE: its marker came, or the log was cut off
 CONCURRENT_TRANSACTIONS          wait on, and it is asked again, until their time is over: the former
                                  transaction is being completed
 an error of the asking itself    NOT_ENOUGH_REPLICAS, which every client takes for retriable
@@ -99,7 +100,7 @@ class Asking:
         self.producer_id = producer_id
         self.epoch = epoch
         self.second_protocol = second_protocol
-        self.token = replica.partition.log.producers.set_guard(producer_id)
+        self.token = replica.partition.log.producers.set_guard(producer_id, epoch + second_protocol)
         self.waiting: list[GuardedAppend] = []
         self.begun = self.ended = False
 

@@ -146,9 +146,17 @@ class CompletedTransaction(NamedTuple):
 
 
 class VerificationGuard:
-    """Stands for "nothing of this producer was appended since"; told from others by identity."""
+    """Stands for "nothing of this producer was appended since"; told from others by identity.
 
-    __slots__ = ()
+    ``ended_from``: markers of that epoch or a later one end what waits behind it. In the second protocol the marker of
+    a transaction has the epoch after it, so that one of the waiting batches' own epoch is the former transaction's: the
+    producer goes on while it is on its way.
+    """
+
+    __slots__ = ("ended_from",)
+
+    def __init__(self, ended_from: int) -> None:
+        self.ended_from = ended_from
 
 
 class ProducerStates:
@@ -214,13 +222,13 @@ class ProducerStates:
         """The guard that was set for a producer and that nothing has cleared since."""
         return self._guards.get(producer_id)
 
-    def set_guard(self, producer_id: int) -> VerificationGuard:
-        """Begin to watch whether anything of this producer is appended: data, or a marker.
+    def set_guard(self, producer_id: int, ended_from: int) -> VerificationGuard:
+        """Begin to watch whether anything of this producer is appended: data, or a marker of ``ended_from`` on.
 
         The guard holds until then, :meth:`clear_guard`, or the log is cut off. Source: KIP-890,
         ``VerificationStateEntry``.
         """
-        guard = self._guards[producer_id] = VerificationGuard()
+        guard = self._guards[producer_id] = VerificationGuard(ended_from)
         return guard
 
     def clear_guard(self, producer_id: int, guard: VerificationGuard) -> None:
@@ -329,7 +337,9 @@ class ProducerStates:
             producer.runs.clear()
         producer.coordinator_epoch = coordinator_epoch
         producer.last_used_ms = max(producer.last_used_ms, now_ms)
-        self._guards.pop(producer_id, None)
+        guard = self._guards.get(producer_id)
+        if guard is not None and epoch >= guard.ended_from:
+            del self._guards[producer_id]
         first, producer.transaction_offset = producer.transaction_offset, -1
         if first < 0:
             return None

@@ -169,6 +169,27 @@ def test_it_is_not_asked_again_for_nobody(cluster, virtual, wait_until):
     virtual(work())
 
 
+def test_the_marker_of_the_former_transaction_may_come_meanwhile(cluster, virtual, wait_until):
+    """The next transaction begins as soon as the decision on the last one is durable; its first batch is often here
+    before the last one's marker, and the coordinator answers once that is written."""
+
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1)
+            await c[1].produce(b"last", **txn(0, 0))
+            coordinator = Coordinator(c[1])
+            sent = [c[1].begin(b"%d" % n, **txn(1, n)) for n in range(2)]
+            await wait_until(lambda: coordinator.waiting)
+            assert c[1].partition().last_stable_offset == 0
+            assert await c[1].mark(P, 1) is ErrorCode.NONE
+            coordinator.answer()
+            assert {found.error for found in await asyncio.gather(*sent)} == {ErrorCode.NONE}
+            assert c[1].partition().last_stable_offset == 2
+            assert idle(c[1])
+
+    virtual(work())
+
+
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_marker_meanwhile_clears_the_guard(cluster, virtual, wait_until, committed, epoch):
@@ -178,7 +199,7 @@ def test_a_marker_meanwhile_clears_the_guard(cluster, virtual, wait_until, commi
         async with cluster() as c:
             c.create(leader=1)
             coordinator = Coordinator(c[1])
-            sent = [c[1].begin(b"%d" % n, **txn(0, n)) for n in range(2)]
+            sent = [c[1].begin(b"%d" % n, first_protocol=not epoch, **txn(0, n)) for n in range(2)]
             await wait_until(lambda: coordinator.waiting)
             assert await c[1].mark(P, epoch, committed=committed, version=1 + epoch) is ErrorCode.NONE
             coordinator.answer()
