@@ -25,6 +25,10 @@ _COMMANDS: Final = {
     "cluster": ("tidelog.cli.cluster:cluster", "Start, watch, hurt and stop a cluster on this machine."),
     "topics": ("tidelog.cli.topics:topics", "List, create, describe, grow and delete topics."),
     "groups": ("tidelog.cli.groups:groups", "List and describe consumer groups, reset their offsets, delete them."),
+    "transactions": (
+        "tidelog.cli.transactions:transactions",
+        "List and describe transactions, find those that hang, end them.",
+    ),
     "configs": ("tidelog.cli.configs:configs", "Show and change settings of topics and brokers."),
     "produce": ("tidelog.cli.produce:produce", "Send lines of a file or of standard input as records."),
     "consume": ("tidelog.cli.consume:consume", "Print records of a topic."),

@@ -1,4 +1,4 @@
-"""The admin client for asyncio: topics, settings, cluster; groups come from its base."""
+"""The admin client for asyncio: topics, settings, cluster; groups and transactions come from its bases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.client.admin_base import all_or_raise
 from tidelog.client.admin_groups import GroupAdmin
+from tidelog.client.admin_transactions import TransactionAdmin
 from tidelog.client.admin_types import (
     ListedOffset,
     NewTopic,
@@ -49,7 +50,7 @@ from tidelog.proto.api import (
 )
 
 
-class AsyncAdmin(GroupAdmin):
+class AsyncAdmin(GroupAdmin, TransactionAdmin):
     """Administers a cluster; ``tidelog.aio.Admin``.
 
     Use it on one event loop, as ``async with Admin("localhost:9092") as admin:``, or call :meth:`start`

@@ -10,6 +10,7 @@ from typing import NoReturn, Protocol, TypeVar, Unpack
 
 from tidelog.client.admin_config import AdminConfig, AdminSettings
 from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import TRANSIENT
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     ClientClosedError,
@@ -25,7 +26,9 @@ from tidelog.model.clock import Clock, SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.api import Request, Response
+from tidelog.proto.group_api import ListGroupsResponse
 from tidelog.proto.network import Network
+from tidelog.proto.transaction_api import ListTransactionsResponse
 
 A = TypeVar("A", bound="AdminBase")
 R = TypeVar("R", bound=Response)
@@ -41,6 +44,9 @@ class Result(Protocol):
 
 
 T = TypeVar("T", bound=Result)
+V = TypeVar("V")
+K = TypeVar("K")
+L = TypeVar("L", ListGroupsResponse, ListTransactionsResponse)
 
 
 class AdminBase:
@@ -123,6 +129,49 @@ class AdminBase:
                 return answer
             await asyncio.sleep(wait_ms / 1_000)
 
+    async def _ask_every_broker(self, request: Request[L], timeout: float | None) -> dict[NodeId, L]:
+        """Ask all live brokers what they coordinate. If one dies before it has answered, that moves to others: all
+        are asked anew."""
+        self._check()
+        deadline = self._deadline(timeout)
+        answered: dict[NodeId, L] = {}
+        asked: set[NodeId] = set()
+        reason: TidelogError | None = None
+        failures = 0
+        while True:
+            left_ms = self._left_ms(deadline, reason)
+            try:
+                async with asyncio.timeout(left_ms / 1_000):
+                    await self._cluster.refreshed()
+            except TimeoutError:
+                raise reason or RequestTimedOutError(f"no metadata within {left_ms} ms") from None
+            except BrokerNotAvailableError as error:
+                reason = error
+                continue
+            live = set(self._cluster.cache.brokers)
+            if not asked - answered.keys() <= live:
+                answered.clear()
+            asked = live
+            missing = sorted(live - answered.keys())
+            try_ms = min(self._left_ms(deadline, reason), self._config.request_timeout_ms)
+            calls = (self._cluster.call(request, timeout_ms=try_ms, node=node) for node in missing)
+            for node, answer in zip(missing, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+                if isinstance(answer, (BrokerNotAvailableError, RequestTimedOutError)):
+                    reason = answer
+                elif isinstance(answer, BaseException):
+                    raise answer
+                elif answer.error is ErrorCode.NONE:
+                    answered[node] = answer
+                else:
+                    text = f"node {node}: {answer.error_message or answer.error.name}"
+                    reason = exception_for(answer.error, text)
+                    if answer.error not in TRANSIENT:
+                        raise reason
+            if live and live <= answered.keys():
+                return {node: answered[node] for node in sorted(live)}
+            failures += 1
+            await self._pause(failures)
+
     async def _know(self, nodes: Iterable[NodeId], timeout_ms: int) -> None:
         """Make sure that the brokers' addresses are known. Raises ``BrokerNotAvailableError``."""
         if all(node in self._cluster.cache.brokers for node in nodes):
@@ -176,6 +225,20 @@ def all_or_raise(results: Sequence[T], name: Callable[[T], str]) -> Sequence[T]:
     if failed:
         raise_first(failed)
     return results
+
+
+def found_or_raise(outcomes: Mapping[K, V | TidelogError]) -> dict[K, V]:
+    """What was found, if nothing failed; else see :func:`raise_first`."""
+    found: dict[K, V] = {}
+    failed: dict[str, TidelogError] = {}
+    for key, outcome in outcomes.items():
+        if isinstance(outcome, TidelogError):
+            failed[str(key)] = outcome
+        else:
+            found[key] = outcome
+    if failed:
+        raise_first(failed)
+    return found
 
 
 def raise_first(failed: Mapping[str, TidelogError]) -> NoReturn:

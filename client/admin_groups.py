@@ -6,11 +6,10 @@ put together from what every live broker coordinates.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, overload
 
-from tidelog.client.admin_base import AdminBase, raise_first
+from tidelog.client.admin_base import AdminBase, found_or_raise, raise_first
 from tidelog.client.admin_group_types import (
     CoordinatorNode,
     GroupDescription,
@@ -20,15 +19,13 @@ from tidelog.client.admin_group_types import (
 )
 from tidelog.client.coordinators import TRANSIENT, Asked, Deadline, Said, ask_coordinators
 from tidelog.client.errors import (
-    BrokerNotAvailableError,
     InvalidGroupIdError,
-    RequestTimedOutError,
     TidelogError,
     exception_for,
 )
 from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, NodeId, Offset, TopicPartition
+from tidelog.model.ids import LeaderEpoch, Offset, TopicPartition
 from tidelog.proto.consumer_protocol import BadConsumerProtocol, decode_assignment, decode_subscription
 from tidelog.proto.group_api import (
     NO_GENERATION,
@@ -45,7 +42,6 @@ from tidelog.proto.group_api import (
     LeavingMember,
     LeftMember,
     ListGroupsRequest,
-    ListGroupsResponse,
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -90,7 +86,7 @@ class GroupAdmin(AdminBase):
         request = ListGroupsRequest(tuple(_state(state).value for state in states), tuple(types))
         wanted = frozenset(protocol_types)
         found: dict[str, GroupListing] = {}
-        for answer in await self._ask_every_broker(request, timeout):
+        for answer in (await self._ask_every_broker(request, timeout)).values():
             for group in answer.groups:
                 if not wanted or group.protocol_type in wanted:
                     found[group.group_id] = GroupListing(
@@ -265,16 +261,7 @@ class GroupAdmin(AdminBase):
             raise TypeError(f"expected a list of group ids, found the string {group_ids!r}")
         deadline = Deadline(self._deadline(timeout), self._config.request_timeout_ms)
         outcomes = await ask_coordinators(self._cluster, group_ids, request, read, deadline)
-        found: dict[str, V] = {}
-        failed: dict[str, TidelogError] = {}
-        for group, outcome in outcomes.items():
-            if isinstance(outcome, TidelogError):
-                failed[group] = outcome
-            else:
-                found[group] = outcome
-        if failed:
-            raise_first(failed)
-        return found
+        return found_or_raise(outcomes)
 
     async def _of_group(
         self,
@@ -297,48 +284,6 @@ class GroupAdmin(AdminBase):
         }
         if failed:
             raise_first(failed)
-
-    async def _ask_every_broker(self, request: ListGroupsRequest, timeout: float | None) -> list[ListGroupsResponse]:
-        """Ask all live brokers. If one dies before it has answered, its groups move to others: all are asked anew."""
-        self._check()
-        deadline = self._deadline(timeout)
-        answered: dict[NodeId, ListGroupsResponse] = {}
-        asked: set[NodeId] = set()
-        reason: TidelogError | None = None
-        failures = 0
-        while True:
-            left_ms = self._left_ms(deadline, reason)
-            try:
-                async with asyncio.timeout(left_ms / 1_000):
-                    await self._cluster.refreshed()
-            except TimeoutError:
-                raise reason or RequestTimedOutError(f"no metadata within {left_ms} ms") from None
-            except BrokerNotAvailableError as error:
-                reason = error
-                continue
-            live = set(self._cluster.cache.brokers)
-            if not asked - answered.keys() <= live:
-                answered.clear()
-            asked = live
-            missing = sorted(live - answered.keys())
-            try_ms = min(self._left_ms(deadline, reason), self._config.request_timeout_ms)
-            calls = (self._cluster.call(request, timeout_ms=try_ms, node=node) for node in missing)
-            for node, answer in zip(missing, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-                if isinstance(answer, (BrokerNotAvailableError, RequestTimedOutError)):
-                    reason = answer
-                elif isinstance(answer, BaseException):
-                    raise answer
-                elif answer.error is ErrorCode.NONE:
-                    answered[node] = answer
-                else:
-                    text = f"node {node}: {answer.error_message or answer.error.name}"
-                    reason = exception_for(answer.error, text)
-                    if answer.error not in TRANSIENT:
-                        raise reason
-            if live and live <= answered.keys():
-                return [answered[node] for node in sorted(live)]
-            failures += 1
-            await self._pause(failures)
 
 
 # --- Reading answers -------------------------------------------------------------------------------------

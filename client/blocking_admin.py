@@ -11,6 +11,14 @@ from tidelog.client import background
 from tidelog.client.admin import AsyncAdmin
 from tidelog.client.admin_config import AdminSettings
 from tidelog.client.admin_group_types import GroupDescription, GroupListing, GroupState
+from tidelog.client.admin_transaction_types import (
+    AbortTransactionSpec,
+    FencedProducer,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
 from tidelog.client.admin_types import ListedOffset, NewTopic, OffsetSpec, TopicDescription, TopicListing
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.errors import ClientClosedError
@@ -271,6 +279,49 @@ class Admin:
         """Remove static members by their ``group_instance_id``, or with ``None`` all members."""
         work = self._inner.remove_members_from_consumer_group
         self._run(work(group_id, group_instance_ids, reason=reason, timeout=timeout))
+
+    # --- transactions ---------------------------------------------------------------------------------
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[TransactionState | str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids in use, by name; only those in these states, of these producer ids, with a transaction
+        open for longer than ``duration_ms``, if any are given."""
+        found = self._inner.list_transactions(
+            states=states, producer_ids=producer_ids, duration_ms=duration_ms, timeout=timeout
+        )
+        return self._run(found)
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, TransactionDescription]:
+        """Coordinator, state, identity, and what is open."""
+        return self._run(self._inner.describe_transactions(transactional_ids, timeout=timeout))
+
+    def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, FencedProducer]:
+        """Take these ids away from the producers that have them; what they left open is aborted first."""
+        return self._run(self._inner.fence_producers(transactional_ids, timeout=timeout))
+
+    def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Abort what a transactional id has open, also if it is prepared, and fence its producer."""
+        self._run(self._inner.force_terminate_transaction(transactional_id, timeout=timeout))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """The producers that each partition's leader knows of, by id."""
+        return self._run(self._inner.describe_producers(partitions, timeout=timeout))
+
+    def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
+        """Write an abort marker into one partition, past the coordinator: only for a transaction that hangs."""
+        self._run(self._inner.abort_transaction(spec, timeout=timeout))
 
     def metrics(self) -> dict[str, int]:
         """Counters by Kafka's metric names."""

@@ -1,7 +1,7 @@
-"""Requests about groups: each goes to the group's coordinator, and again when that moved or was loading.
+"""Requests about groups and transactional ids: each goes to its coordinator, and again when that moved or was loading.
 
 Source of the rules: Kafka's ``AdminApiDriver`` and ``CoordinatorStrategy``: coordinators are found for
-many groups at once; NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE have a group's looked up anew.
+many keys at once; NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE have a key's looked up anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.client.errors import (
 )
 from tidelog.client.offset_lookup import pause
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import FindCoordinatorRequest
+from tidelog.proto.group_api import GROUP_COORDINATOR, FindCoordinatorRequest
 from tidelog.proto.request import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -33,13 +33,14 @@ TRANSIENT: Final = MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.REQUEST_TIMED_OUT,
 }
 """What a coordinator gets over by itself."""
 
 
 class Said(NamedTuple, Generic[V]):
-    """A coordinator's word on one group; ``value`` counts if there is no error."""
+    """A coordinator's word on one key; ``value`` counts if there is no error."""
 
     error: ErrorCode
     message: str
@@ -47,9 +48,9 @@ class Said(NamedTuple, Generic[V]):
 
 
 class Asked(NamedTuple):
-    """One request's groups. ``uncertain`` are those whose earlier request may have been carried out."""
+    """One request's keys. ``uncertain`` are those whose earlier request may have been carried out."""
 
-    groups: tuple[str, ...]
+    keys: tuple[str, ...]
     coordinator: CoordinatorNode
     uncertain: frozenset[str]
 
@@ -63,88 +64,98 @@ class Deadline(NamedTuple):
 
 async def ask_coordinators(
     cluster: Cluster,
-    groups: Iterable[str],
+    keys: Iterable[str],
     request: Callable[[tuple[str, ...]], Request[R]],
     read: Callable[[R, Asked], Mapping[str, Said[V]]],
     deadline: Deadline,
+    *,
+    key_type: int = GROUP_COORDINATOR,
+    singly: bool = False,
 ) -> dict[str, V | TidelogError]:
-    """Send ``request`` of some groups to the coordinator of them; return what each group came to, in order.
+    """Send ``request`` of some keys to the coordinator of them; return what each key came to, in order.
 
     Retries what is transient until the deadline; then the last reason stands. A request is sent again
-    after a lost connection, so it must bear being carried out twice.
+    after a lost connection, so it must bear being carried out twice. ``key_type``: what the keys are
+    (``GROUP_COORDINATOR``, ``TRANSACTION_COORDINATOR``); ``singly``: a request has room for one of them.
     """
-    wanted = tuple(dict.fromkeys(groups))
+    wanted = tuple(dict.fromkeys(keys))
     found: dict[str, V | TidelogError] = {}
     where: dict[str, CoordinatorNode] = {}
     reasons: dict[str, TidelogError] = {}
     uncertain: set[str] = set()
     failures = 0
-    while open_groups := [group for group in wanted if group not in found]:
+    while unanswered := [key for key in wanted if key not in found]:
         left_ms = deadline.at_ms - cluster.clock.monotonic_ms()
         if left_ms <= 0:
-            for group in open_groups:
-                found[group] = reasons.get(group) or RequestTimedOutError(f"{group}: no answer in time")
+            for key in unanswered:
+                found[key] = reasons.get(key) or RequestTimedOutError(f"{key}: no answer in time")
             break
-        missing = [group for group in open_groups if group not in where]
+        missing = [key for key in unanswered if key not in where]
         if missing:
-            located = await _locate(cluster, missing, left_ms)
-            for group, node in located.items():
+            located = await _locate(cluster, missing, key_type, left_ms)
+            for key, node in located.items():
                 if isinstance(node, CoordinatorNode):
-                    where[group] = node
+                    where[key] = node
                 elif node.retriable:
-                    reasons[group] = node
+                    reasons[key] = node
                 else:
-                    found[group] = node
+                    found[key] = node
         by_node: dict[CoordinatorNode, list[str]] = {}
-        for group in open_groups:
-            if group in where and group not in found:
-                by_node.setdefault(where[group], []).append(group)
-        asked = [Asked(tuple(some), node, frozenset(uncertain)) for node, some in by_node.items()]
+        for key in unanswered:
+            if key in where and key not in found:
+                by_node.setdefault(where[key], []).append(key)
+        asked = [
+            Asked(together, node, frozenset(uncertain))
+            for node, some in by_node.items()
+            for together in ([(key,) for key in some] if singly else [tuple(some)])
+        ]
         left_ms = max(1, min(deadline.at_ms - cluster.clock.monotonic_ms(), deadline.request_ms))
         answers = await asyncio.gather(
-            *(cluster.call(request(one.groups), timeout_ms=left_ms, node=one.coordinator.node_id) for one in asked),
+            *(cluster.call(request(one.keys), timeout_ms=left_ms, node=one.coordinator.node_id) for one in asked),
             return_exceptions=True,
         )
         for one, answer in zip(asked, answers, strict=True):
             if isinstance(answer, (BrokerNotAvailableError, RequestTimedOutError)):
-                uncertain.update(one.groups)
-                for group in one.groups:
-                    reasons[group] = answer
-                    del where[group]
+                uncertain.update(one.keys)
+                for key in one.keys:
+                    reasons[key] = answer
+                    del where[key]
                 continue
             if isinstance(answer, BaseException):
                 raise answer
             said = read(answer, one)
-            for group in one.groups:
-                error, message, value = said[group]
+            for key in one.keys:
+                error, message, value = said[key]
                 if error is ErrorCode.NONE:
-                    found[group] = value
+                    found[key] = value
                     continue
-                reason = exception_for(error, f"{group}: {message or error.name}")
+                reason = exception_for(error, f"{key}: {message or error.name}")
                 if error not in TRANSIENT:
-                    found[group] = reason
+                    found[key] = reason
                     continue
-                reasons[group] = reason
+                reasons[key] = reason
                 if error in MOVED:
-                    del where[group]
+                    del where[key]
         if len(found) < len(wanted):
             failures += 1
             await pause(cluster, failures, deadline.at_ms)
-    return {group: found[group] for group in wanted}
+    return {key: found[key] for key in wanted}
 
 
-async def _locate(cluster: Cluster, groups: list[str], timeout_ms: int) -> dict[str, CoordinatorNode | TidelogError]:
-    """Ask any broker who keeps these groups, and see to it that those brokers' addresses are known."""
+async def _locate(
+    cluster: Cluster, keys: list[str], key_type: int, timeout_ms: int
+) -> dict[str, CoordinatorNode | TidelogError]:
+    """Ask any broker who keeps these keys, and see to it that those brokers' addresses are known."""
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
-            answer = await cluster.ask_anyone(FindCoordinatorRequest(tuple(groups)))
+            answer = await cluster.ask_anyone(FindCoordinatorRequest(tuple(keys), key_type))
             nodes = {c.node_id for c in answer.coordinators if c.error is ErrorCode.NONE}
             if not nodes <= cluster.cache.brokers.keys():
                 await cluster.refreshed()
     except BrokerNotAvailableError as error:
-        return dict.fromkeys(groups, error)
+        return dict.fromkeys(keys, error)
     except TimeoutError:
-        return dict.fromkeys(groups, RequestTimedOutError(f"no coordinator found within {timeout_ms} ms"))
+        return dict.fromkeys(keys, RequestTimedOutError(f"no coordinator found within {timeout_ms} ms"))
     located: dict[str, CoordinatorNode | TidelogError] = {}
     for found in answer.coordinators:
         if found.error is not ErrorCode.NONE:
