@@ -303,7 +303,7 @@ class NodeConfig:
         at_least=1,
     )
     transaction_coordinator_add_wait_max_ms: int = integer(
-        1_000, "How long such a request waits before it has to ask again.", at_least=0
+        100, "How long such a request waits before it has to ask again.", at_least=0
     )
 
     # --- Logs: defaults of topics (see model/topic_config.py) and their upkeep ---

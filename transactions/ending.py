@@ -41,6 +41,7 @@ from tidelog.transactions.transaction import (
 from tidelog.transactions.transitions import Cause, TransactionState
 
 _COMPLETE_AGAIN_MS: Final = 500
+_FIRST_PROTOCOL: Final = 1
 _SECOND_PROTOCOL: Final = 2
 
 _DECIDED: Final = {True: TransactionState.PREPARE_COMMIT, False: TransactionState.PREPARE_ABORT}
@@ -276,6 +277,7 @@ class Ending:
             value.state is TransactionState.PREPARE_COMMIT,
             self._shard.leader_epoch,
             tuple(GroupPartition(*partition) for partition in entry.unmarked),
+            _SECOND_PROTOCOL if value.client_version >= _SECOND_PROTOCOL else _FIRST_PROTOCOL,
         )
         self._shard.effects.append(SendMarkers(self._shard.token(entry.sending), marker))
 

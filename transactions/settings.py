@@ -45,6 +45,6 @@ class TransactionSettings:
     waiting_adds_max: int = 10_000
     """``transaction.coordinator.waiting.adds.max`` (Tidelog's own): AddPartitions and AddOffsets of one partition of
     ``__transaction_state`` that wait for what is under way; beyond them CONCURRENT_TRANSACTIONS."""
-    add_wait_max_ms: int = 1_000
+    add_wait_max_ms: int = 100
     """``transaction.coordinator.add.wait.max.ms`` (Tidelog's own): how long they wait before they are told to ask
-    again (CONCURRENT_TRANSACTIONS)."""
+    again (CONCURRENT_TRANSACTIONS). Short, since others of the same request wait along."""

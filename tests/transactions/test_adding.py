@@ -98,7 +98,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_former(desk_type: Any
 
 
 def test_who_waits_too_long_is_to_ask_again(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+    desk = desk_type(marks=False, add_wait_max_ms=1_000)
     following = desk.told(desk.end(desk.ongoing(A)))
     first = desk.add(following, B)
     desk.pass_time(600)

@@ -35,6 +35,7 @@ def test_the_decision_then_the_answer_and_the_markers_then_completion(desk_type:
     assert desk.told(waiter) == (who[0], 1)
     (marker,) = desk.sent
     assert (marker.producer_id, marker.producer_epoch, marker.committed) == (who[0], 1, committed)
+    assert marker.transaction_version == 2
     assert (marker.coordinator_epoch, marker.partitions) == (1, (GroupPartition(*A), GroupPartition(*B)))
     desk.mark(None, NONE, B)
     assert not desk.appends, "A has no marker yet"
@@ -161,7 +162,7 @@ def test_the_first_protocol_keeps_its_epoch(desk_type: Any, committed: bool) -> 
     desk = desk_type(marks=False)
     who = desk.ongoing()
     assert desk.told(desk.end(who, committed, bump=False)) == who
-    assert desk.sent[0].producer_epoch == 0
+    assert (desk.sent[0].producer_epoch, desk.sent[0].transaction_version) == (0, 1)
     assert desk.error(desk.end(who, committed, bump=False)) is CONCURRENT
     assert desk.error(desk.end(who, not committed, bump=False)) is INVALID
     desk.mark()
@@ -252,6 +253,7 @@ def test_the_next_coordinator_sends_the_markers_again_under_its_epoch(desk_type:
     desk.fail_over()
     marker = desk.sent[-1]
     assert (marker.coordinator_epoch, marker.committed, marker.producer_epoch) == (2, committed, 1)
+    assert marker.transaction_version == 2
     assert marker.partitions == (GroupPartition(*A), GroupPartition(*B)), "what was written is not known"
     desk.mark()
     assert desk.state() is COMPLETE_STATE[committed]
