@@ -245,7 +245,7 @@ GROUPS: Final = Setting(
         "log.cleaner.backoff.ms": "300",
         "log.cleaner.min.cleanable.ratio": "0.01",
     },
-    plots=("dead-in-rebalance", "coordinators-in-turns", "zombie", "unheard-coordinator", "uneven-coordinators"),
+    plots=("dead-in-rebalance", "coordinators-in-turns", "zombie", "unheard-coordinator", *["uneven-coordinators"] * 2),
     targets=("coordinator", "coordinator", "coordinator"),
     work=GroupWork,
 )

@@ -36,7 +36,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         rule="latest stays",
         what="The cleaner goes up to the log's end: a record goes in favour of one that is cut away later.",
         module=_COMPACTION,
-        old="        stable = high_watermark if unstable is None else min(high_watermark, unstable)\n",
+        old="        stable = self.last_stable_offset(Offset(high_watermark))\n",
         new="        stable = self.log_end_offset\n",
         scenario="compaction",
     ),
@@ -82,9 +82,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         rule="latest stays",
         what="The cleaned copy takes the place of its originals before it is on the disk (a loss of power takes both).",
         module=_CLEANING,
-        old="            for file in (copy.log, copy.offsets.file, copy.times.file):\n"
-        "                file.get().fdatasync()\n",
-        new="",
+        old="                file.get().fdatasync()\n",
+        new="                file.get()\n",
         scenario="compaction",
     ),
     Mutant(

@@ -575,8 +575,8 @@ _IDEMPOTENCE: Final = (
         rule="R21",
         what="Followers do not note producers in what they fetch: after a failover a retry is written again.",
         module=_LOG,
-        old="            if batch.producer_id >= 0:\n                apply_batch(",
-        new="            if batch.producer_id >= 0 and leader_epoch is not None:\n                apply_batch(",
+        old="            if batch.producer_id >= 0:\n",
+        new="            if batch.producer_id >= 0 and leader_epoch is not None:\n",
         scenario="producers",
     ),
     Mutant(
