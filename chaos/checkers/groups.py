@@ -77,6 +77,8 @@ class GroupJudge:
         """Generation and member id: who was let in."""
         self._complete_s: dict[int, float] = {}
         """Generation → when its assignment was first given out."""
+        self._synced_s: dict[tuple[int, str], float] = {}
+        """Generation and member id → when it was first given its assignment."""
         self._instances: dict[str, list[tuple[str, float, int]]] = {}
         """Instance id → the member ids that stood for it, since when, and from which generation on."""
         self._floors: dict[TopicPartition, list[_Floor]] = {}
@@ -122,6 +124,7 @@ class GroupJudge:
             if other != owner:
                 found.append(f"one owner: {partition} belongs to {owner} and {other} in generation {generation}")
         self._complete_s.setdefault(generation, at_s)
+        self._synced_s.setdefault((generation, member_id), at_s)
         self.newest_generation = max(self.newest_generation, generation)
         return found
 
@@ -180,22 +183,35 @@ class GroupJudge:
         if not any(f.offset >= offset and f.generation <= generation for f in floors):
             floors.append(_Floor(offset, generation, at_s, by))
 
+    def replaced(self) -> list[tuple[str, str]]:
+        """Member ids of static members that were replaced for good, and their instance ids."""
+        return [
+            (member_id, instance_id)
+            for instance_id, ids in self._instances.items()
+            for member_id in dict.fromkeys(each[0] for each in ids)
+            if self._successors_s(instance_id, member_id)
+        ]
+
     def _replaced_s(self, commit: CommitKey) -> list[float]:
-        """When the static member that a commit names was replaced by another for good; nothing if it was not.
+        """When the static member that a commit names was replaced by another for good; nothing if it was not."""
+        return self._successors_s(commit.instance_id or "", commit.member_id)[:1]
+
+    def _successors_s(self, instance_id: str, member_id: str) -> list[float]:
+        """Since when members stand in the place of another for good, rising.
 
         A coordinator that let a successor into a generation which was never complete may have died over it: the
-        next one knows the older member.
+        next one knows the older member, and gives that generation's number anew. So the successor counts when it
+        came to a generation that was complete, or has its assignment.
         """
-        ids = self._instances.get(commit.instance_id or "", [])
-        places = [n for n, (member_id, *_) in enumerate(ids) if member_id == commit.member_id]
-        if not places:
-            return []
-        complete = [
-            max(since_s, self._complete_s[generation])
-            for _, since_s, generation in ids[places[-1] + 1 :]
-            if generation in self._complete_s
-        ]
-        return [min(complete)] if complete else []
+        ids = self._instances.get(instance_id, [])
+        places = [n for n, each in enumerate(ids) if each[0] == member_id]
+        found = []
+        for successor, since_s, generation in ids[places[-1] + 1 :] if places else ():
+            if self._complete_s.get(generation, since_s) < since_s:
+                found.append(since_s)
+            elif (generation, successor) in self._synced_s:
+                found.append(self._synced_s[generation, successor])
+        return sorted(found)
 
     # --- what members do --------------------------------------------------------------------------------
 

@@ -87,8 +87,8 @@ class GroupProber:
             case "later":
                 member_id = rng.choice(sorted(members))
                 return newest + 1_000, member_id, members[member_id], ErrorCode.ILLEGAL_GENERATION
-            case "replaced" if watch.replaced:
-                member_id, instance_id = rng.choice(watch.replaced)
+            case "replaced" if replaced := watch.judge.replaced():
+                member_id, instance_id = rng.choice(replaced)
                 return newest, member_id, instance_id, ErrorCode.FENCED_INSTANCE_ID
         return None
 

@@ -44,8 +44,6 @@ class GroupWatch:
         self.events: Counter[str] = Counter()
         self.members: dict[int, dict[str, str | None]] = {}
         """Generation → member ids that were let in, and their instance ids."""
-        self.replaced: list[tuple[str, str]] = []
-        """Member ids of static members that were replaced, and their instance ids."""
         self._world = world
         self._group = group
         self._generation_of = generation_of
@@ -127,14 +125,6 @@ class GroupWatch:
         self.events["join"] += 1
         known = self.members.setdefault(response.generation_id, {})
         instance_id = request.group_instance_id
-        if instance_id is not None:
-            for members in self.members.values():
-                self.replaced += [
-                    (member_id, instance)
-                    for member_id, instance in members.items()
-                    if instance == instance_id and member_id != response.member_id
-                    if (member_id, instance) not in self.replaced
-                ]
         known[response.member_id] = instance_id
         self._tell(self.judge.joined(response.generation_id, response.member_id, instance_id, self._now))
 
