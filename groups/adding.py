@@ -1,8 +1,9 @@
 """Taking a partition of ``__consumer_offsets`` into a transaction, before the first offsets of it are written there.
 
 The transaction's coordinator is asked on behalf of the client (KIP-890), once for each transaction; commits
-of it that come meanwhile wait behind the first, in order. A marker of the producer that comes meanwhile ends
-the asking: whoever waits belongs to a transaction that is over.
+of it that come meanwhile wait behind the first, in order. A marker of that transaction that comes meanwhile ends
+the asking: whoever waits belongs to a transaction that is over. The marker of the transaction before, which is often
+still on its way, changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.transaction_api import AddPartitionsTransaction, TxnOffsetCommitRequest
+from tidelog.proto.transaction_api import AddPartitionsTransaction, TransactionMarker, TxnOffsetCommitRequest
 
 AddPartitions: TypeAlias = Callable[[AddPartitionsTransaction], Awaitable[Mapping[tuple[str, int], ErrorCode]]]
 """Asks the transaction's coordinator; an error for each partition, by topic and number."""
@@ -76,9 +77,13 @@ class Adding:
         asking.waiting.append(settled)
         self.waiting += 1
 
-    def marker(self, role: Role, producer_id: ProducerId) -> None:
-        """A marker of this producer is being written: the transaction that is asked for is over."""
-        self._end((role, producer_id), ErrorCode.INVALID_TXN_STATE)
+    def marker(self, role: Role, marker: TransactionMarker) -> None:
+        """A marker is being written: the transaction that is asked for may be over. One of the second protocol bears
+        the epoch after its transaction's."""
+        key = (role, marker.producer_id)
+        asking = self._asking.get(key)
+        if asking is not None and marker.producer_epoch >= asking.epoch + (marker.transaction_version >= 2):
+            self._end(key, ErrorCode.INVALID_TXN_STATE)
 
     def resigned(self, role: Role) -> None:
         """The partition is led elsewhere now."""

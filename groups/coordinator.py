@@ -25,10 +25,9 @@ from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
 from tidelog.groups.transactional import adding_error, txn_commit_answer
 from tidelog.model.clock import Clock
-from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId
 from tidelog.model.moment import Moment
-from tidelog.proto.corrupt_batch import CorruptBatch
 from tidelog.proto.group_api import (
     CommittedOffset,
     DeletedGroup,
@@ -59,16 +58,14 @@ from tidelog.proto.group_api import (
     SyncGroupResponse,
 )
 from tidelog.proto.network import CallContext
-from tidelog.proto.records import split_batches
 from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from tidelog.replication.coordinator_loading import load
 from tidelog.replication.coordinator_log import CoordinatorLog
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-_REPLAYED_AT_ONCE: Final = 2_000
-"""Records that are replayed before others have their turn."""
 _LEADER_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -321,7 +318,7 @@ class GroupCoordinator:
             return _done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         waiter = self._wait(lambda error: _set(future, _LEADER_ERRORS.get(error, error)))
-        self._adding.marker(led.role, marker.producer_id)
+        self._adding.marker(led.role, marker)
         self._perform(led, led.shard.complete(marker, waiter, self._now()))
         return future
 
@@ -484,7 +481,8 @@ class GroupCoordinator:
         delay_ms = _LOAD_AGAIN_MS
         while True:
             began_ms = self._clock.monotonic_ms()
-            fault = await self._load_once(led)
+            bytes_max = self._settings.offsets_load_buffer_size
+            fault = await load(led.shard.replay, self._log, led.partition, led.epoch, bytes_max)
             if fault is None:
                 break
             self.counters.failed_loads += 1
@@ -500,32 +498,6 @@ class GroupCoordinator:
         led.loading = None
         led.standing = _Standing.ACTIVE
         self._perform(led, led.shard.loaded(self._now()))
-
-    async def _load_once(self, led: _Led) -> str | None:
-        """Replay the log to its present end, and wait until that is committed: nothing that could still be lost is
-        told to anybody. None when all is well, else what went wrong."""
-        bounds = self._log.range(led.partition, led.epoch)
-        if isinstance(bounds, Refusal):
-            return f"{bounds.code.name} {bounds.message}"
-        offset = bounds.start
-        unyielded = 0
-        while offset < bounds.end:
-            found = await self._log.read(led.partition, led.epoch, offset, self._settings.offsets_load_buffer_size)
-            if isinstance(found, Refusal):
-                return f"{found.code.name} {found.message}"
-            assert found.next_offset > offset, f"expected to read on from {offset}, found {found.next_offset}"
-            try:
-                for batch in split_batches(found.records):
-                    led.shard.replay(batch)
-                    unyielded += batch.record_count
-                    if unyielded >= _REPLAYED_AT_ONCE:
-                        unyielded = 0
-                        await asyncio.sleep(0)
-            except CorruptBatch as cause:
-                return str(cause)
-            offset = found.next_offset
-        error = await self._log.committed(led.partition, led.epoch, bounds.end)
-        return None if error is ErrorCode.NONE else error.name
 
     def _load_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -44,11 +44,11 @@ from tidelog.proto.transaction_api import (
     PrepareTransactionRequest,
     PrepareTransactionResponse,
 )
+from tidelog.replication.coordinator_loading import load
 from tidelog.replication.coordinator_log import CoordinatorLog
 from tidelog.transactions.adding import added
 from tidelog.transactions.counters import TransactionCounters, TransactionGauges
 from tidelog.transactions.effects import Allocate, Answer, Append, Effect, SendMarkers, StopMarkers, Token
-from tidelog.transactions.loading import load
 from tidelog.transactions.marker_sender import MarkerSender, Sending
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.shard import Shard
@@ -454,7 +454,7 @@ class TransactionCoordinator:
         while True:
             began_ms = self._clock.monotonic_ms()
             bytes_max = self._settings.state_log_load_buffer_size
-            fault = await load(led.shard, self._log, led.partition, led.epoch, bytes_max)
+            fault = await load(led.shard.replay, self._log, led.partition, led.epoch, bytes_max)
             if fault is None:
                 break
             self.counters.failed_loads += 1

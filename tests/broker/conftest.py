@@ -206,9 +206,13 @@ class GroupCalls:
         assert address is not None
         return self.to(address)
 
+    @property
+    def _listening(self) -> list[NodeId]:
+        return [node_id for node_id, node in self.cluster.nodes.items() if node.client_address is not None]
+
     async def find(self, group: str, node_id: int | None = None, key_type: int = GROUP_COORDINATOR) -> Coordinator:
         """One FindCoordinator, to any node that runs or to a certain one."""
-        asked = min(self.cluster.nodes) if node_id is None else node_id
+        asked = min(self._listening) if node_id is None else node_id
         answer = await self.node(asked).call(FindCoordinatorRequest((group,), key_type), timeout_s=10)
         return answer.coordinators[0]
 

@@ -238,7 +238,7 @@ async def test_idempotent_producers_have_ids_of_their_own(calls: Any) -> None:
 
 
 async def test_a_transaction_that_takes_too_long_is_aborted(calls: Any) -> None:
-    producer = await calls.open("x", timeout_ms=100)
+    producer = await calls.open("x", timeout_ms=1_000)
     assert await producer.write(0, b"slow") is NONE
     assert await producer.commit_offsets("g", 3) is NONE
     await calls.wait_for_state("x", "CompleteAbort")
@@ -249,10 +249,12 @@ async def test_a_transaction_that_takes_too_long_is_aborted(calls: Any) -> None:
 
 
 async def test_a_prepared_transaction_waits_for_its_decision(calls: Any) -> None:
-    producer = await calls.open("x", timeout_ms=100, enable_two_phase_commit=True)
+    producer = await calls.open("x", timeout_ms=1_000, enable_two_phase_commit=True)
+    slow = await calls.open("y", timeout_ms=1_000)
     assert await producer.write(0, b"kept") is NONE
     assert await producer.prepare() is NONE
-    await asyncio.sleep(0.4)  # some times its timeout and the interval of the look for such
+    assert await slow.write(1, b"late") is NONE
+    await calls.wait_for_state("y", "CompleteAbort")
     assert (await calls.describe("x")).state == "Prepared"
     assert calls.decided("t", 0) == ([], {producer.producer_id})
     decider = calls_of(producer)

@@ -11,7 +11,7 @@ from typing import Final
 from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _COMMITTING: Final = "tidelog.groups.committing"
-_COORDINATOR: Final = "tidelog.groups.coordinator"
+_LOADING: Final = "tidelog.replication.coordinator_loading"
 _REBALANCING: Final = "tidelog.groups.rebalancing"
 _SYNCING: Final = "tidelog.groups.syncing"
 _JOINING: Final = "tidelog.groups.joining"
@@ -111,15 +111,15 @@ _STORED: Final = (
         id="loading-stops-at-the-first-slice",
         rule="no regress",
         what="A coordinator loads only the first part of its log, and serves what was committed long ago.",
-        module=_COORDINATOR,
-        old="            offset = found.next_offset\n        error",
-        new="            offset = bounds.end\n        error",
+        module=_LOADING,
+        old="        offset = found.next_offset\n    error",
+        new="        offset = bounds.end\n    error",
         scenario="groups",
         more=(
             Edit(
-                _COORDINATOR,
-                "await self._log.read(led.partition, led.epoch, offset, self._settings.offsets_load_buffer_size)",
-                "await self._log.read(led.partition, led.epoch, offset, 2_000)",
+                _LOADING,
+                "await log.read(partition, leader_epoch, offset, bytes_max)",
+                "await log.read(partition, leader_epoch, offset, 2_000)",
             ),
         ),
     ),
@@ -137,10 +137,10 @@ _STORED: Final = (
         rule="no regress",
         what="A coordinator serves what it has loaded though its log is not committed up to there: the next one may "
         "not have it.",
-        module=_COORDINATOR,
-        old="        error = await self._log.committed(led.partition, led.epoch, bounds.end)\n"
-        "        return None if error is ErrorCode.NONE else error.name\n",
-        new="        return None\n",
+        module=_LOADING,
+        old="    error = await log.committed(partition, leader_epoch, bounds.end)\n"
+        "    return None if error is ErrorCode.NONE else error.name\n",
+        new="    return None\n",
         scenario="groups",
     ),
     Mutant(

@@ -1,23 +1,23 @@
-"""Reading a partition of ``__transaction_state`` into its coordinator, in slices, so that others have their turns."""
+"""Reading a partition of a coordinator's topic into the coordinator, in slices, so that others have their turns."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch
 from tidelog.proto.corrupt_batch import CorruptBatch
-from tidelog.proto.records import split_batches
+from tidelog.proto.records import Batch, split_batches
 from tidelog.replication.coordinator_log import CoordinatorLog
-from tidelog.transactions.shard import Shard
 
 _REPLAYED_AT_ONCE: Final = 2_000
 """Records that are replayed before others have their turn."""
 
 
 async def load(
-    shard: Shard, log: CoordinatorLog, partition: int, leader_epoch: LeaderEpoch, bytes_max: int
+    replay: Callable[[Batch], None], log: CoordinatorLog, partition: int, leader_epoch: LeaderEpoch, bytes_max: int
 ) -> str | None:
     """Replay the log to its present end, ``bytes_max`` at a time, and wait until that is committed: nothing that could
     still be lost is acted upon. None when all is well, else what went wrong."""
@@ -33,7 +33,7 @@ async def load(
         assert found.next_offset > offset, f"expected to read on from {offset}, found {found.next_offset}"
         try:
             for batch in split_batches(found.records):
-                shard.replay(batch)
+                replay(batch)
                 unyielded += batch.record_count
                 if unyielded >= _REPLAYED_AT_ONCE:
                     unyielded = 0
