@@ -188,14 +188,16 @@ def abort(
     if (start_offset is None) == all(part is None for part in identity):
         found = "neither" if start_offset is None else "both"
         raise click.UsageError(f"expected --start-offset or --producer-id, found {found}")
-    at = TopicPartition(topic, partition)
+    if start_offset is None and None in identity:
+        raise click.UsageError("expected --producer-id, --producer-epoch and --coordinator-epoch together")
     with Admin(bootstrap) as admin:
         (at,) = _chosen(admin, {topic: (partition,)})
         if start_offset is not None:
             spec = _starting_at(admin, at, start_offset)
-        elif producer_id is None or producer_epoch is None or coordinator_epoch is None:
-            raise click.UsageError("expected --producer-id, --producer-epoch and --coordinator-epoch together")
         else:
+            assert producer_id is not None
+            assert producer_epoch is not None
+            assert coordinator_epoch is not None
             spec = AbortTransactionSpec(at, producer_id, producer_epoch, max(0, coordinator_epoch))
         _require_hanging(admin, spec)
         admin.abort_transaction(spec)
