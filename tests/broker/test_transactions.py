@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.metric_sources import NodeSource
+from tidelog.broker.metrics import TRANSACTION_METRICS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, ProducerEpoch, ProducerId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -321,3 +323,46 @@ async def test_an_administrator_ends_what_no_coordinator_knows(calls: Any) -> No
     ]
     assert calls.decided("t", 0) == ([], set())
     assert not await unstable(calls, "g")
+
+
+async def test_figures_of_transactions_move(calls: Any) -> None:
+    def figures() -> dict[str, float]:
+        return {
+            reading.metric.exported + "".join(reading.labels): reading.value
+            for reading in NodeSource(calls.cluster.nodes[NodeId(1)]).readings()
+            if reading.metric in TRANSACTION_METRICS
+        }
+
+    assert not any(figures().values())
+    producer = await calls.open("x")
+    for committed in (True, False):
+        assert await producer.write(0, b"a") is NONE
+        assert await producer.commit_offsets("g", 1) is NONE
+        assert await producer.end(committed=committed) is NONE
+    await calls.wait_for_state("x", "CompleteAbort")
+    assert await producer.write(0, b"open") is NONE
+    assert await calls_of(producer).add(77) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    found = figures()
+    assert found["tidelog_transactional_idsOngoing"] == 1
+    assert found["tidelog_transaction_partitionsactive"] == 50
+    assert found["tidelog_transactions_begun_total"] == 3
+    assert found["tidelog_transactions_committed_total"] == 1
+    assert found["tidelog_transactions_aborted_total"] == 1
+    assert found["tidelog_transactions_completed_total"] == 2
+    assert found["tidelog_transaction_partition_questions_total"] >= 5
+    assert found["tidelog_transaction_partition_loads_total"] == 50
+    assert found["tidelog_transaction_appends_total"] >= 8
+    assert found["tidelog_transaction_markers_waiting"] == 0
+    assert found["kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize"] == 0
+
+
+async def test_nothing_wakes_for_what_is_over(calls: Any) -> None:
+    producer = await calls.open("x")
+    assert await producer.write(0, b"a") is NONE
+    assert await producer.end(committed=True) is NONE
+    await calls.wait_for_state("x", "CompleteCommit")
+    transactions = calls.cluster.nodes[NodeId(1)].broker.transactions
+    assert transactions.markers._timer is None
+    assert (transactions.markers.waiting, transactions.markers.leaderless) == (0, 0)
+    names = ("batch for a broker", "transaction verification")
+    assert not [task for task in asyncio.all_tasks() if task.get_name() in names]
