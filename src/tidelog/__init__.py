@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tidelog.client import errors as errors
     from tidelog.client import serializers as serializers
     from tidelog.client.admin_group_types import GroupState as GroupState
+    from tidelog.client.admin_transaction_types import AbortTransactionSpec as AbortTransactionSpec
+    from tidelog.client.admin_transaction_types import TransactionState as TransactionState
     from tidelog.client.admin_types import NewTopic as NewTopic
     from tidelog.client.admin_types import OffsetSpec as OffsetSpec
     from tidelog.client.blocking_admin import Admin as Admin
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AbortTransactionSpec": "client.admin_transaction_types",
     "Admin": "client.blocking_admin",
     "BulkFuture": "client.delivery",
     "BulkResult": "client.delivery",
@@ -62,6 +65,7 @@ _HOMES = {
     "RecordMetadata": "client.delivery",
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
+    "TransactionState": "client.admin_transaction_types",
     "Transform": "client.transform",
 }
 _MODULES = {
@@ -73,6 +77,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "AbortTransactionSpec",
     "Admin",
     "BulkFuture",
     "BulkResult",
@@ -95,6 +100,7 @@ __all__ = [
     "RecordMetadata",
     "TidelogError",
     "TopicPartition",
+    "TransactionState",
     "Transform",
     "assignors",
     "errors",

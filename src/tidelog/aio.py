@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tidelog
 
 if TYPE_CHECKING:
+    from tidelog import AbortTransactionSpec as AbortTransactionSpec
     from tidelog import BulkFuture as BulkFuture
     from tidelog import BulkResult as BulkResult
     from tidelog import ConfigChange as ConfigChange
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tidelog import RecordMetadata as RecordMetadata
     from tidelog import TidelogError as TidelogError
     from tidelog import TopicPartition as TopicPartition
+    from tidelog import TransactionState as TransactionState
     from tidelog import assignors as assignors
     from tidelog import errors as errors
     from tidelog import serializers as serializers
@@ -43,6 +45,7 @@ _OURS = {
 }
 
 __all__ = [
+    "AbortTransactionSpec",
     "Admin",
     "BulkFuture",
     "BulkResult",
@@ -65,6 +68,7 @@ __all__ = [
     "RecordMetadata",
     "TidelogError",
     "TopicPartition",
+    "TransactionState",
     "Transform",
     "assignors",
     "errors",
