@@ -309,14 +309,18 @@ class Producer:
         Raises ``InvalidTxnStateError`` if it was aborted, ``ProducerFencedError`` if a later transaction has
         begun since, ``RequestTimedOutError``: unknown, do it again. ``ValueError`` for what is no token.
         """
-        _on_a_loop(decide_prepared(bootstrap_servers, token, timeout, committed=True, **how))
+        _on_a_loop(
+            how.pop("_background", None), decide_prepared(bootstrap_servers, token, timeout, committed=True, **how)
+        )
 
     @classmethod
     def abort_prepared(
         cls, bootstrap_servers: str | Sequence[str], token: str | bytes, *, timeout: float = 60.0, **how: Any
     ) -> None:
         """The other decision; as :meth:`commit_prepared`."""
-        _on_a_loop(decide_prepared(bootstrap_servers, token, timeout, committed=False, **how))
+        _on_a_loop(
+            how.pop("_background", None), decide_prepared(bootstrap_servers, token, timeout, committed=False, **how)
+        )
 
     # --- asking -------------------------------------------------------------------------------------
 
@@ -369,12 +373,13 @@ class Producer:
         self._core.retake()
 
 
-def _on_a_loop(work: Coroutine[Any, Any, None]) -> None:
-    loop = background.acquire()
+def _on_a_loop(given: BackgroundLoop | None, work: Coroutine[Any, Any, None]) -> None:
+    loop = given or background.acquire()
     try:
         loop.run(work)
     finally:
-        background.release(loop)
+        if given is None:
+            background.release(loop)
 
 
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -33,6 +33,9 @@ _ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.INVALID_TXN_STATE,
 }
+_ABORTABLE_END: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE})
+"""The second: what was to be committed is aborted already, since it timed out, say. Then the abort that follows is
+answered with the next identity, and the producer goes on; Kafka's would be lost (but see KIP-588)."""
 _FATAL_OF_RECORDS: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
@@ -42,7 +45,7 @@ def of_coordinator(code: ErrorCode) -> Meaning:
         return Meaning.DONE
     if code.retriable:
         return Meaning.RETRY
-    return Meaning.ABORT if code is ErrorCode.TRANSACTION_ABORTABLE else Meaning.GIVE_UP
+    return Meaning.ABORT if code in _ABORTABLE_END else Meaning.GIVE_UP
 
 
 def of_offsets(code: ErrorCode) -> Meaning:
@@ -63,8 +66,10 @@ def of_records(code: ErrorCode) -> Meaning:
 def error_of(code: ErrorCode, message: str) -> TidelogError:
     """The exception for a coordinator's refusal; an old epoch means the same as being fenced."""
     if code in FENCED:
-        said = "another producer with the same transactional_id has taken over, or the transaction timed out"
+        said = "another producer with the same transactional_id has taken over"
         return exception_for(ErrorCode.PRODUCER_FENCED, f"{message}: {said}")
+    if code is ErrorCode.INVALID_TXN_STATE:
+        message += ": the transaction is over already: it timed out, or was decided from elsewhere"
     if code in _NOT_IN_GROUP:
         return CommitFailedError(f"{message}: this consumer is no longer in the group in that generation")
     return exception_for(code, message)

@@ -192,7 +192,6 @@ class ScriptedTransactions:
         """The transaction was open for too long."""
         found = self.all[name]
         self._decide(name, found, committed=False)
-        found.previous = None
 
     def _new_id(self) -> Identity:
         self.next_producer_id += 1

@@ -124,5 +124,6 @@ def test_what_errors_mean() -> None:
     assert of_records(ErrorCode.INVALID_PRODUCER_EPOCH) is Meaning.ABORT
     assert of_records(ErrorCode.PRODUCER_FENCED) is Meaning.GIVE_UP
     assert of_coordinator(ErrorCode.TRANSACTION_ABORTABLE) is Meaning.ABORT
+    assert of_coordinator(ErrorCode.INVALID_TXN_STATE) is Meaning.ABORT
     assert not TidelogError().abortable
     assert not TidelogError().fatal

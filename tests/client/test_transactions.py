@@ -550,9 +550,21 @@ async def test_a_transaction_that_took_too_long_is_over(cluster: ScriptedCluster
         await p.begin_transaction()
         await p.send_and_wait("one", b"1")
         cluster.transactions.time_out("tx")
-        with pytest.raises(FENCED, match="timed out"):
+        with pytest.raises(type(exception_for(ErrorCode.INVALID_TXN_STATE)), match="timed out") as caught:
             await p.commit_transaction()
-    assert committed(cluster, "one") == []
+        assert caught.value.abortable
+        await p.abort_transaction()
+        async with p.transaction():
+            await p.send("one", b"2")
+        await p.begin_transaction()
+        await p.send_and_wait("one", b"3")
+        cluster.transactions.time_out("tx")
+        with pytest.raises(type(exception_for(ErrorCode.INVALID_PRODUCER_EPOCH))):
+            await p.send_and_wait("one", b"4")
+        await p.abort_transaction()
+        async with p.transaction():
+            await p.send("one", b"5")
+    assert committed(cluster, "one") == [2, 5]
 
 
 @virtually
