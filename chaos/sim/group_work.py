@@ -24,7 +24,6 @@ PARTITIONS_MAX: Final = 6
 TOPICS_MAX: Final = 3
 STEADY_S: Final = 3.0
 """A group is stable when nothing of it has changed for so long."""
-UNOWNED_S: Final = 8.0
 _STRATEGIES: Final = (
     ("range",),
     ("roundrobin",),
@@ -55,7 +54,6 @@ class GroupWork:
         self._lives = 0
         self.watch = GroupWatch(sim.world, GROUP, self._generation_of, lambda client: client != PROBER)
         self._prober: GroupProber | None = None
-        self._forced = False
         hand = sim.hand
         hand.roles |= {
             "coordinator": lambda: self.watch.coordinator,
@@ -86,7 +84,6 @@ class GroupWork:
                 "lost-partitions": sum(member.lost for member in everyone),
                 "fenced-member": sum(member.fenced for member in everyone),
                 "cooperative": int(self._strategy == ("cooperative-sticky",)),
-                "partition-without-owner": int(self._forced),
                 "forged-commit": 0 if self._prober is None else self._prober.refused,
             }
         )
@@ -304,11 +301,6 @@ class GroupWork:
             elif loop.now - since >= STEADY_S and self._is_whole():
                 self._sim.world.note(f"the group is stable: {standing}")
                 return
-            elif loop.now - since >= UNOWNED_S and self._static and not self._forced:
-                # KIP-814: a static leader that comes back does not assign what was added while it was away.
-                self._forced = True
-                self._sim.world.note("something has no owner: a rebalance is asked for")
-                next(member for member in self._members if member is not None).consumer.enforce_rebalance()
             if loop.now > until:
                 raise TimeoutError(f"expected within {bound_s:g} s: a stable group; found {standing}")
             await asyncio.sleep(0.1)
