@@ -294,15 +294,17 @@ class Transactions:
             raise self.machine.refusal("commit_transaction()")
 
     async def _end(self, *, committed: bool) -> None:
-        """Send the decision. A prepared transaction ends under the identity that it was prepared under."""
+        """Send the decision. A transaction that was left prepared ends under the identity of whoever prepared it;
+        ours, given out since, is for what comes after."""
         machine = self.machine
-        identity = machine.ongoing or machine.identity
+        identity = machine.identity
         assert identity is not None
         if machine.started:
-            request = EndTxnRequest(self.id, ProducerId(identity[0]), ProducerEpoch(identity[1]), committed)
+            ends = machine.ongoing or identity
+            request = EndTxnRequest(self.id, ProducerId(ends[0]), ProducerEpoch(ends[1]), committed)
             call = "commit_transaction()" if committed else "abort_transaction()"
             answer: EndTxnResponse = await self._ask(request, call)
-            if answer.producer_id >= 0:
+            if answer.producer_id >= 0 and ends == identity:
                 identity = (answer.producer_id, answer.producer_epoch)
         with self._lock:
             machine.ended(identity)

@@ -45,6 +45,8 @@ class Transaction:
     offsets: dict[str, dict[tuple[str, int], tuple[int, int, str]]] = field(default_factory=dict)
     previous: tuple[Identity, bool] | None = None
     """Which identity ended last, and whether with a commit."""
+    told: Identity | None = None
+    """What the producer of that one is told to be next."""
     following: Identity | None = None
     """Given out while a transaction was kept prepared."""
     marking: bool = False
@@ -132,7 +134,8 @@ class ScriptedTransactions:
         asker = (request.producer_id, request.producer_epoch)
         if known is not None and known.previous is not None and known.previous[0] == asker:
             if known.previous[1] == request.committed:
-                return EndTxnResponse(ErrorCode.NONE, *_typed(known.identity))
+                assert known.told is not None
+                return EndTxnResponse(ErrorCode.NONE, *_typed(known.told))
             return EndTxnResponse(ErrorCode.INVALID_TXN_STATE)
         found, code = self._of(request)
         if found is None:
@@ -140,7 +143,8 @@ class ScriptedTransactions:
         if found.state == "Empty" and request.committed:
             return EndTxnResponse(ErrorCode.INVALID_TXN_STATE)
         self._decide(request.transactional_id, found, committed=request.committed)
-        return EndTxnResponse(ErrorCode.NONE, *_typed(found.identity))
+        assert found.told is not None
+        return EndTxnResponse(ErrorCode.NONE, *_typed(found.told))
 
     def _of(
         self, request: EndTxnRequest | PrepareTransactionRequest | TxnOffsetCommitRequest
@@ -159,6 +163,7 @@ class ScriptedTransactions:
         self.ended.append((name, committed))
         found.previous = (ended, committed)
         found.identity = found.following or self._next(ended)
+        found.told = (ended[0], ended[1] + 1) if found.following else found.identity
         found.following = None
         found.marking = True
         asyncio.get_running_loop().call_later(self.markers_take_s, self._mark, found, ended, committed)
