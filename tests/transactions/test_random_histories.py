@@ -8,7 +8,7 @@ part of the unacknowledged log lost. What must hold in each of them:
 - no marker is sent for a decision that is not in the committed log;
 - a transaction that is completed has had a marker in each of its partitions;
 - once a newer identity was told, nothing is taken in under an older one;
-- no two askers that are not the same are told the same identity;
+- no two askers that are not the same are told the same identity, and nobody one that could not be fenced;
 - nothing but a request ends what is prepared, and nobody who was told that it is prepared loses it;
 - whoever loads the log has what the coordinator had, and everything that was acknowledged.
 """
@@ -70,12 +70,15 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             self.committed_log: list[tuple[str, Any]] = []
             self.read = 0
             self.owner: dict[int, str] = {}
+            # Identities that were given to whom kept a prepared transaction, and such transactions.
+            self.keepers: set[tuple[int, int]] = set()
+            self.kept: set[tuple[str, int, int]] = set()
             self._almost_used_up("u")
 
         def _almost_used_up(self, name: str) -> None:
             """A log in which few epochs are left."""
             value = Transaction(
-                TransactionState.EMPTY, Identity(ProducerId(500), ProducerEpoch(32_764)), 60_000, WALL_MS
+                TransactionState.EMPTY, Identity(ProducerId(500), ProducerEpoch(32_765)), 60_000, WALL_MS
             )
             record = CoordinatorRecord(encode_transaction_key(name), encode_transaction_value(value.stored()))
             self.desk.log.append(Append(Token(LeaderEpoch(0), 0), (record,), WALL_MS))
@@ -100,6 +103,16 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
         def init(self, name: str, two_phase: bool, keep: bool, timeout_ms: int) -> None:
             self._init(name, None, two_phase, keep, timeout_ms)
 
+        @rule(name=ids, keep=st.booleans(), again=st.booleans())
+        def whole_init(self, name: str, keep: bool, again: bool) -> None:
+            """As :meth:`whole_transaction`; perhaps by one who was told an identity before."""
+            self.everything_is_replicated()
+            before = [item[1] for item in self.told if item[0] == name]
+            expected = before[-2] if again and len(before) > 1 else None
+            self._init(name, expected, True, keep, 60_000)
+            self.everything_is_replicated()
+            self.all_markers_are_written()
+
         @rule(number=pick, two_phase=st.booleans(), keep=st.booleans())
         def init_again(self, number: int, two_phase: bool, keep: bool) -> None:
             who = self._who(number)
@@ -109,10 +122,11 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
         def _init(
             self, name: str, expected: tuple[int, int] | None, two_phase: bool, keep: bool, timeout_ms: int
         ) -> None:
+            was_past = expected in self.past[name] and self.desk.entry(name) is not None
             if not keep:  # who asks gives up what is prepared, whether it is told of success or not
                 self.prepared.pop(name, None)
             waiter = self.desk.init(name, expected or (-1, -1), two_phase=two_phase, keep=keep, timeout_ms=timeout_ms)
-            self._ask(waiter, "init", (name, expected))
+            self._ask(waiter, "init", (name, expected, was_past))
 
         @rule(number=pick, which=st.sets(st.sampled_from(PARTITIONS), min_size=1), verify=st.booleans())
         def add(self, number: int, which: set[TopicPartition], verify: bool) -> None:
@@ -146,8 +160,13 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             waiter = self.desk.end(identity, committed, transactional_id=name, bump=bump)
             self._ask(waiter, "end", (who, committed, bump))
 
-        @rule(number=pick, which=st.sets(st.sampled_from(PARTITIONS), min_size=1), committed=st.booleans())
-        def whole_transaction(self, number: int, which: set[TopicPartition], committed: bool) -> None:
+        @rule(
+            number=pick,
+            which=st.sets(st.sampled_from(PARTITIONS), min_size=1),
+            committed=st.booleans(),
+            prepared=st.booleans(),
+        )
+        def whole_transaction(self, number: int, which: set[TopicPartition], committed: bool, prepared: bool) -> None:
             """Without this, few of them get far."""
             self.everything_is_replicated()
             who = self._who(number)
@@ -156,7 +175,12 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             waiter = self.desk.add(who[1], *sorted(which), transactional_id=who[0])
             self._ask(waiter, "add", (who, who[1] in self.past[who[0]], sorted(which)))
             self.everything_is_replicated()
-            if self.desk.error(waiter) is NONE:
+            if self.desk.error(waiter) is not NONE:
+                return
+            if prepared:
+                self._ask(self.desk.prepare(who[1], who[0]), "prepare", (who, who[1] in self.past[who[0]]))
+                self.everything_is_replicated()
+            else:
                 self._end(who, committed, True)
 
         # --- The world ------------------------------------------------------------------------------
@@ -223,6 +247,12 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
                 self.desk.mark(tokens[0], ErrorCode.TRANSACTION_COORDINATOR_FENCED)
                 self._look()
 
+        @rule()
+        def news_of_a_former_coordinator(self) -> None:
+            for token, marker in list(self.desk.markers.items()):
+                old = Token(LeaderEpoch(token.leader_epoch - 1), token.number)
+                assert self.desk.shard.marked(old, marker.partitions, NONE, self.desk.now) == []
+
         @rule(ms=st.sampled_from([100, 600, 10_000, 31_000]))
         def time_passes(self, ms: int) -> None:
             self.desk.pass_time(ms)
@@ -274,7 +304,9 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
                 assert not (before is not None and before.status in (2, 3)), "a decision was taken twice"
                 if open_before:
                     assert set(value.partitions) == set(before.partitions), "the decision covers all of it"
-                self._decided(decision, value.status == 2)
+                self.decisions[decision] = value.status == 2  # in the first protocol, one after the other
+                if value.kept:
+                    self.kept.add(decision)
                 self.marked[decision] = set()
             if value.status in (4, 5):
                 assert before is not None
@@ -284,10 +316,6 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             if value.status in (0, 1) and not value.prepared:
                 assert before is None or before.status not in (2, 3), "left behind before its markers"
                 assert not (value.status == 0 and open_before), "an open transaction was forgotten"
-
-        def _decided(self, decision: tuple[str, int, int], committed: bool) -> None:
-            # The first protocol keeps its epoch: each of its decisions stands for itself.
-            self.decisions[decision] = committed
 
         def _read_markers(self) -> None:
             for marker in self.desk.sent[self.markers_seen :]:
@@ -301,9 +329,14 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
         def _succeeded(self, kind: str, what: Any, answer: Any) -> None:
             match kind:
                 case "init":
-                    name, _ = what
-                    self._told(name, (answer.producer_id, answer.producer_epoch))
+                    name, expected, was_past = what
+                    identity = (answer.producer_id, answer.producer_epoch)
+                    known = (name, identity) in self.told
+                    assert known or not was_past, "a fenced producer was given a new identity"
+                    assert not known or expected not in (None, identity), "two producers have one identity"
+                    self._told(name, identity)
                     if answer.ongoing_producer_id >= 0:
+                        self.keepers.add(identity)
                         token = (answer.ongoing_producer_id, answer.ongoing_producer_epoch)
                         self.told.append((name, token))
                         self.past[name].discard(token)
@@ -313,7 +346,9 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
                         following = (answer.producer_id, answer.producer_epoch)
                         decision = (name, identity[0], identity[1] + 1)
                         assert self.decisions.get(decision) is committed, "told of a decision that is not in the log"
-                        if following[0] == identity[0] or following[1] == 0:
+                        assert following not in self.keepers, "told whom another producer is"
+                        if decision not in self.kept:
+                            assert following[1] < 32_767, "told an epoch that could not be fenced"
                             self._told(name, following)
                 case "prepare":
                     (name, identity), was_past = what
