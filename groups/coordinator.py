@@ -290,7 +290,10 @@ class GroupCoordinator:
         self, request: TxnOffsetCommitRequest, context: CallContext
     ) -> asyncio.Future[TxnOffsetCommitResponse]:
         """Offsets that count if the transaction commits. Its coordinator is asked before the first of them here."""
-        led = self._active_for_offsets(request.group_id)
+        fault = group_id_fault(request.group_id)
+        if fault is not None:
+            return _done(txn_commit_answer(request, ErrorCode.INVALID_GROUP_ID, fault))
+        led = self._active(request.group_id)
         if not isinstance(led, _Led):
             return _done(txn_commit_answer(request, led))
         waiter, future = self._waiter(TxnOffsetCommitResponse)

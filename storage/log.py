@@ -369,6 +369,7 @@ class Log(CompactableLog):
         self._hints.clear()
         try:
             end = chain.cut_at(offset, interval, self._before_cut)
+            former = self.producers
             self.producers = load_producers(
                 self._pool.files,
                 self.directory,
@@ -380,6 +381,7 @@ class Log(CompactableLog):
                 now_ms=used_ms,
                 remove=chain.remove_file,
             )
+            self.producers.keep_undecided(former, end)
             chain.sync_names()
             self._epochs.truncate_from_end(end)
             self.log_end_offset = end

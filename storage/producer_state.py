@@ -211,6 +211,14 @@ class ProducerStates:
                 return Offset(min(first, next(iter(self._open.values())))) if self._open else Offset(first)
         return self.first_open_offset
 
+    def keep_undecided(self, former: ProducerStates, end_offset: int) -> None:
+        """The log was cut off at ``end_offset`` and this state loaded anew: markers that were not committed still are
+        not."""
+        known = {marker for _, marker in self._ended}
+        for first, marker in former._ended:
+            if marker < end_offset and marker not in known:
+                heapq.heappush(self._ended, (first, marker))
+
     def committed(self, high_watermark: int) -> None:
         """The high watermark has risen: forget what waited for that."""
         if self._ended:

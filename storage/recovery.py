@@ -49,6 +49,7 @@ from tidelog.storage.segment import (
     Segment,
     file_name,
 )
+from tidelog.storage.transaction_index import AbortedTransaction
 
 SPARSE_MARK: Final = "sparse-offsets"
 """An empty file: this log has gaps between its offsets (a compacted log, or a copy of one)."""
@@ -260,13 +261,20 @@ class _Loader:
         if not index.cut(offset):
             return
         for last in index.entries(max(len(index) - 1, 0)):
-            try:
-                position = segment.position_of(last.last_offset, self.config.index_interval_bytes)
-                found = next(iter(walk_headers(segment.log, position, segment.size)), None)
-            except CorruptBatch:
-                return
-            if found is None or not found[1].is_control or found[1].producer_id != last.producer_id:
+            if not self._has_marker(segment, last):
                 index.drop_last()
+        # Durably: what came back later would be before a recovery point.
+        index.file.get().fdatasync()
+
+    def _has_marker(self, segment: Segment, entry: AbortedTransaction) -> bool:
+        try:
+            position = segment.position_of(entry.last_offset, self.config.index_interval_bytes)
+            for _, batch in walk_headers(segment.log, position, segment.size):
+                return batch.is_control and batch.producer_id == entry.producer_id
+        except CorruptBatch as error:
+            logger.warning("%s: the last aborted transaction is taken on trust: %s", segment.log.path, error)
+            return True
+        return False
 
     def _walk(self, segment: Segment, position: int, recovery_point: int) -> Iterator[tuple[int, Batch]]:
         """All batches from a position on; those from the recovery point on whole and checked."""
@@ -328,7 +336,11 @@ class _Loader:
             self.names_changed = False
 
     def restart_at(self, offset: int) -> None:
+        """With an empty segment. What producers had done by then is not known: a transaction that an older snapshot
+        has open may have ended in what is lost."""
         self._drop_from(0)
+        while self.snapshots:
+            self.remove(file_name(self.snapshots.pop(), SNAPSHOT_SUFFIX))
         self.sync_names()
         segment = Segment(self.pool, self.directory, offset, 0, self.now_ms)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)

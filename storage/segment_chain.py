@@ -170,6 +170,8 @@ class SegmentChain:
     def drop_before(self, offset: int) -> int:
         """Delete segments that end at or before ``offset``, the oldest first; returns how many."""
         count = 0
+        if len(self.segments) > 1 and self.segments[1].base_offset <= offset:
+            self._secure_snapshot(self.segments[segment_of(self.segments, offset)].base_offset)
         while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
             self._delete(self.segments.pop(0))
             count += 1
@@ -292,6 +294,15 @@ class SegmentChain:
                 self._pool.files.rename(path, path + DELETED_SUFFIX)
                 self._delete_later(path + DELETED_SUFFIX)
         self.names_changed = True
+
+    def _secure_snapshot(self, offset: int) -> None:
+        """Make the one at ``offset`` durable: what it says of producers, the segments before it say no more soon."""
+        path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+        for file in self.unsynced:
+            if file.path == path:
+                file.get().fdatasync()
+                self.sync_names()
+                return
 
     def _remove_snapshot(self, offset: int) -> None:
         self.remove_file(file_name(offset, SNAPSHOT_SUFFIX))

@@ -83,8 +83,9 @@ class Transaction:
 
 @dataclass
 class Model:
-    """``pending``: an append that is under way."""
+    """``pending``: an append that is under way. ``base``: where the log began when it last lost all that it had."""
 
+    base: int = 0
     done: list[Done] = field(default_factory=list)
     pending: list[Done] = field(default_factory=list)
     floor: int = 0
@@ -96,7 +97,7 @@ class Model:
 
     @property
     def end(self) -> int:
-        return self.done[-1].last + 1 if self.done else 0
+        return self.done[-1].last + 1 if self.done else self.base
 
     def transactions(self) -> list[Transaction]:
         """All of them; those that are open at the end have no ``last``."""
@@ -148,7 +149,7 @@ class Workload:
         )
         self.manager.start()
         self.log = self.manager.get_or_create("t", TOPIC, 0, self.config)
-        self.cleaner = LogCleaner(self.manager, self.committed_end)
+        self.cleaner = LogCleaner(self.manager, lambda log: self.model.high_watermark)
         self.faults = faults
 
     def step(self) -> None:
@@ -266,7 +267,7 @@ class Workload:
         end = log.truncate_to(target)
         model.cut(end)
         model.cutting_to = None
-        model.loaded_at = end
+        model.loaded_at = min(model.loaded_at, end)
 
     def purge(self) -> None:
         if self.config.compacts:
@@ -289,10 +290,6 @@ class Workload:
         self.boot(self.faults)
         self.model.floor = self.model.loaded_at = self.model.end
         self.judge()
-
-    def committed_end(self, log: Log) -> int:
-        """What is cleaned is never lost: what is committed is on other disks as well."""
-        return min(self.model.high_watermark, self.model.floor)
 
     def clean(self) -> None:
         log, cleaner = self.log, self.cleaner
@@ -338,14 +335,21 @@ class Workload:
         assert log.log_end_offset >= least, f"lost: expected {least}, ends at {log.log_end_offset}"
         model.done += model.pending
         model.pending = []
+        if log.segment_offsets == [log.log_end_offset] and not len(log.producers):
+            # The power took it off before its start, which is durable: it begins anew there, as any new replica.
+            model.done, model.base = [], log.log_end_offset
         model.cut(log.log_end_offset)
         model.loaded_at = log.log_end_offset
         model.floor = max(log.recovery_point, min(model.floor, log.log_end_offset))
+        model.high_watermark = model.end
         self.judge()
 
     def judge(self) -> None:
         log, model = self.log, self.model
         assert log.log_end_offset == model.end or log.log_start_offset == log.log_end_offset
+        if self.config.compacts:
+            # What is cleaned is never lost: what is committed is on other disks as well, and here on this one.
+            self.flush()
         lowest = min(max(model.loaded_at, model.high_watermark), model.end)
         model.high_watermark = max(
             log.log_start_offset, self.rng.choice((model.end, self.rng.randint(lowest, model.end)))
@@ -427,13 +431,13 @@ def check_consumer(log: Log, model: Model, rng: random.Random) -> None:
         if read.next_offset == offset:
             break  # what was there is gone, the next batch lies behind the end
         offset = read.next_offset
+    newest: dict[bytes, tuple[int, bytes | None]] = {}
     for each in model.done:
         for place, key, value in each.records:
             if place not in aborted_offsets and place < end:
-                newer = seen.get(key)
-                if value is not None or newer is not None:
-                    assert newer is not None, f"{key!r} is gone"
-                    assert newer[0] >= place or value is None
+                newest[key] = (place, value)
+    for key, (place, value) in newest.items():
+        assert seen.get(key) == (place, value) or (value is None and key not in seen), f"{key!r}: {seen.get(key)}"
 
 
 def visible(log: Log, batches: list[Batch], start: int, end: int) -> list[Batch]:
