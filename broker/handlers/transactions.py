@@ -17,7 +17,7 @@ from tidelog.broker.services import Calls
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.errors import ErrorCode
-from tidelog.model.names import GROUP_OFFSETS_TOPIC
+from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.proto.group_api import OffsetCommitResult
 from tidelog.proto.network import CallContext, CallHandler
 from tidelog.proto.transaction_api import (
@@ -44,6 +44,7 @@ from tidelog.proto.transaction_api import (
 )
 from tidelog.replication.manager import ReplicaManager
 from tidelog.transactions.coordinator import TransactionCoordinator
+from tidelog.transactions.transaction import EPOCH_MAX
 
 METADATA_WAIT_S: Final = 0.5
 """How long a partition that is to be added is waited for: it may just have been made."""
@@ -142,7 +143,18 @@ class TransactionCalls:
     # --- Markers ------------------------------------------------------------------------------------
 
     async def write_markers(self, request: WriteTxnMarkersRequest, _: CallContext) -> WriteTxnMarkersResponse:
-        return await self.write(request)
+        """From anybody: what cannot be a marker is refused by itself."""
+        faulty = [_marker_fault(marker) for marker in request.markers]
+        if not any(faulty):
+            return await self.write(request)
+        good = tuple(marker for marker, fault in zip(request.markers, faulty, strict=True) if not fault)
+        written = iter((await self.write(WriteTxnMarkersRequest(good))).markers)
+        return WriteTxnMarkersResponse(
+            tuple(
+                _refused(marker) if fault else next(written)
+                for marker, fault in zip(request.markers, faulty, strict=True)
+            )
+        )
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """Markers for committed offsets go through the groups' coordinator, which acts on them; the others straight
@@ -173,6 +185,20 @@ class TransactionCalls:
 
     async def describe_producers(self, request: DescribeProducersRequest, _: CallContext) -> DescribeProducersResponse:
         return self._replicas.describe_producers(request)
+
+
+def _marker_fault(marker: TransactionMarker) -> bool:
+    """Whether no producer can be meant, or a log whose only writer is the coordinator of transactions."""
+    return (
+        marker.producer_id < 0
+        or not 0 <= marker.producer_epoch <= EPOCH_MAX
+        or any(at.topic == TRANSACTION_STATE_TOPIC for at in marker.partitions)
+    )
+
+
+def _refused(marker: TransactionMarker) -> WrittenMarker:
+    results = tuple(AddedPartition(at.topic, at.partition, ErrorCode.INVALID_REQUEST) for at in marker.partitions)
+    return WrittenMarker(marker.producer_id, results)
 
 
 def _of_clients(marker: TransactionMarker) -> TransactionMarker:

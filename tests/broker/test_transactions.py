@@ -325,6 +325,30 @@ async def test_an_administrator_ends_what_no_coordinator_knows(calls: Any) -> No
     assert not await unstable(calls, "g")
 
 
+@pytest.mark.parametrize(
+    ("producer", "epoch", "topic"),
+    [
+        (-1, 0, "t"),
+        (5, -1, "t"),
+        (5, 32_768, "t"),
+        (5, 2**31 - 1, GROUP_OFFSETS_TOPIC),
+        (5, 0, TRANSACTION_STATE_TOPIC),
+    ],
+)
+async def test_what_cannot_be_a_marker_is_refused(calls: Any, producer: int, epoch: int, topic: str) -> None:
+    await calls.open("x")
+    await calls.coordinator("g")
+    bad, good = (
+        TransactionMarker(ProducerId(number), ProducerEpoch(at_epoch), True, -(2**31), (GroupPartition(name, 0),))
+        for number, at_epoch, name in ((producer, epoch, topic), (6, 32_767, "t"))
+    )
+    answer = await calls.node(1).call(WriteTxnMarkersRequest((bad, good)), timeout_s=10)
+    assert [(found.producer_id, found.results[0].error) for found in answer.markers] == [
+        (producer, ErrorCode.INVALID_REQUEST),
+        (6, NONE),
+    ]
+
+
 async def test_figures_of_transactions_move(calls: Any) -> None:
     def figures() -> dict[str, float]:
         return {

@@ -195,6 +195,14 @@ async def test_a_new_coordinator_knows_what_is_open_and_asks_no_more(
     assert await committed(coordinator) == {0: 2}
 
 
+async def test_a_group_without_a_name_has_no_transactions(coordinator: Any, asked: Asked) -> None:
+    request = TxnOffsetCommitRequest(
+        "x", "", ProducerId(7), ProducerEpoch(0), -1, "", None, (OffsetCommitPartition("t", 0, Offset(1)),)
+    )
+    assert await error(coordinator.commit_transactional(request, CONTEXT)) is ErrorCode.INVALID_GROUP_ID
+    assert not asked.questions
+
+
 async def test_so_many_may_wait(coordinator: Any, asked: Asked) -> None:
     waiting = [commit(coordinator, 1, producer=producer) for producer in range(4)]
     assert await error(commit(coordinator, 1, producer=9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
