@@ -332,8 +332,7 @@ def _show_hanging(found: Iterable[OpenTransaction], as_json: bool, now_ms: int) 
     if as_json:
         print_json(
             [
-                {"topic": one.partition.topic, "partition": one.partition.partition, "start_offset": one.start_offset}
-                | _producer_json(one.producer)
+                {"topic": one.partition.topic, "partition": one.partition.partition} | _producer_json(one.producer)
                 for one in found
             ]
         )

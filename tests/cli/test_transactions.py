@@ -20,6 +20,7 @@ from tidelog.client.admin_transaction_types import ProducerState, TransactionDes
 from tidelog.client.errors import TidelogError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
+from tidelog.model.names import TRANSACTION_STATE_TOPIC
 from tidelog.proto.frames import ProducePartition, ProduceRequest
 from tidelog.proto.record_encoder import encode_values
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
@@ -200,7 +201,7 @@ async def test_a_hanging_transaction_is_found_and_ended(tidelog: Tidelog, cluste
     assert await stable(admin, T0) == 0
     for where in (("--topic", "t"), ("--topic", "t:0"), ("--broker", "1"), ("--topic", "t", "--broker", "1")):
         (found,) = as_json(await tidelog("find-hanging", *where, *AT_ONCE, "--json"))
-        assert (found["topic"], found["partition"], found["start_offset"]) == ("t", 0, 0)
+        assert (found["topic"], found["partition"], found["transaction_start_offset"]) == ("t", 0, 0)
         assert (found["producer_id"], found["producer_epoch"], found["coordinator_epoch"]) == (4_711, 3, None)
     assert as_json(await tidelog("find-hanging", "--topic", "t:1", *AT_ONCE, "--json")) == []
     assert as_json(await tidelog("find-hanging", "--topic", "t", "--json")) == [], "15 minutes are not over"
@@ -233,6 +234,33 @@ async def test_a_hanging_transaction_is_named_by_its_producer(
         "topic": "t", "partition": 1, "producer_id": 4_712, "producer_epoch": 3, "coordinator_epoch": 0,
     }  # fmt: skip
     assert await stable(admin, T1) == 2
+
+
+async def test_transactions_whose_coordinators_forgot_them_hang(
+    tidelog: Tidelog, cluster: AsyncCluster, admin: Admin
+) -> None:
+    async with Producer(cluster.bootstrap, transactional_id="pay") as producer:
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"1", partition=0)
+        await producer.send_and_wait("t", b"2", partition=1)
+        await admin.delete_topics([TRANSACTION_STATE_TOPIC])
+        async with asyncio.timeout(30):
+            while as_json(await tidelog("list", "--json")):
+                await asyncio.sleep(0.005)
+        found = as_json(await tidelog("find-hanging", "--topic", "t", *AT_ONCE, "--json"))
+        assert [(one["partition"], one["transaction_start_offset"]) for one in found] == [(0, 0), (1, 0)]
+        for partition in ("0", "1"):
+            code, _, err = await tidelog("abort", "--topic", "t", "--partition", partition, "--start-offset", "0")
+            assert code == 0, err
+        assert as_json(await tidelog("find-hanging", "--topic", "t", *AT_ONCE, "--json")) == []
+        assert (await stable(admin, T0), await stable(admin, T1)) == (2, 2)
+        await producer.close(timeout=0)
+    async with Producer(cluster.bootstrap, transactional_id="pay") as producer:
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"3", partition=0)
+        await producer.commit_transaction()
 
 
 async def test_what_a_coordinator_will_end_does_not_hang_and_is_not_torn(
