@@ -10,8 +10,6 @@ from typing import Final, Generic, TypeVar
 from tidelog.model.ids import NodeId
 
 BATCH_ITEMS_MAX: Final = 1_000
-UNDER_WAY_MAX: Final = 8
-"""Most batches under way to one broker; what comes meanwhile waits and goes out together."""
 
 Item = TypeVar("Item")
 
@@ -23,9 +21,15 @@ class PeerBatches(Generic[Item]):
     """
 
     def __init__(
-        self, send: Callable[[NodeId, list[Item]], Awaitable[None]], on_fatal: Callable[[BaseException], None]
+        self,
+        send: Callable[[NodeId, list[Item]], Awaitable[None]],
+        on_fatal: Callable[[BaseException], None],
+        *,
+        under_way_max: int,
     ) -> None:
+        """``under_way_max``: most batches under way to one broker; what comes meanwhile waits and goes out together."""
         self._send = send
+        self._under_way_max = under_way_max
         self._on_fatal = on_fatal
         self._waiting: dict[NodeId, deque[Item]] = {}
         self._under_way: dict[NodeId, int] = {}
@@ -59,7 +63,7 @@ class PeerBatches(Generic[Item]):
 
     def _send_some(self, node_id: NodeId) -> None:
         waiting = self._waiting.get(node_id)
-        while waiting and self._under_way.get(node_id, 0) < UNDER_WAY_MAX:
+        while waiting and self._under_way.get(node_id, 0) < self._under_way_max:
             items = [waiting.popleft() for _ in range(min(len(waiting), BATCH_ITEMS_MAX))]
             self._under_way[node_id] = self._under_way.get(node_id, 0) + 1
             task = asyncio.get_running_loop().create_task(self._one(node_id, items), name="batch for a broker")

@@ -23,6 +23,8 @@ from tidelog.proto.network import CallTimeout, Connection, ConnectionLost
 from tidelog.proto.transaction_api import TransactionMarker, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.transactions.marker_sender import MarkersWritten
 
+UNDER_WAY_MAX: Final = 8
+"""Most calls under way to one broker."""
 WRITE_TIMEOUT_S: Final = 10.0
 RETRY_FIRST_S: Final = 0.02
 RETRY_MAX_S: Final = 1.0
@@ -77,7 +79,7 @@ class TransactionMarkers:
         self._view = view
         self._connection = connection
         self._write_here = write_here
-        self._batches = PeerBatches[_Item](self._send, on_fatal)
+        self._batches = PeerBatches[_Item](self._send, on_fatal, under_way_max=UNDER_WAY_MAX)
         self._parked: list[tuple[float, int, _Item]] = []
         """Those that are tried again, a heap by when."""
         self._parked_so_far = 0

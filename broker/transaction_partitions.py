@@ -23,6 +23,8 @@ from tidelog.proto.transaction_api import (
     AddPartitionsTransaction,
 )
 
+UNDER_WAY_MAX: Final = 64
+"""Most calls under way to one broker; many of them wait there for a transaction to be completed."""
 ASK_TIMEOUT_S: Final = 5.0
 """Longer than a coordinator lets such a request wait."""
 
@@ -56,7 +58,7 @@ class TransactionPartitions:
         self._partition_for = partition_for
         self._ask_here = ask_here
         self._verifies = verifies
-        self._batches = PeerBatches[_Question](self._send, on_fatal)
+        self._batches = PeerBatches[_Question](self._send, on_fatal, under_way_max=UNDER_WAY_MAX)
         self._closed = False
         self.asked = 0
         self.failures = 0

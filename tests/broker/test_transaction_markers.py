@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.broker import transaction_markers
-from tidelog.broker.peer_batches import UNDER_WAY_MAX
-from tidelog.broker.transaction_markers import TransactionMarkers
+from tidelog.broker.transaction_markers import UNDER_WAY_MAX, TransactionMarkers
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId, ProducerEpoch, ProducerId
 from tidelog.proto.group_api import GroupPartition
