@@ -183,6 +183,17 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             else:
                 self._end(who, committed, True)
 
+        @rule(name=ids, takeovers=st.integers(0, 2), committed=st.booleans())
+        def decided_after_a_takeover(self, name: str, takeovers: int, committed: bool) -> None:
+            """Another process comes and keeps what is prepared; then it is decided."""
+            self.whole_init(name, False, False)
+            self.whole_init(name, False, False)  # the first may only have aborted what was open
+            self.whole_transaction(1, {PARTITIONS[0]}, committed, True)
+            for _ in range(takeovers):
+                self.whole_init(name, True, False)
+            self.decide_outside(committed)
+            self.everything_is_replicated()
+
         # --- The world ------------------------------------------------------------------------------
 
         @rule(number=pick)
