@@ -25,7 +25,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.client.fetcher import Fetcher
-from tidelog.client.group_types import ConsumerRebalanceListener, OffsetAndMetadata
+from tidelog.client.group_types import ConsumerGroupMetadata, ConsumerRebalanceListener, OffsetAndMetadata
 from tidelog.client.interceptors import ConsumerInterceptor, made
 from tidelog.client.iteration import Iteration
 from tidelog.client.metrics import ClientMetrics
@@ -392,12 +392,15 @@ class ConsumerCore:
 
     # --- transactions -------------------------------------------------------------------------------
 
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a transaction commits: positions behind all that was handed out since the last one.
+    def consumed(self, member: ConsumerGroupMetadata) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a transaction commits as this ``member``: positions behind all that was handed out since the last.
 
         Raises ``CommitFailedError`` where a partition was given up since: others may have read the same
-        records, so what was made of them must not be committed.
+        records, so what was made of them must not be committed. Likewise for who is no member any more: a
+        coordinator takes offsets without a generation once the group is empty, though others were there since.
         """
+        if member.generation_id < 0 and self.require_group().subscription.grouped:
+            raise CommitFailedError(f"this consumer is not in group {member.group_id} now; abort, and poll again")
         handed_out = self.handed_out()
         uncommitted = self.require_uncommitted()
         with self.lock:

@@ -272,6 +272,7 @@ class AsyncProducer:
         transaction is committed along; after an abort it hands out the same again. So records in and records
         out are one: each input has its effect once, whatever dies.
         """
+        self._check_started()
         core = None if consumer is None else consumer._core
         return AsyncTransaction(self, Scope(self._core.require_transactions(), core))
 

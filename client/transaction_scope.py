@@ -62,11 +62,12 @@ class Scope:
                 await transactions.commit(None)
                 return
             try:
-                offsets = consumer.consumed()
+                group = consumer.require_group().metadata()
+                offsets = consumer.consumed(group)
             except TidelogError as failure:
                 transactions.spoil(failure)
                 raise
-            await transactions.send_offsets(offsets, consumer.require_group().metadata(), None)
+            await transactions.send_offsets(offsets, group, None)
             await transactions.commit(None)
         except RequestTimedOutError as failure:
             if not self._is_open():

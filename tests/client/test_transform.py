@@ -189,6 +189,31 @@ async def test_a_generation_that_is_over_aborts_it(cluster: ScriptedCluster) -> 
 
 
 @virtually
+async def test_who_was_put_out_of_the_group_commits_nothing_though_the_group_is_empty(
+    cluster: ScriptedCluster,
+) -> None:
+    fill(cluster, 10)
+    async with producer(cluster) as p, member(cluster) as c:
+        c.subscribe(["one"])
+        records = await polled(c, 10)
+        cluster.groups.remove("g", c.group_metadata().member_id)
+        await asyncio.sleep(10)  # a heartbeat tells
+        assert c.group_metadata().generation_id == -1
+
+        async def work() -> None:
+            async with p.transaction(consumer=c):
+                await p.send("t", records[0].value)
+
+        with pytest.raises(CommitFailedError, match="not in group g now") as caught:
+            await work()
+        assert caught.value.abortable
+        assert offsets(cluster) == {}
+        async with p.transaction(consumer=c):
+            assert [r.offset for r in await polled(c, 10)] == list(range(10))
+        assert offsets(cluster) == {0: 10}
+
+
+@virtually
 async def test_consumers_that_do_not_fit(cluster: ScriptedCluster) -> None:
     async with producer(cluster) as p, member(cluster, enable_auto_commit=True) as c:
         with pytest.raises(IllegalStateError, match="enable_auto_commit"):
