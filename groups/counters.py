@@ -26,7 +26,7 @@ class GroupCounters:
     failed_loads: int = 0
     loaded_records: int = 0
     passed_over_records: int = 0
-    """Records of the log that could not be used: of other software, malformed, of transactions."""
+    """Records of the log that could not be used: of other software, or malformed."""
     load_ms: int = 0
     """Time that loading took, summed over partitions."""
 
