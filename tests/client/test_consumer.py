@@ -464,15 +464,19 @@ async def test_what_is_fetched_ahead_is_bounded(cluster: ScriptedCluster) -> Non
     batch = len(cluster.partitions["t", 0].batches[-1])
     async with consumer(cluster, max_partition_fetch_bytes=5 * batch) as c:
         c.assign(parts)
-        await c.position(parts[0])
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(30):
+            while not all(c._core.assignment.state(part).buffered_bytes for part in parts):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # time to fetch more than it may
         for part in parts:
             assert 0 < c._core.assignment.state(part).buffered_bytes <= 10 * batch
         assert len(await read(c, 15_000)) == 15_000
     async with consumer(cluster, max_partition_fetch_bytes=5 * batch, fetch_max_bytes=6 * batch) as c:
         c.assign(parts)
-        await c.position(parts[0])
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(30):
+            while not c._core.assignment.buffered_bytes:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # time to fetch more than it may
         assert c._core.assignment.buffered_bytes <= 3 * 6 * batch
         assert len(await read(c, 15_000)) == 15_000
 
