@@ -42,7 +42,9 @@ def load_producers(
         remove(file_name(snapshots.pop(), SNAPSHOT_SUFFIX))
     start = segments[0].base_offset
     states = ProducerStates(producers_max=producers_max)
-    usable = [offset for offset in snapshots if reindex_from is None or offset <= reindex_from]
+    # One from before the first segment says nothing of what happened in between: a transaction that it has open may
+    # have ended there, and would never end again.
+    usable = [offset for offset in snapshots if start <= offset and (reindex_from is None or offset <= reindex_from)]
     while usable:
         offset = usable.pop()
         name = file_name(offset, SNAPSHOT_SUFFIX)
