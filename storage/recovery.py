@@ -258,13 +258,14 @@ class _Loader:
         Behind them the power may have left anything, also part of an entry that seems to be one of them.
         """
         index = segment.transactions
-        if not index.cut(offset):
-            return
+        changed = index.cut(offset)
         for last in index.entries(max(len(index) - 1, 0)):
             if not self._has_marker(segment, last):
                 index.drop_last()
-        # Durably: what came back later would be before a recovery point.
-        index.file.get().fdatasync()
+                changed = True
+        if changed:
+            # Durably: what came back later would be before a recovery point.
+            index.file.get().fdatasync()
 
     def _has_marker(self, segment: Segment, entry: AbortedTransaction) -> bool:
         try:

@@ -224,6 +224,70 @@ class TestWithItsLog:
         assert store.managers[-1].recovered_logs == 1
         assert all_entries(log) == before
 
+    def test_what_recovery_cut_off_never_comes_back(self, store, batch) -> None:
+        """The index was cut at a recovery and is empty since, so no flush has a reason to sync it; the power is lost
+        when its segment lies before the recovery point, where an index is believed."""
+        log = store.log()
+        put(log, batch(1))
+        log.flush()
+        store.managers[-1].checkpoint({})
+        self.aborted(log, batch, P, 0)
+        directory = log.directory
+        store.managers[-1].close()
+        store.disk.end_process()
+        files = MemoryFiles(store.disk)
+        for name in ("txnindex", "log"):
+            # The index reached the disk, the records behind the recovery point did not.
+            file = files.open(f"{directory}/{0:020d}.{name}")
+            if name == "log":
+                file.truncate(split_batches(file.pread(200, 0), allow_partial_tail=True)[0].size)
+            file.fdatasync()
+        files.fsync_dir(directory)
+        store.manager()
+        log = store.log()
+        assert log.log_end_offset == 1
+        put(log, batch(3))
+        log.roll(NOW)
+        log.flush()
+        store.managers[-1].checkpoint({})
+        assert all_entries(log) == []
+        store.restart(power_lost=True)
+        assert all_entries(store.log()) == []
+
+    def test_part_of_an_entry_that_seems_to_be_one_is_told_by_the_log(self, store, batch) -> None:
+        log = store.log()
+        self.aborted(log, batch, P, 0)
+        put(log, batch(5))
+        log.flush()
+        store.managers[-1].checkpoint({})
+        before = all_entries(log)
+        index = log._chain.active.transactions
+        index.append(AbortedTransaction(3, P, 6, 0))
+        store.restart()
+        assert all_entries(store.log()) == before
+        assert len(before) == 1
+
+    def test_a_snapshot_from_before_the_first_segment_is_not_believed(self, store, batch) -> None:
+        """The log's start has moved up to a segment whose own snapshot did not reach the disk: what the one before has
+        open ended in between, and would stay open for good."""
+        log = store.log()
+        put(log, batch(1, producer=(P, 0, 0), transactional=True))
+        log.roll(NOW)
+        put(log, marker(P, 1, abort=False))
+        log.roll(NOW)
+        put(log, batch(1))
+        log.flush()
+        log.advance_log_start(2)
+        store.managers[-1].checkpoint({})
+        directory = log.directory
+        store.managers[-1].close()
+        store.disk.end_process()
+        MemoryFiles(store.disk).unlink(f"{directory}/{2:020d}.snapshot")
+        store.manager()
+        log = store.log()
+        assert log.segment_offsets == [2]
+        assert log.last_stable_offset(log.log_end_offset) == 3
+
     def test_a_follower_has_the_same_file(self, store, batch) -> None:
         log = store.log()
         for epoch in range(3):
