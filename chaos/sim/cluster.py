@@ -18,6 +18,7 @@ from tidelog.chaos.sim.clocks import SimulatedClock
 from tidelog.chaos.sim.fabric import SimulatedFabric
 from tidelog.chaos.sim.loop import Process, SimulatedLoop
 from tidelog.model.broker_config import NodeConfig
+from tidelog.model.config_def import LONG_MAX
 from tidelog.model.ids import NodeId, id_text, random_id
 from tidelog.proto.memory_transport import Wire
 from tidelog.proto.network import Address
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 POLL_S: Final = 0.02
 _DEFAULTS: Final[Mapping[str, str]] = {
+    # Clocks jump by hours, and what clients send may then be of a far future.
+    "log.message.timestamp.after.max.ms": str(LONG_MAX),
     "http.listener": "",
     "log.segment.delete.delay.ms": "0",
     "log.roll.ms": "5000",
