@@ -210,8 +210,6 @@ class BrokerRole:
             self._standing_changed,
             answer_timeout_ms=max(config.broker_session_timeout_ms // 3, 1),
         )
-        await self.groups.start()
-        await self.transactions.start()
         await self.replicas.start()
         self._supervisor.run("registration and heartbeats", self._lifecycle.run())
         offline = self.logs.offline_directory_ids

@@ -40,7 +40,6 @@ class Groups:
     ) -> None:
         self._config = config
         self.coordinator = GroupCoordinator(
-            config.node_id,
             group_settings(config),
             clock,
             rng,
@@ -69,9 +68,6 @@ class Groups:
         deleted = [topic.name for topic in delta.topics_deleted]
         if deleted:
             self.coordinator.topics_deleted(deleted)
-
-    async def start(self) -> None:
-        await self.coordinator.start()
 
     async def stop(self) -> None:
         """Whoever still waits is told to look for another coordinator."""

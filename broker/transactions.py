@@ -49,7 +49,6 @@ class Transactions:
             config.node_id, view, connection, lambda request: self._calls.write(request), on_fatal
         )
         self.coordinator = TransactionCoordinator(
-            config.node_id,
             transaction_settings(config),
             clock,
             ReplicatedCoordinatorLog(replicas, TRANSACTION_STATE_TOPIC),
@@ -86,9 +85,6 @@ class Transactions:
     def after_roles(self) -> None:
         """The roles that it gives are taken up."""
         self.markers.metadata_changed()
-
-    async def start(self) -> None:
-        await self.coordinator.start()
 
     async def stop(self) -> None:
         """Whoever still waits is told to look for another coordinator."""

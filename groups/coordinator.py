@@ -1,33 +1,30 @@
 """The group coordinator of a node: the shell around the partitions of ``__consumer_offsets`` that it leads.
 
-Everything is on the event loop. A handler does all that has an order before it returns its future; one timer
-serves all partitions; loading runs beside, in slices. What a partition decides is in
+What is common to coordinators is in :mod:`tidelog.replication.coordinator_shell`, what a partition decides in
 :mod:`tidelog.groups.shard`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
-import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 from urllib.parse import unquote
 
 from tidelog.groups.adding import Adding, AddPartitions, Role
 from tidelog.groups.batches import batch_of
 from tidelog.groups.counters import GroupCounters, GroupGauges
-from tidelog.groups.effects import Answer, Append, AppendMarker, Effect, Token
+from tidelog.groups.effects import Answer, Append, AppendMarker, Effect
 from tidelog.groups.routing import group_id_fault, partition_for
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
 from tidelog.groups.transactional import adding_error, txn_commit_answer
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, NodeId
-from tidelog.model.moment import Moment
+from tidelog.model.ids import LeaderEpoch
+from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.proto.group_api import (
     CommittedOffset,
     DeletedGroup,
@@ -59,51 +56,20 @@ from tidelog.proto.group_api import (
 )
 from tidelog.proto.network import CallContext
 from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from tidelog.replication.coordinator_loading import load
 from tidelog.replication.coordinator_log import CoordinatorLog
-
-logger = logging.getLogger(__name__)
-
-R = TypeVar("R")
+from tidelog.replication.coordinator_shell import CoordinatorShell, Led, Standing, done, settle
 
 _LEADER_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-_LOAD_AGAIN_MS: Final = 1_000
-_LOAD_AGAIN_MS_MAX: Final = 30_000
 
 
-class _Standing(enum.Enum):
-    LOADING = enum.auto()
-    FAILED = enum.auto()
-    """Loading failed, and is tried again."""
-    ACTIVE = enum.auto()
-
-
-class _Led:
-    """One partition of ``__consumer_offsets`` under one leader epoch."""
-
-    __slots__ = ("epoch", "loading", "partition", "shard", "standing")
-
-    def __init__(self, partition: int, epoch: LeaderEpoch, shard: Shard) -> None:
-        self.partition = partition
-        self.epoch = epoch
-        self.shard = shard
-        self.standing = _Standing.LOADING
-        self.loading: asyncio.Task[None] | None = None
-
-    @property
-    def role(self) -> Role:
-        return Role(self.partition, self.epoch)
-
-
-class GroupCoordinator:
+class GroupCoordinator(CoordinatorShell[Shard, Effect]):
     """See the module. ``context.peer`` is the host that members are described with."""
 
     def __init__(
         self,
-        node_id: NodeId,
         settings: GroupSettings,
         clock: Clock,
         rng: random.Random,
@@ -113,46 +79,17 @@ class GroupCoordinator:
         partitions: int | None = None,
     ) -> None:
         self.counters = GroupCounters()
-        self._node_id = node_id
+        count = settings.offsets_topic_num_partitions if partitions is None else partitions
+        super().__init__(GROUP_OFFSETS_TOPIC, count, clock, log, self.counters, on_fatal)
         self._settings = settings
-        self._clock = clock
         self._rng = rng
-        self._log = log
-        self._on_fatal = on_fatal
-        self._partitions = settings.offsets_topic_num_partitions if partitions is None else partitions
         self._adding = Adding(add_partitions, on_fatal)
-        self._led: dict[int, _Led] = {}
-        self._waiters: dict[int, Callable[[Any], None]] = {}
-        self._next_waiter = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0
-        self._stopped = False
 
     # --- Life ---------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Nothing runs before the first election."""
-
-    async def stop(self) -> None:
-        """Answer everybody who waits NOT_COORDINATOR and end."""
-        loading = [led.loading for led in self._led.values() if led.loading is not None]
-        for partition in list(self._led):
-            self.resigned(partition)
-        self.kill()
-        await asyncio.gather(*loading, return_exceptions=True)
-
     def kill(self) -> None:
-        """Drop everything where it stands; nobody is answered."""
-        self._stopped = True
-        for led in self._led.values():
-            if led.loading is not None:
-                led.loading.cancel()
-        self._led.clear()
+        super().kill()
         self._adding.kill()
-        self._waiters.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     @property
     def settings(self) -> GroupSettings:
@@ -164,53 +101,35 @@ class GroupCoordinator:
         for led in self._led.values():
             led.shard.set_settings(settings)
 
-    def set_partition_count(self, partitions: int) -> None:
-        """How many partitions ``__consumer_offsets`` really has."""
-        self._partitions = partitions
+    def partition_for(self, key: str) -> int:
+        return partition_for(key, self._partitions)
 
-    def partition_for(self, group_id: str) -> int:
-        return partition_for(group_id, self._partitions)
+    def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
+        bytes_max = self._log.batch_bytes_max(partition)
+        return Shard(epoch, self._settings, self._rng, bytes_max, counters=self.counters)
 
-    # --- Leadership ---------------------------------------------------------------------------------
+    def _load_bytes(self) -> int:
+        return self._settings.offsets_load_buffer_size
 
-    def elected(self, partition: int, leader_epoch: LeaderEpoch) -> None:
-        """This node leads the partition from now on: load it. An epoch that is known, or older, changes nothing."""
-        known = self._led.get(partition)
-        if self._stopped or (known is not None and known.epoch >= leader_epoch):
-            return
-        self.resigned(partition)
-        led = _Led(partition, leader_epoch, self._new_shard(partition, leader_epoch))
-        self._led[partition] = led
-        led.loading = asyncio.get_running_loop().create_task(self._load(led))
-        led.loading.add_done_callback(self._load_ended)
-
-    def resigned(self, partition: int, leader_epoch: LeaderEpoch | None = None) -> None:
-        """This node does not lead the partition any longer, as of ``leader_epoch`` (None: whatever it knows)."""
-        led = self._led.get(partition)
-        if led is None or (leader_epoch is not None and led.epoch > leader_epoch):
-            return
-        del self._led[partition]
-        self._adding.resigned(led.role)
-        if led.loading is not None:
-            led.loading.cancel()
-        self._perform(led, led.shard.resign(self._now()))
+    def _resign(self, led: Led[Shard]) -> Sequence[Effect]:
+        self._adding.resigned(_role(led))
+        return led.shard.resign(self._now())
 
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Forget what is committed of topics that are no more."""
         topics = tuple(names)
-        for led in list(self._led.values()):
-            if led.standing is _Standing.ACTIVE:
-                self._perform(led, led.shard.topics_deleted(topics, self._now()))
+        for led in self._actives():
+            self._perform(led, led.shard.topics_deleted(topics, self._now()))
 
     # --- Membership ---------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, context: CallContext) -> asyncio.Future[JoinGroupResponse]:
         fault = group_id_fault(request.group_id)
         if fault is not None:
-            return _done(JoinGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
+            return done(JoinGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
         led = self._active(request.group_id)
-        if not isinstance(led, _Led):
-            return _done(JoinGroupResponse(led, member_id=request.member_id))
+        if not isinstance(led, Led):
+            return done(JoinGroupResponse(led, member_id=request.member_id))
         waiter, future = self._waiter(JoinGroupResponse)
         self._perform(led, led.shard.join(request, client_host(context.peer), waiter, self._now()))
         return future
@@ -218,10 +137,10 @@ class GroupCoordinator:
     def sync(self, request: SyncGroupRequest, context: CallContext) -> asyncio.Future[SyncGroupResponse]:
         fault = group_id_fault(request.group_id)
         if fault is not None:
-            return _done(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
+            return done(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
         led = self._active(request.group_id)
-        if not isinstance(led, _Led):
-            return _done(SyncGroupResponse(led))
+        if not isinstance(led, Led):
+            return done(SyncGroupResponse(led))
         waiter, future = self._waiter(SyncGroupResponse)
         self._perform(led, led.shard.sync(request, waiter, self._now()))
         return future
@@ -230,22 +149,22 @@ class GroupCoordinator:
         """While the group is loaded, all is well: sessions begin anew after it (as Kafka)."""
         fault = group_id_fault(request.group_id)
         if fault is not None:
-            return _done(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
+            return done(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
         led = self._active(request.group_id)
-        if isinstance(led, _Led):
-            return _done(led.shard.heartbeat(request, self._now()))
-        return _done(HeartbeatResponse(ErrorCode.NONE if led is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else led))
+        if isinstance(led, Led):
+            return done(led.shard.heartbeat(request, self._now()))
+        return done(HeartbeatResponse(ErrorCode.NONE if led is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else led))
 
     def leave(self, request: LeaveGroupRequest, context: CallContext) -> asyncio.Future[LeaveGroupResponse]:
         fault = group_id_fault(request.group_id)
         if fault is not None:
-            return _done(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
+            return done(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
         led = self._active(request.group_id)
-        if not isinstance(led, _Led):
-            return _done(LeaveGroupResponse(led))
+        if not isinstance(led, Led):
+            return done(LeaveGroupResponse(led))
         response, effects = led.shard.leave(request, self._now())
         self._perform(led, effects)
-        return _done(response)
+        return done(response)
 
     # --- Offsets ------------------------------------------------------------------------------------
 
@@ -253,20 +172,20 @@ class GroupCoordinator:
         self, request: OffsetCommitRequest, context: CallContext
     ) -> asyncio.Future[OffsetCommitResponse]:
         led = self._active_for_offsets(request.group_id)
-        if not isinstance(led, _Led):
+        if not isinstance(led, Led):
             results = (OffsetCommitResult(item.topic, item.partition, led) for item in request.partitions)
-            return _done(OffsetCommitResponse(tuple(results)))
+            return done(OffsetCommitResponse(tuple(results)))
         waiter, future = self._waiter(OffsetCommitResponse)
         self._perform(led, led.shard.commit_offsets(request, waiter, self._now()))
         return future
 
     def fetch_offsets(self, request: OffsetFetchRequest, context: CallContext) -> asyncio.Future[OffsetFetchResponse]:
         groups = tuple(self._fetch(group, request.require_stable) for group in request.groups)
-        return _done(OffsetFetchResponse(groups))
+        return done(OffsetFetchResponse(groups))
 
     def _fetch(self, group: OffsetFetchGroup, require_stable: bool) -> OffsetFetchResult:
         led = self._active_for_offsets(group.group_id)
-        if isinstance(led, _Led):
+        if isinstance(led, Led):
             return led.shard.fetch_offsets(group, require_stable=require_stable)
         failed = tuple(CommittedOffset(item.topic, item.partition, led) for item in group.partitions)
         return OffsetFetchResult(group.group_id, led, failed)
@@ -276,10 +195,10 @@ class GroupCoordinator:
     ) -> asyncio.Future[OffsetDeleteResponse]:
         fault = group_id_fault(request.group_id)
         if fault is not None:
-            return _done(OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
+            return done(OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
         led = self._active(request.group_id)
-        if not isinstance(led, _Led):
-            return _done(OffsetDeleteResponse(led))
+        if not isinstance(led, Led):
+            return done(OffsetDeleteResponse(led))
         waiter, future = self._waiter(OffsetDeleteResponse)
         self._perform(led, led.shard.delete_offsets(request, waiter, self._now()))
         return future
@@ -292,23 +211,23 @@ class GroupCoordinator:
         """Offsets that count if the transaction commits. Its coordinator is asked before the first of them here."""
         fault = group_id_fault(request.group_id)
         if fault is not None:
-            return _done(txn_commit_answer(request, ErrorCode.INVALID_GROUP_ID, fault))
+            return done(txn_commit_answer(request, ErrorCode.INVALID_GROUP_ID, fault))
         led = self._active(request.group_id)
-        if not isinstance(led, _Led):
-            return _done(txn_commit_answer(request, led))
+        if not isinstance(led, Led):
+            return done(txn_commit_answer(request, led))
         waiter, future = self._waiter(TxnOffsetCommitResponse)
         if led.shard.has_open(request.producer_id, request.producer_epoch):
             self._perform(led, led.shard.commit_transactional(request, waiter, self._now()))
         elif self._adding.waiting >= self._settings.appends_max:
             self._answer(waiter, txn_commit_answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
-            self._adding.ask(led.role, request, partial(self._added, led, request, waiter))
+            self._adding.ask(_role(led), request, partial(self._added, led, request, waiter))
         return future
 
-    def _added(self, led: _Led, request: TxnOffsetCommitRequest, waiter: int, error: ErrorCode) -> None:
+    def _added(self, led: Led[Shard], request: TxnOffsetCommitRequest, waiter: int, error: ErrorCode) -> None:
         if error is ErrorCode.NONE:
             self._perform(led, led.shard.commit_transactional(request, waiter, self._now()))
-        elif error is ErrorCode.NOT_COORDINATOR and self._led.get(led.partition) is not led:
+        elif error is ErrorCode.NOT_COORDINATOR and not self._is_live(led):
             self._answer(waiter, txn_commit_answer(request, error))
         else:
             self._answer(waiter, txn_commit_answer(request, adding_error(error)))
@@ -317,11 +236,11 @@ class GroupCoordinator:
         """Write a transaction's marker to one partition, and do what it says of the offsets there. Errors as a
         partition's leader tells them (``KafkaApis.handleWriteTxnMarkersRequest``)."""
         led = self._led.get(partition)
-        if led is None or led.standing is not _Standing.ACTIVE:
-            return _done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if led is None or led.standing is not Standing.ACTIVE:
+            return done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        waiter = self._wait(lambda error: _set(future, _LEADER_ERRORS.get(error, error)))
-        self._adding.marker(led.role, marker)
+        waiter = self._wait(lambda error: settle(future, _LEADER_ERRORS.get(error, error)))
+        self._adding.marker(_role(led), marker)
         self._perform(led, led.shard.complete(marker, waiter, self._now()))
         return future
 
@@ -332,18 +251,18 @@ class GroupCoordinator:
         found: list[ListedGroup] = []
         error = ErrorCode.NONE
         for led in self._led.values():
-            if led.standing is _Standing.ACTIVE:
+            if led.standing is Standing.ACTIVE:
                 found += led.shard.list_groups(request.states, request.types)
             else:
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return _done(ListGroupsResponse(error, tuple(found)))
+        return done(ListGroupsResponse(error, tuple(found)))
 
     def describe(self, request: DescribeGroupsRequest, context: CallContext) -> asyncio.Future[DescribeGroupsResponse]:
-        return _done(DescribeGroupsResponse(tuple(self._describe(group_id) for group_id in request.group_ids)))
+        return done(DescribeGroupsResponse(tuple(self._describe(group_id) for group_id in request.group_ids)))
 
     def _describe(self, group_id: str) -> DescribedGroup:
         led = self._active_for_offsets(group_id)
-        return led.shard.describe(group_id) if isinstance(led, _Led) else DescribedGroup(group_id, led)
+        return led.shard.describe(group_id) if isinstance(led, Led) else DescribedGroup(group_id, led)
 
     def delete_groups(self, request: DeleteGroupsRequest, context: CallContext) -> asyncio.Future[DeleteGroupsResponse]:
         """Each group is answered for itself; the answer waits for all."""
@@ -356,13 +275,13 @@ class GroupCoordinator:
             results[at] = result
             left -= 1
             if not left:
-                _set(future, DeleteGroupsResponse(tuple(item for item in results if item is not None)))
+                settle(future, DeleteGroupsResponse(tuple(item for item in results if item is not None)))
 
         if not results:
             future.set_result(DeleteGroupsResponse(()))
         for at, group_id in enumerate(request.group_ids):
             led = self._active_for_offsets(group_id)
-            if isinstance(led, _Led):
+            if isinstance(led, Led):
                 waiter = self._wait(partial(deleted, at))
                 self._perform(led, led.shard.delete_group(group_id, waiter, self._now()))
             else:
@@ -373,9 +292,7 @@ class GroupCoordinator:
         """Looks at each group: for scraping, not for hot paths."""
         groups: dict[str, int] = {}
         members = offsets = loaded = 0
-        for led in self._led.values():
-            if led.standing is not _Standing.ACTIVE:
-                continue
+        for led in self._actives():
             loaded += 1
             state = led.shard.state
             members += state.population.members
@@ -386,127 +303,21 @@ class GroupCoordinator:
 
     # --- Effects ------------------------------------------------------------------------------------
 
-    def _active(self, group_id: str) -> _Led | ErrorCode:
-        led = self._led.get(self.partition_for(group_id))
-        if led is None:
-            return ErrorCode.NOT_COORDINATOR
-        match led.standing:
-            case _Standing.ACTIVE:
-                return led
-            case _Standing.LOADING:
-                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            case _Standing.FAILED:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    def _active_for_offsets(self, group_id: str) -> _Led | ErrorCode:
+    def _active_for_offsets(self, group_id: str) -> Led[Shard] | ErrorCode:
         if group_id_fault(group_id, may_be_empty=True) is not None:
             return ErrorCode.INVALID_GROUP_ID
         return self._active(group_id)
 
-    def _waiter(self, answer: type[R]) -> tuple[int, asyncio.Future[R]]:
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        return self._wait(partial(_set, future)), future
+    def _do(self, led: Led[Shard], effect: Effect) -> None:
+        match effect:
+            case Answer(waiter, response):
+                self._answer(waiter, response)
+            case Append() | AppendMarker():
+                self._append(led, effect.token, batch_of(effect))
 
-    def _wait(self, answered: Callable[[Any], None]) -> int:
-        waiter = self._next_waiter
-        self._next_waiter += 1
-        self._waiters[waiter] = answered
-        return waiter
 
-    def _perform(self, led: _Led, effects: list[Effect]) -> None:
-        """Do what the core asked for, in order; then see when it has to be asked again."""
-        for effect in effects:
-            match effect:
-                case Answer(waiter, response):
-                    self._answer(waiter, response)
-                case Append() | AppendMarker():
-                    self._append(led, effect)
-        self._set_timer(led.shard.next_deadline())
-
-    def _answer(self, waiter: int, response: Any) -> None:
-        answered = self._waiters.pop(waiter, None)
-        if answered is not None:  # else this was killed meanwhile
-            answered(response)
-
-    def _append(self, led: _Led, effect: Append | AppendMarker) -> None:
-        self.counters.appends += 1
-        outcome = asyncio.ensure_future(self._log.append(led.partition, led.epoch, batch_of(effect)))
-        outcome.add_done_callback(partial(self._appended, led, effect.token))
-
-    def _appended(self, led: _Led, token: Token, outcome: asyncio.Future[ErrorCode]) -> None:
-        if self._led.get(led.partition) is not led or outcome.cancelled():
-            return
-        failure = outcome.exception()
-        if failure is not None:
-            self._on_fatal(failure)
-            return
-        error = outcome.result()
-        if error is not ErrorCode.NONE:
-            self.counters.failed_appends += 1
-        if error is ErrorCode.NOT_COORDINATOR:
-            self.resigned(led.partition)
-        else:
-            self._perform(led, led.shard.appended(token, error, self._now()))
-
-    # --- Time ---------------------------------------------------------------------------------------
-
-    def _now(self) -> Moment:
-        return Moment(self._clock.monotonic_ms(), self._clock.now_ms())
-
-    def _set_timer(self, deadline: int | None) -> None:
-        """See that the one timer goes off by ``deadline``."""
-        if deadline is None or self._stopped or (self._timer is not None and self._timer_at <= deadline):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = deadline
-        delay_s = max(deadline - self._clock.monotonic_ms(), 0) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        now = self._now()
-        for led in list(self._led.values()):
-            deadline = led.shard.next_deadline()
-            if deadline is not None and deadline <= now.monotonic_ms and led.standing is _Standing.ACTIVE:
-                self._perform(led, led.shard.tick(now))
-            else:
-                self._set_timer(deadline)
-
-    # --- Loading ------------------------------------------------------------------------------------
-
-    def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
-        bytes_max = self._log.batch_bytes_max(partition)
-        return Shard(epoch, self._settings, self._rng, bytes_max, counters=self.counters)
-
-    async def _load(self, led: _Led) -> None:
-        """Load the partition; try again for as long as it is led and cannot be read."""
-        delay_ms = _LOAD_AGAIN_MS
-        while True:
-            began_ms = self._clock.monotonic_ms()
-            bytes_max = self._settings.offsets_load_buffer_size
-            fault = await load(led.shard.replay, self._log, led.partition, led.epoch, bytes_max)
-            if fault is None:
-                break
-            self.counters.failed_loads += 1
-            logger.error("partition %d of the groups' offsets cannot be loaded: %s", led.partition, fault)
-            led.standing = _Standing.FAILED
-            await asyncio.sleep(delay_ms / 1000)
-            delay_ms = min(2 * delay_ms, _LOAD_AGAIN_MS_MAX)
-            led.shard = self._new_shard(led.partition, led.epoch)
-        self.counters.loads += 1
-        self.counters.load_ms += self._clock.monotonic_ms() - began_ms
-        self.counters.loaded_records += led.shard.replayed
-        self.counters.passed_over_records += led.shard.passed_over
-        led.loading = None
-        led.standing = _Standing.ACTIVE
-        self._perform(led, led.shard.loaded(self._now()))
-
-    def _load_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            failure = task.exception()
-            if failure is not None:
-                self._on_fatal(failure)
+def _role(led: Led[Shard]) -> Role:
+    return Role(led.partition, led.epoch)
 
 
 def client_host(peer: str) -> str:
@@ -515,15 +326,3 @@ def client_host(peer: str) -> str:
     text = unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")
     host, _, port = text.rpartition(":")
     return "/" + (host if host and port.isdigit() else text).strip("[]")
-
-
-def _done(response: R) -> asyncio.Future[R]:
-    future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-    future.set_result(response)
-    return future
-
-
-def _set(future: asyncio.Future[R], response: R) -> None:
-    """Whoever asked may have gone."""
-    if not future.done():
-        future.set_result(response)

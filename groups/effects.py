@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
+from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.group_api import DeletedGroup
 from tidelog.proto.request import Response
-
-
-class Token(NamedTuple):
-    """Names an append: the epoch under which it was asked for, and its place in the order of that epoch's."""
-
-    leader_epoch: LeaderEpoch
-    number: int
+from tidelog.replication.coordinator_log import Token
 
 
 class Writer(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tidelog.groups.committing import Committing
 from tidelog.groups.counters import GroupCounters
 from tidelog.groups.describing import describe, listed
-from tidelog.groups.effects import Effect, Token
+from tidelog.groups.effects import Effect
 from tidelog.groups.expiring import Expiring
 from tidelog.groups.joining import Joining
 from tidelog.groups.rebalancing import Rebalancing
@@ -44,6 +44,7 @@ from tidelog.proto.group_api import (
 )
 from tidelog.proto.records import Batch
 from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest
+from tidelog.replication.coordinator_log import Token
 
 
 class Shard:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tidelog.groups.counters import GroupCounters
-from tidelog.groups.effects import Answer, Append, AppendMarker, Effect, Token, Writer
+from tidelog.groups.effects import Answer, Append, AppendMarker, Effect, Writer
 from tidelog.groups.group import Group
 from tidelog.groups.group_offsets import Population
 from tidelog.groups.member import Member
@@ -22,6 +22,7 @@ from tidelog.model.timers import Timers
 from tidelog.proto.coordinator_records import CoordinatorRecord, encode_group_key, encode_group_value
 from tidelog.proto.group_api import DeletedGroup
 from tidelog.proto.request import Response
+from tidelog.replication.coordinator_log import Token
 
 
 class TimerKind(enum.IntEnum):

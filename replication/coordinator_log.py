@@ -10,6 +10,13 @@ from tidelog.model.ids import LeaderEpoch, Offset
 from tidelog.proto.network import Buffer
 
 
+class Token(NamedTuple):
+    """Names what a coordinator's core asked for: under which epoch, and its place in that epoch's order."""
+
+    leader_epoch: LeaderEpoch
+    number: int
+
+
 class LogRange(NamedTuple):
     """What is to be loaded: from the log's start to its end (exclusive) when it was asked."""
 

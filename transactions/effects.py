@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from tidelog.model.ids import LeaderEpoch
 from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.request import Response
 from tidelog.proto.transaction_api import AddedTransaction, TransactionMarker
-
-
-class Token(NamedTuple):
-    """Names what was asked for: the epoch under which that was, and its place in the order of that epoch's."""
-
-    leader_epoch: LeaderEpoch
-    number: int
+from tidelog.replication.coordinator_log import Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,11 @@ from tidelog.proto.transaction_api import (
     ListTransactionsRequest,
     PrepareTransactionRequest,
 )
+from tidelog.replication.coordinator_log import Token
 from tidelog.transactions.adding import Adding
 from tidelog.transactions.counters import TransactionCounters
 from tidelog.transactions.describing import describe, listed
-from tidelog.transactions.effects import Effect, StopMarkers, Token
+from tidelog.transactions.effects import Effect, StopMarkers
 from tidelog.transactions.ending import Ending
 from tidelog.transactions.expiring import Expiring
 from tidelog.transactions.initialising import Initialising, unallocated

@@ -15,8 +15,9 @@ from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.request import Response
 from tidelog.proto.transaction_api import AddedTransaction
 from tidelog.proto.transaction_records import encode_transaction_key, encode_transaction_value
+from tidelog.replication.coordinator_log import Token
 from tidelog.transactions.counters import TransactionCounters
-from tidelog.transactions.effects import Allocate, Answer, Append, Effect, Token
+from tidelog.transactions.effects import Allocate, Answer, Append, Effect
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.transaction import Busy, Entry, Transaction
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition

@@ -13,7 +13,7 @@ from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId
+from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.group_api import OffsetCommitPartition, OffsetFetchGroup, OffsetFetchRequest
@@ -59,7 +59,7 @@ async def coordinator(offsets_log: Any, asked: Asked) -> AsyncIterator[GroupCoor
     failures: list[BaseException] = []
     settings = GroupSettings(initial_rebalance_delay_ms=0, appends_max=4)
     made = GroupCoordinator(
-        NodeId(1), settings, SystemClock(), random.Random(1), offsets_log, failures.append, asked, partitions=1
+        settings, SystemClock(), random.Random(1), offsets_log, failures.append, asked, partitions=1
     )
     made.elected(0, offsets_log.lead(0, 1))
     await until(lambda: made.gauges().partitions_loaded == 1)

@@ -12,7 +12,7 @@ from tidelog.groups.coordinator import GroupCoordinator, client_host
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import LeaderEpoch, NodeId, Offset
+from tidelog.model.ids import LeaderEpoch, Offset
 from tidelog.proto.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
 from tidelog.proto.group_api import (
     DeleteGroupsRequest,
@@ -59,9 +59,8 @@ def failures() -> list[BaseException]:
 @pytest.fixture
 async def coordinator(offsets_log, failures):
     made = GroupCoordinator(
-        NodeId(1), QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked, partitions=1
+        QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked, partitions=1
     )
-    await made.start()
     yield made
     await made.stop()
     assert not failures
@@ -147,7 +146,7 @@ async def test_group_ids_are_judged_first(coordinator, group: str, error: ErrorC
 
 
 async def test_loading_that_fails_is_tried_again(coordinator, offsets_log, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("tidelog.groups.coordinator._LOAD_AGAIN_MS", 10)
+    monkeypatch.setattr("tidelog.replication.coordinator_shell.LOAD_AGAIN_MS", 10)
     offsets_log.put(0, encode_columns([0], [encode_offset_key("g", "t", 0)], [_value(5)]))
     offsets_log.read_refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is slow")
     coordinator.elected(0, offsets_log.lead(0, 1))
@@ -237,7 +236,7 @@ async def test_a_group_lives_and_moves_to_another_coordinator(coordinator, offse
     assert described.members[0].client_host == "/127.0.0.1"
     coordinator.resigned(0, LeaderEpoch(1))
     other = GroupCoordinator(
-        NodeId(2), QUICK, SystemClock(), random.Random(2), offsets_log, failures.append, never_asked, partitions=1
+        QUICK, SystemClock(), random.Random(2), offsets_log, failures.append, never_asked, partitions=1
     )
     await _lead(other, offsets_log, epoch=2)
     assert (await other.heartbeat(HeartbeatRequest("g", 1, member_id), CONTEXT)).error is ErrorCode.NONE
@@ -372,9 +371,7 @@ async def test_a_kill_answers_nobody(coordinator, offsets_log) -> None:
 
 async def test_an_append_that_raises_is_fatal(offsets_log) -> None:
     failures: list[BaseException] = []
-    made = GroupCoordinator(
-        NodeId(1), QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked
-    )
+    made = GroupCoordinator(QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked)
     made.set_partition_count(1)
     await _lead(made, offsets_log)
 

@@ -24,8 +24,8 @@ from tidelog.proto.transaction_api import (
     PrepareTransactionRequest,
     TransactionMarker,
 )
-from tidelog.replication.coordinator_log import LogRange, LogSlice
-from tidelog.transactions.effects import Allocate, Answer, Append, Effect, SendMarkers, StopMarkers, Token
+from tidelog.replication.coordinator_log import LogRange, LogSlice, Token
+from tidelog.transactions.effects import Allocate, Answer, Append, Effect, SendMarkers, StopMarkers
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.shard import Shard
 from tidelog.transactions.transaction import Identity

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import LeaderEpoch, NodeId, ProducerEpoch, ProducerId
+from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.network import CallContext
 from tidelog.proto.transaction_api import (
@@ -73,7 +73,6 @@ class World:
 
     def make(self, settings: TransactionSettings = QUICK) -> TransactionCoordinator:
         return TransactionCoordinator(
-            NodeId(1),
             settings,
             SystemClock(),
             self.log,
@@ -118,7 +117,6 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 @pytest.fixture
 async def world(memory_log: Any) -> AsyncIterator[World]:
     made = World(memory_log)
-    await made.coordinator.start()
     yield made
     await made.coordinator.stop()
     assert not made.failures
@@ -281,7 +279,7 @@ async def test_an_append_that_ends_with_leadership_is_its_end(world: World) -> N
 
 
 async def test_a_log_that_cannot_be_read_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.transactions.coordinator._LOAD_AGAIN_MS", 10)
+    monkeypatch.setattr("tidelog.replication.coordinator_shell.LOAD_AGAIN_MS", 10)
     world.log.broken = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "no")
     world.coordinator.elected(0, LeaderEpoch(1))
     await until(lambda: world.coordinator.counters.failed_loads > 0, "loading failed")

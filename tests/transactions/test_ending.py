@@ -9,7 +9,7 @@ import pytest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, TopicPartition
 from tidelog.proto.group_api import GroupPartition
-from tidelog.transactions.effects import Token
+from tidelog.replication.coordinator_log import Token
 from tidelog.transactions.transitions import TransactionState
 
 A = TopicPartition("a", 0)

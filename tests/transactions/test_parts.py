@@ -12,7 +12,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.transaction_records import TransactionLogValue, encode_transaction_key, encode_transaction_value
-from tidelog.transactions.effects import Append, Token
+from tidelog.replication.coordinator_log import Token
+from tidelog.transactions.effects import Append
 from tidelog.transactions.shard_state import ShardState
 from tidelog.transactions.transaction import NOBODY, Identity, loaded
 from tidelog.transactions.transitions import TRANSITIONS, Cause, TransactionState, Transition, diagram, table

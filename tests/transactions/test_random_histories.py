@@ -32,7 +32,8 @@ from tidelog.proto.transaction_records import (
     encode_transaction_key,
     encode_transaction_value,
 )
-from tidelog.transactions.effects import Append, Token
+from tidelog.replication.coordinator_log import Token
+from tidelog.transactions.effects import Append
 from tidelog.transactions.transaction import Identity, Transaction
 from tidelog.transactions.transitions import TransactionState
 
