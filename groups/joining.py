@@ -2,8 +2,8 @@
 
 Source: ``GroupMetadataManager.classicGroupJoinToClassicGroup`` and what it calls; KIP-394 (an id is given out
 before the member counts), KIP-345 (static members), KIP-814 (a static leader that comes back while the group
-is stable need not assign anew). Where this differs: a static member's new id that could not be stored is not
-taken back, since the record may have been written all the same; who asked is told to ask again, and gets
+is stable need not assign anew). Where this differs: a static member's new id that was not replicated in time is
+not taken back, since the record is in the log and may come through; who asked is told to ask again, and gets
 another id.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.groups.group import Group
 from tidelog.groups.member import Member
@@ -235,6 +235,7 @@ class Joining:
         old = group.members[group.static_members[request.group_instance_id or ""]]
         self._rebalancing.answer_waiters(group, old, ErrorCode.FENCED_INSTANCE_ID)
         shard.end_session(group, old.member_id)
+        former = _Former.of(old)
         member = group.replace(old, member_id)
         group.update(member, protocols, request.session_timeout_ms, _rebalance_timeout_ms(request))
         group.set_join_waiter(member, waiter)
@@ -243,7 +244,7 @@ class Joining:
         match group.state:
             case GroupState.STABLE if group.protocol == group.chosen_protocol():
                 assignments = {other.member_id: other.assignment for other in group.members.values()}
-                pending = _ReplacementAppend(shard, self._rebalancing, group, member, waiter)
+                pending = _ReplacementAppend(shard, self._rebalancing, group, member, former, waiter)
                 group.record_number = shard.append([shard.group_record(group, assignments)], pending, now)
             case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
                 # The leader may have been told of the old id already.
@@ -252,18 +253,41 @@ class Joining:
                 self._rebalancing.maybe_complete_join(group, now)
 
 
+class _Former(NamedTuple):
+    """What a static member was before it came without its id."""
+
+    member_id: str
+    protocols: tuple[GroupProtocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+
+    @classmethod
+    def of(cls, member: Member) -> _Former:
+        return cls(member.member_id, member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+
+
 class _ReplacementAppend:
     """The record that names a static member's new id is on its way; the member is told of the group once it is
-    stored, unless a rebalance began meanwhile, which its JoinGroup then counts for."""
+    stored, unless a rebalance began meanwhile, which its JoinGroup then counts for. Where the log refuses it,
+    the old id is valid again: it is what the next coordinator would know."""
 
-    __slots__ = ("_generation", "_group", "_member", "_rebalancing", "_shard", "_waiter")
+    __slots__ = ("_former", "_generation", "_group", "_member", "_rebalancing", "_shard", "_waiter")
 
-    def __init__(self, shard: ShardState, rebalancing: Rebalancing, group: Group, member: Member, waiter: int) -> None:
+    def __init__(
+        self,
+        shard: ShardState,
+        rebalancing: Rebalancing,
+        group: Group,
+        member: Member,
+        former: _Former,
+        waiter: int,
+    ) -> None:
         self._shard = shard
         self._rebalancing = rebalancing
         self._group = group
         self._generation = group.generation
         self._member = member
+        self._former = former
         self._waiter = waiter
 
     def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
@@ -274,11 +298,11 @@ class _ReplacementAppend:
             self._rebalancing.answer_join(group, member, skip_assignment=True)
             self._shard.restart_session(group, member, now)
         else:
-            self._fail(group_error(error), now)
+            self._fail(self._taken_back(), group_error(error), now)
 
     def timed_out(self, now: Moment) -> None:
         if self._is_current():
-            self._fail(group_error(ErrorCode.REQUEST_TIMED_OUT), now)
+            self._fail(self._member, group_error(ErrorCode.REQUEST_TIMED_OUT), now)
 
     def abandoned(self, error: ErrorCode) -> None:
         """The group's waiters are answered with the group."""
@@ -292,10 +316,19 @@ class _ReplacementAppend:
             and member.join_waiter == self._waiter
         )
 
-    def _fail(self, error: ErrorCode, now: Moment) -> None:
-        self._group.set_join_waiter(self._member, None)
+    def _taken_back(self) -> Member:
+        """The member under its old id, as the log has it. Source: ``updateStaticMemberThenRebalanceOrCompleteJoin``."""
+        group, former = self._group, self._former
+        group.set_join_waiter(self._member, None)
+        self._shard.end_session(group, self._member.member_id)
+        member = group.replace(self._member, former.member_id)
+        group.update(member, former.protocols, former.session_timeout_ms, former.rebalance_timeout_ms)
+        return member
+
+    def _fail(self, member: Member, error: ErrorCode, now: Moment) -> None:
+        self._group.set_join_waiter(member, None)
         # Its session may have run out meanwhile, which was excused: it has to come back, or goes.
-        self._shard.restart_session(self._group, self._member, now)
+        self._shard.restart_session(self._group, member, now)
         self._shard.answer(self._waiter, JoinGroupResponse(error))
 
 
