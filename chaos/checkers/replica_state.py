@@ -71,35 +71,62 @@ class ProducedBatch(NamedTuple):
     producer_id: int
     epoch: int
     sequence: int
-    """Of its last record."""
+    """Of its last record; -1 for a batch without, as coordinators write in transactions."""
     offset: int
     """Of its last record."""
+    begin: int = -1
+    """Of its first record, if it is part of a transaction."""
+    is_marker: bool = False
 
 
 class KnownProducer(NamedTuple):
-    """The last thing that is known of a producer."""
+    """The last thing that is known of a producer. ``sequence`` and ``offset`` are -1 where only a marker of that epoch
+    is known; ``open_since`` is where its open transaction begins."""
 
     epoch: int
     sequence: int
     offset: int
+    open_since: int = -1
 
 
 def producers_of(batches: Iterable[ProducedBatch]) -> dict[int, KnownProducer]:
     """Return what a log with these batches says of producers. Those without an id (-1) are passed over."""
-    return {
-        batch.producer_id: KnownProducer(batch.epoch, batch.sequence, batch.offset)
-        for batch in batches
-        if batch.producer_id >= 0
-    }
+    found: dict[int, KnownProducer] = {}
+    for batch in batches:
+        if batch.producer_id < 0:
+            continue
+        known = found.get(batch.producer_id)
+        if not batch.is_marker:
+            begin = batch.begin if known is None or known.open_since < 0 else known.open_since
+            last = (batch.sequence, batch.offset)
+            if batch.sequence < 0:
+                is_same = known is not None and known.epoch == batch.epoch
+                last = (known.sequence, known.offset) if known is not None and is_same else (-1, -1)
+            found[batch.producer_id] = KnownProducer(batch.epoch, *last, begin)
+        elif known is None or known.epoch != batch.epoch:
+            found[batch.producer_id] = KnownProducer(batch.epoch, -1, -1)
+        else:
+            found[batch.producer_id] = known._replace(open_since=-1)
+    return found
 
 
 def producers_apart(
-    partition: PartitionName, node: NodeId, known: Mapping[int, KnownProducer], stored: Mapping[int, KnownProducer]
+    partition: PartitionName,
+    node: NodeId,
+    known: Mapping[int, KnownProducer],
+    stored: Mapping[int, KnownProducer],
+    *,
+    may_expire: bool = False,
 ) -> list[str]:
-    """Compare what a replica knows of producers with what its log says of them."""
+    """Compare what a replica knows of producers with what its log says of them.
+
+    ``may_expire``: who has no open transaction may be forgotten.
+    """
     found = []
     for producer_id in sorted({*known, *stored}):
         has, due = known.get(producer_id), stored.get(producer_id)
+        if may_expire and has is None and due is not None and due.open_since < 0:
+            continue
         if has != due:
             found.append(
                 f"producers known: node {node} knows {_said(has)} of producer {producer_id} in {partition}; its log "
@@ -111,4 +138,5 @@ def producers_apart(
 def _said(known: KnownProducer | None) -> str:
     if known is None:
         return "nothing"
-    return f"epoch {known.epoch}, sequence {known.sequence} at {known.offset}"
+    text = f"epoch {known.epoch}, sequence {known.sequence} at {known.offset}"
+    return text if known.open_since < 0 else f"{text}, a transaction from {known.open_since}"

@@ -114,7 +114,7 @@ class SimulatedCluster(WatchedCluster):
             "transaction.state.log.replication.factor": str(copies),
             "transaction.state.log.min.isr": str(max(1, copies - 1)),
         }
-        self._settings = {**_DEFAULTS, **own, **(config or {})}
+        self.settings: Final[Mapping[str, str]] = {**_DEFAULTS, **own, **(config or {})}
         self._log_dirs = log_dirs
         self._drift = drift
         self.controller_ids = self.node_ids[: min(nodes, 3) if controllers is None else controllers]
@@ -445,7 +445,7 @@ class SimulatedCluster(WatchedCluster):
                 "controller.quorum.voters": ",".join(f"{n}@node{n}:9094" for n in self.controller_ids),
                 "log.dirs": ",".join(self.log_directory(key, n) for n in range(self._log_dirs)),
                 "metadata.log.dir": f"/node{key}/metadata",
-                **self._settings,
+                **self.settings,
             }
         )
 

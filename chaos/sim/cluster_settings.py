@@ -8,6 +8,7 @@ from tidelog.chaos.sim.cluster_scenario import ClusterScenario
 from tidelog.chaos.sim.group_work import GroupWork
 from tidelog.chaos.sim.keyed_work import KeyedWork
 from tidelog.chaos.sim.simulation import Setting
+from tidelog.chaos.sim.transaction_work import TransactionWork
 
 _ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
@@ -250,7 +251,57 @@ GROUPS: Final = Setting(
     work=GroupWork,
 )
 
-SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES, COMPACTION, GROUPS)
+TRANSACTIONS: Final = Setting(
+    "transactions",
+    "Transactions whose producers, coordinators and leaders die, stand still and come back: all of each or nothing.",
+    {
+        "kill-producer": 6,
+        "pause-producer": 5,
+        "second-producer": 5,
+        "kill": 6,
+        "kill-in-disk-call": 3,
+        "stop": 3,
+        "pause": 3,
+        "power-loss": 2,
+        "isolate": 3,
+        "cut": 3,
+        "cut-one-way": 3,
+        "break": 3,
+        "delay": 2,
+        "slow-disk": 1,
+        "double-requests": 4,
+        "kill-all": 1,
+    },
+    _ALWAYS
+    | {
+        "aborted",
+        "committed",
+        "decided-elsewhere",
+        "ended-ProducerFencedError",
+        "prepared",
+        "snapshot",
+        "unknown",
+    },
+    faults=16,
+    producers=1,
+    consumers=0,
+    config={
+        **_QUICK_SHRINK,
+        "offsets.topic.num.partitions": "2",
+        "group.min.session.timeout.ms": "500",
+        "group.initial.rebalance.delay.ms": "200",
+        "producer.id.expiration.ms": "6000",
+        "producer.id.expiration.check.interval.ms": "1000",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        "transaction.state.log.num.partitions": "3",
+        "transaction.two.phase.commit.enable": "true",
+    },
+    victim_only=("power-loss",),
+    targets=("transactions", "transactions", "bank", "coordinator", "place"),
+    work=TransactionWork,
+)
+
+SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES, COMPACTION, GROUPS, TRANSACTIONS)
 
 
 def replication() -> ClusterScenario:
@@ -291,3 +342,8 @@ def compaction() -> ClusterScenario:
 def groups() -> ClusterScenario:
     """The scenario ``groups``."""
     return ClusterScenario(GROUPS)
+
+
+def transactions() -> ClusterScenario:
+    """The scenario ``transactions``."""
+    return ClusterScenario(TRANSACTIONS)

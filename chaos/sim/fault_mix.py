@@ -113,6 +113,10 @@ class FaultMix:
                 return (rng.randrange(8), round(rng.choice((0.3, 2.0, 5.0, 9.0)) * (0.5 + rng.random()), 3))
             case "leave":
                 return (rng.randrange(8), length)
+            case "kill-producer":
+                return (rng.randrange(8), round(rng.choice((0.05, 0.5, 3.0)) * (0.5 + rng.random()), 3))
+            case "pause-producer" | "second-producer":
+                return (rng.randrange(8), round(rng.choice((0.0, 0.3, 2.0, 6.0)) * (0.5 + rng.random()), 3))
             case "replace-member":
                 return (rng.randrange(8),)
             case "alter-config" | "join" | "grow-topic" | "new-topic":

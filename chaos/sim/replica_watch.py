@@ -72,6 +72,7 @@ class ReplicaWatch:
         self._committed_ends: dict[TopicIdPartition, int] = {}
         self._durable = DurableEnds() if synced else None
         self._told: dict[str, None] = {}
+        self._may_expire = "producer.id.expiration.ms" in world.cluster.settings
 
     def died(self, node_id: NodeId) -> None:
         """A node's process ends: nothing goes on from where it stood."""
@@ -172,11 +173,11 @@ class ReplicaWatch:
             return
         known = {}
         for producer in log.producers.all():
-            if producer.runs:
-                last = producer.runs[-1]
-                offset = last.offset + last.length - 1
-                known[producer.producer_id] = KnownProducer(producer.epoch, producer.last_sequence, offset)
-        self._tell(producers_apart(key, node_id, known, stored))
+            offset = producer.runs[-1].last_offset if producer.runs else -1
+            known[producer.producer_id] = KnownProducer(
+                producer.epoch, producer.last_sequence, offset, producer.transaction_offset
+            )
+        self._tell(producers_apart(key, node_id, known, stored, may_expire=self._may_expire))
 
     def compare_logs(self) -> None:
         """Compare what is new below high watermarks with what the other replicas have."""
@@ -231,5 +232,8 @@ def stored_batch(batch: Batch) -> StoredBatch:
 
 
 def _produced(batch: Batch) -> ProducedBatch:
-    last = (batch.base_sequence + batch.last_offset_delta) & 0x7FFF_FFFF
-    return ProducedBatch(batch.producer_id, batch.producer_epoch, last, batch.last_offset)
+    last = -1 if batch.base_sequence < 0 else (batch.base_sequence + batch.last_offset_delta) & 0x7FFF_FFFF
+    begin = batch.base_offset if batch.is_transactional else -1
+    return ProducedBatch(
+        batch.producer_id, batch.producer_epoch, last, batch.last_offset, begin, is_marker=batch.is_control
+    )

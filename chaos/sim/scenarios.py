@@ -42,6 +42,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "five-nodes": _lazily(_CLUSTER, "five_nodes"),
         "compaction": _lazily(_CLUSTER, "compaction"),
         "groups": _lazily(_CLUSTER, "groups"),
+        "transactions": _lazily(_CLUSTER, "transactions"),
     }
 )
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""

@@ -1,0 +1,260 @@
+"""Judges of transactions: what the logs hold of them, what readers of ``read_committed`` were shown, who was fenced.
+
+===================  ========================================================================================
+one decision         a transaction has one outcome, in every partition; nothing of it comes after its marker;
+                     a producer's epochs and its coordinators' epochs never fall along a log
+all or none          of a committed transaction everything counts, once and in order; of an aborted one nothing;
+                     of one whose end nobody was told of, everything or nothing
+only what counts     a reader of ``read_committed`` is shown what counts, all of it, in order, and not before
+                     the commit was asked for
+fenced               once InitProducerId was answered, nothing is taken in from that transactional id's earlier
+                     identities
+exactly once         each input has one output
+the sum              the balances of a bank have the sum that they began with, whenever a new teller reads them
+stable               the last stable offset never passes the high watermark; it reaches it when no transaction
+                     is open any more
+===================  ========================================================================================
+
+Values are unique over a run, and times are those of the world, in seconds. A judge is handed whole logs as
+:class:`LogEntry`, one per batch, from log start to end, all of them committed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
+from tidelog.model.ids import TopicPartition
+
+
+class LogEntry(NamedTuple):
+    """A batch of a log. ``committed`` is what a marker says, ``None`` for data."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional: bool
+    committed: bool | None = None
+    records: Sequence[tuple[int, bytes]] = ()
+    """Offset and value each."""
+    coordinator_epoch: int = -1
+
+
+Logs = Mapping[TopicPartition, Sequence[LogEntry]]
+Visible = Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
+"""What counts of each partition: offset and value."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One transaction as its producer knows it. ``OK`` is committed, ``FAILED`` aborted."""
+
+    key: TransactionKey
+    writes: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
+    """In the order in which they were sent."""
+    outcome: Outcome = Outcome.UNKNOWN
+    committing_s: float = math.inf
+    """When its commit was first asked for."""
+
+
+class Identified(NamedTuple):
+    """An answer to InitProducerId: from then on nothing of earlier identities may be taken in."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    ends: Mapping[TopicPartition, int]
+    """Where the logs ended when it was answered."""
+
+
+def visible(log: Iterable[LogEntry]) -> list[tuple[int, bytes]]:
+    """Return what counts of a log, in the order of offsets: what a transaction that is open at the end holds back does
+    not, nor does what comes after it."""
+    shown: list[tuple[int, bytes]] = []
+    waiting: dict[int, list[tuple[int, bytes]]] = {}
+    for entry in log:
+        if entry.committed is not None:
+            held = waiting.pop(entry.producer_id, [])
+            if entry.committed:
+                shown += held
+        elif entry.transactional:
+            waiting.setdefault(entry.producer_id, []).extend(entry.records)
+        else:
+            shown += entry.records
+    first = min((held[0][0] for held in waiting.values() if held), default=math.inf)
+    return sorted(record for record in shown if record[0] < first)
+
+
+def one_decision(logs: Logs) -> list[str]:
+    """Judge each log for itself, and the markers of all of them together."""
+    found: list[str] = []
+    decided: dict[tuple[int, int], tuple[bool, TopicPartition]] = {}
+    for at, log in sorted(logs.items()):
+        epochs: dict[int, int] = {}
+        ended: dict[int, int] = {}
+        coordinators: dict[int, int] = {}
+        open_since: dict[int, int] = {}
+        for entry in log:
+            producer, epoch = entry.producer_id, entry.producer_epoch
+            if producer < 0:
+                continue
+            what = f"{at} offset {entry.offset}: producer {producer}"
+            if epoch < epochs.get(producer, -1):
+                found.append(f"one decision: {what} under epoch {epoch} after epoch {epochs[producer]}")
+            epochs[producer] = max(epoch, epochs.get(producer, -1))
+            if entry.committed is None:
+                if entry.transactional:
+                    open_since.setdefault(producer, entry.offset)
+                    if epoch < ended.get(producer, -1):
+                        found.append(f"one decision: {what} goes on under epoch {epoch} after its marker")
+                continue
+            ended[producer] = max(epoch, ended.get(producer, -1))
+            if entry.coordinator_epoch < coordinators.get(producer, -1):
+                found.append(f"one decision: {what} has a marker of coordinator epoch {entry.coordinator_epoch}")
+            coordinators[producer] = max(entry.coordinator_epoch, coordinators.get(producer, -1))
+            open_since.pop(producer, None)
+            first, where = decided.setdefault((producer, epoch), (entry.committed, at))
+            if first != entry.committed:
+                words = ("committed", "aborted")
+                said, other = words[not entry.committed], words[not first]
+                found.append(f"one decision: {what} epoch {epoch} is {said} there and {other} in {where}")
+        found += [
+            f"one decision: {at}: the transaction of producer {producer} from offset {offset} never ended"
+            for producer, offset in open_since.items()
+        ]
+    return found
+
+
+def all_or_none(attempts: Iterable[Attempt], counts: Visible) -> list[str]:
+    """Judge what counts at the end in the partitions that only these attempts write to."""
+    found: list[str] = []
+    places: dict[bytes, list[tuple[TopicPartition, int]]] = {}
+    for at, records in sorted(counts.items()):
+        for offset, value in records:
+            places.setdefault(value, []).append((at, offset))
+    for attempt in attempts:
+        name = _named(attempt)
+        here = [(at, value, places.pop(value, [])) for at, value in attempt.writes]
+        there = sum(bool(where) for _, _, where in here)
+        if attempt.outcome is Outcome.FAILED and there:
+            found.append(f"all or none: {name} was aborted, and {there} of {len(here)} records count")
+        elif attempt.outcome is Outcome.OK and there < len(here):
+            missing = [f"{value!r} in {at}" for at, value, where in here if not where]
+            found.append(f"all or none: {name} was committed, and {', '.join(missing[:3])} do not count")
+        elif attempt.outcome is Outcome.UNKNOWN and 0 < there < len(here):
+            missing = [f"{value!r} in {at}" for at, value, where in here if not where]
+            found.append(f"all or none: {name} is torn: {', '.join(missing[:3])} do not count, and others do")
+        last: dict[TopicPartition, int] = {}
+        for at, value, where in here:
+            if len(where) > 1:
+                found.append(f"all or none: {name}: {value!r} counts {len(where)} times")
+            elif where and where[0][0] != at:
+                found.append(f"all or none: {name}: {value!r} counts in {where[0][0]}, and was sent to {at}")
+            elif where and where[0][1] <= last.get(at, -1):
+                found.append(f"all or none: {name}: {value!r} counts before what was sent to {at} earlier")
+            if where:
+                last[at] = where[0][1]
+    found += [f"all or none: {value!r} counts, and nobody sent it" for value in places]
+    return found
+
+
+def only_what_counts(
+    attempts: Iterable[Attempt], reads: Iterable[Polled], counts: Visible, *, complete: bool
+) -> list[str]:
+    """Judge what readers of ``read_committed`` got, who read each partition from its start on.
+
+    ``complete``: they have read up to the end.
+    """
+    found: list[str] = []
+    asked = {value: attempt for attempt in attempts for _, value in attempt.writes}
+    read: dict[tuple[str, TopicPartition], list[tuple[int, bytes]]] = {}
+    for poll in reads:
+        read.setdefault((poll.consumer, poll.partition), []).extend(poll.records)
+        for offset, value in poll.records:
+            attempt = asked.get(value)
+            if attempt is not None and poll.ended_s < attempt.committing_s:
+                found.append(
+                    f"only what counts: {poll.consumer} was shown {value!r} of {_named(attempt)} in {poll.partition} "
+                    f"at {offset} before its commit was asked for"
+                )
+    consumers = sorted({consumer for consumer, _ in read})
+    for consumer in consumers:
+        for at, records in sorted(counts.items()):
+            got = read.get((consumer, at), [])
+            want = list(records) if complete else list(records)[: len(got)]
+            if got == want:
+                continue
+            place = next((n for n, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), None)
+            if place is None:
+                place = min(len(got), len(want))
+            is_given = got[place] if place < len(got) else None
+            is_due = want[place] if place < len(want) else None
+            found.append(f"only what counts: {consumer} was shown {is_given} of {at} where {is_due} was due")
+    return found
+
+
+def fenced(identified: Iterable[Identified], logs: Logs) -> list[str]:
+    """Judge what the logs hold behind where they ended when a newer identity was given out."""
+    found: list[str] = []
+    earlier: dict[str, list[tuple[int, int]]] = {}
+    for given in identified:
+        before = earlier.setdefault(given.transactional_id, [])
+        identity = (given.producer_id, given.producer_epoch)
+        old_ids = {producer_id for producer_id, _ in before if producer_id != given.producer_id}
+        for at, log in sorted(logs.items()):
+            end = given.ends.get(at)
+            if end is None:
+                continue
+            for entry in log:
+                is_old = entry.producer_id in old_ids or (
+                    entry.producer_id == given.producer_id and entry.producer_epoch < given.producer_epoch
+                )
+                if is_old and entry.transactional and entry.committed is None and entry.offset >= end:
+                    found.append(
+                        f"fenced: {at} offset {entry.offset}: {given.transactional_id} under {entry.producer_id}/"
+                        f"{entry.producer_epoch}, though {identity[0]}/{identity[1]} was given out when the log ended "
+                        f"at {end}"
+                    )
+        before.append(identity)
+    return found
+
+
+def exactly_once(inputs: Iterable[bytes], outputs: Iterable[bytes]) -> list[str]:
+    """Judge outputs by the inputs that they name."""
+    due, made = Counter(inputs), Counter(outputs)
+    found = [f"exactly once: no output for {value!r}" for value in due if value not in made]
+    found += [f"exactly once: {made[value]} outputs for {value!r}" for value in made if made[value] > 1]
+    found += [f"exactly once: an output for {value!r}, which is no input" for value in made if value not in due]
+    return found
+
+
+def sum_holds(who: str, balances: Mapping[str, int], total: int) -> list[str]:
+    """Judge the balances that a teller found."""
+    found = sum(balances.values())
+    if found == total:
+        return []
+    return [f"the sum: {who} found {found} in the bank, and {total} was put into it: {dict(sorted(balances.items()))}"]
+
+
+def stable(node: str, at: TopicPartition, last_stable: int, high_watermark: int) -> list[str]:
+    """Judge a partition of a leader at any time."""
+    if last_stable <= high_watermark:
+        return []
+    return [f"stable: on {node} the last stable offset of {at} is {last_stable}, the high watermark {high_watermark}"]
+
+
+def all_stable(marks: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
+    """Judge when nothing is open any more: last stable offset and high watermark of each partition."""
+    return [
+        f"stable: {at} stays at {last_stable} of {high_watermark}, and no transaction is open"
+        for at, (last_stable, high_watermark) in sorted(marks.items())
+        if last_stable != high_watermark
+    ]
+
+
+def _named(attempt: Attempt) -> str:
+    return f"{attempt.key.producer}'s transaction {attempt.key.number}"

@@ -1,0 +1,430 @@
+"""Clients with transactions in a simulated cluster, each life of one in a process of its own.
+
+Writers write to several partitions at once, and leave some decisions to others; tellers move money between the
+accounts of a bank; transforms make one output of each input; readers are shown what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.aio import Producer, Transform
+from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
+from tidelog.chaos.checkers.transactions import Attempt
+from tidelog.client.errors import OffsetOutOfRangeError, RequestTimedOutError, TidelogError
+from tidelog.client.interceptors import ProducerRecord
+from tidelog.client.record import ConsumerRecord
+from tidelog.client.transaction_state import TransactionState
+from tidelog.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.aio import Consumer
+    from tidelog.chaos.sim.transaction_work import TransactionWork
+
+MANY: Final = "many"
+BANK: Final = "bank"
+COPIES: Final = "copies"
+PLACES: Final = {MANY: 3, BANK: 3, COPIES: 2}
+"""Topics besides that of the inputs, and their partitions."""
+GROUP: Final = "copiers"
+ACCOUNTS: Final = 6
+BALANCE: Final = 100
+TIMEOUT_MS: Final = 4_000
+"""Transactions are aborted when they are open for so long."""
+HELD_S: Final = (0.2, 1.0, 3.0, 9.0)
+"""About how long a decision is left to others: longer than a transaction may be open, too."""
+
+
+class GivenUp(Exception):
+    """A process of the scenario ends here by its own choice."""
+
+
+class Client:
+    """One life of one client."""
+
+    def __init__(self, name: str, work: TransactionWork) -> None:
+        self.name = name
+        self.committed_s = -1.0
+        """When it last committed something."""
+        self.stopping = False
+        self._work = work
+        self._sim = work.sim
+        self._cluster = work.sim.cluster
+        self._rng = random.Random(work.sim.rng.random())
+        self.process = self._cluster.client_process(name)
+        self.task = self._cluster.run_in(self.process, self._guarded())
+
+    @property
+    def at_work(self) -> bool:
+        return not (self.stopping or self.task.done() or self.process.paused)
+
+    async def _guarded(self) -> None:
+        try:
+            await self._run()
+        except GivenUp:
+            return
+        except TidelogError as error:
+            self._sim.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
+            self._work.events[f"ended-{type(error).__name__}"] += 1
+
+    async def _run(self) -> None:
+        raise AssertionError(f"{self.name} has nothing to do")
+
+    def kill(self) -> None:
+        """End the client's process."""
+        self.task.cancel()
+        self._cluster.fabric.drop_node(self.name)
+        # A process that is gone for good: what is left of it never runs again.
+        self._cluster.loop.pause(self.process)
+
+    def failure(self) -> BaseException | None:
+        return self.task.exception() if self.task.done() and not self.task.cancelled() else None
+
+    def _producer(self, transactional_id: str, **settings: Any) -> Producer:
+        rng = self._rng
+        return self._cluster.producer(
+            self.process,
+            transactional_id=transactional_id,
+            **producer_settings(rng),
+            **settings,
+        )
+
+
+def producer_settings(rng: random.Random) -> dict[str, Any]:
+    return {
+        "transaction_timeout_ms": TIMEOUT_MS,
+        "linger_ms": rng.choice((0, 5, 50)),
+        "batch_size": rng.choice((100, 16_384)),
+        "request_timeout_ms": rng.choice((500, 1_000, 3_000)),
+        "delivery_timeout_ms": rng.choice((4_000, 20_000)),
+        "max_block_ms": rng.choice((3_000, 20_000)),
+    }
+
+
+class _Transacting(Client):
+    """What writers and tellers share: a transaction with its outcome as far as it is told."""
+
+    def __init__(self, slot: str, name: str, work: TransactionWork) -> None:
+        self.transactional_id = slot
+        self.number = 0
+        super().__init__(name, work)
+
+    async def _transact(self, producer: Producer, attempt: Attempt, *, abort: bool) -> None:
+        """Send what is in the attempt, then commit or abort. Raises what cannot be mended."""
+        machine = producer._core.require_transactions().machine
+        self._work.attempts.append(attempt)
+        try:
+            async with producer.transaction():
+                await self._send(producer, attempt)
+                if abort:
+                    raise GivenUp
+                attempt.committing_s = self._cluster.loop.now
+        except (GivenUp, TidelogError) as error:
+            await self._settled(producer, attempt, error)
+        else:
+            self._heard(attempt, Outcome.OK)
+        if machine.state is TransactionState.FATAL_ERROR:
+            raise machine.refusal("transaction()")
+
+    async def _send(self, producer: Producer, attempt: Attempt) -> None:
+        rng = self._rng
+        for at, value in attempt.writes:
+            key = value.partition(b"=")[0] if at.topic == BANK else None
+            await producer.send(at.topic, value, key, partition=at.partition)
+            if rng.random() < 0.1:
+                await asyncio.sleep(rng.choice((0.05, 0.3, 2.0)))
+
+    async def _settled(self, producer: Producer, attempt: Attempt, error: BaseException) -> None:
+        """Wait until the outcome is known, or nobody can know it any more."""
+        machine = producer._core.require_transactions().machine
+        while True:
+            state = machine.state
+            try:
+                if state is TransactionState.READY:
+                    # What a commit was asked for is aborted only if an abort was answered, which led here.
+                    self._heard(attempt, Outcome.FAILED)
+                    return
+                if state is TransactionState.COMMITTING:
+                    await producer.commit_transaction()
+                    self._heard(attempt, Outcome.OK)
+                    return
+                if state is TransactionState.FATAL_ERROR:
+                    self._work.events["unknown"] += 1
+                    return
+                await producer.abort_transaction()
+            except RequestTimedOutError:
+                await asyncio.sleep(0.1)
+            except TidelogError as failure:
+                if failure is error or machine.state is TransactionState.FATAL_ERROR:
+                    self._work.events["unknown"] += 1
+                    return
+
+    def _heard(self, attempt: Attempt, outcome: Outcome) -> None:
+        attempt.outcome = outcome
+        if outcome is Outcome.OK:
+            self.committed_s = self._cluster.loop.now
+            self._work.events["committed"] += 1
+        else:
+            self._work.events["aborted"] += 1
+
+    def _attempt(self) -> Attempt:
+        self.number += 1
+        return Attempt(TransactionKey(self.name, self.number))
+
+
+class Writer(_Transacting):
+    """Writes unique values to several partitions at once; now and then it leaves the decision to another process."""
+
+    def __init__(self, slot: str, name: str, work: TransactionWork, *, token: str | None = None) -> None:
+        """``token``: what the former life left prepared, for this one to commit."""
+        self._token = token
+        super().__init__(slot, name, work)
+
+    async def _run(self) -> None:
+        rng = self._rng
+        producer = self._producer(self.transactional_id, transaction_two_phase_commit_enable=True)
+        await producer.start()
+        if self._token is not None:
+            await self._complete(producer, self._token)
+        else:
+            await _patiently(lambda: producer.init_transactions())
+        while not self.stopping:
+            attempt = self._attempt()
+            values = rng.choice((1, 2, 3, 6))
+            for number in range(values):
+                value = b"%s:%d:%d:" % (self.name.encode(), self.number, number) + b"x" * rng.choice((0, 10, 200))
+                attempt.writes.append((TopicPartition(MANY, rng.randrange(PLACES[MANY])), value))
+            if rng.random() < 0.15:
+                await self._prepare(producer, attempt)
+            else:
+                await self._transact(producer, attempt, abort=rng.random() < 0.2)
+            await asyncio.sleep(rng.choice((0.0, 0.05, 0.5, 1.0)))
+        await producer.close(5.0)
+
+    async def _prepare(self, producer: Producer, attempt: Attempt) -> None:
+        work, rng = self._work, self._rng
+        work.attempts.append(attempt)
+        try:
+            await producer.begin_transaction()
+            await self._send(producer, attempt)
+            token = await producer.prepare_transaction()
+        except TidelogError:
+            # It may be prepared all the same: what follows under this name ends it.
+            await asyncio.sleep(0.1)
+            if producer._core.require_transactions().state is TransactionState.PREPARING:
+                raise GivenUp from None
+            await self._abort(producer, attempt)
+            return
+        work.events["prepared"] += 1
+        if rng.random() < 0.3:
+            work.decide_by_successor(self, attempt, token)
+        else:
+            work.decide_elsewhere(self, attempt, token, committed=rng.random() < 0.7)
+        raise GivenUp
+
+    async def _abort(self, producer: Producer, attempt: Attempt) -> None:
+        await self._settled(producer, attempt, GivenUp())
+        machine = producer._core.require_transactions().machine
+        if machine.state is TransactionState.FATAL_ERROR:
+            raise machine.refusal("abort")
+
+    async def _complete(self, producer: Producer, token: str) -> None:
+        attempt = self._work.held[self.transactional_id]
+        try:
+            await _patiently(lambda: producer.init_transactions(keep_prepared=True))
+            attempt.committing_s = min(attempt.committing_s, self._cluster.loop.now)
+            committed = await _patiently(lambda: producer.complete_transaction(token))
+        finally:
+            self._work.held.pop(self.transactional_id, None)
+        # Else an earlier life has completed it already, and nobody has heard.
+        if committed:
+            self._heard(attempt, Outcome.OK)
+
+
+class Decider(Client):
+    """Decides in a process of its own what another one has prepared."""
+
+    def __init__(
+        self, slot: str, name: str, work: TransactionWork, attempt: Attempt, token: str, *, committed: bool
+    ) -> None:
+        self.transactional_id = slot
+        self._attempt = attempt
+        self._token = token
+        self._committed = committed
+        super().__init__(name, work)
+
+    async def _run(self) -> None:
+        rng, attempt = self._rng, self._attempt
+        await asyncio.sleep(rng.choice(HELD_S) * rng.uniform(0.7, 1.3))
+        decide = Producer.commit_prepared if self._committed else Producer.abort_prepared
+        if self._committed:
+            attempt.committing_s = self._cluster.loop.now
+        for _ in range(rng.choice((1, 1, 2))):
+            seams = self._cluster._seams(self.process)
+            await _patiently(lambda: decide(self._cluster.bootstrap, self._token, timeout=3.0, **seams))
+            attempt.outcome = Outcome.OK if self._committed else Outcome.FAILED
+            self._work.events["decided-elsewhere"] += 1
+        self._work.held.pop(self.transactional_id, None)
+
+    async def _guarded(self) -> None:
+        try:
+            await self._run()
+        except TidelogError as error:
+            self._work.held.pop(self.transactional_id, None)
+            self._sim.world.violated(f"prepared: {self.name} could not decide: {type(error).__name__}: {error}")
+
+
+class Teller(_Transacting):
+    """Moves money between accounts. What the accounts hold it learns from the log when it begins."""
+
+    async def _run(self) -> None:
+        rng = self._rng
+        producer = self._producer(self.transactional_id)
+        await producer.start()
+        await _patiently(lambda: producer.init_transactions())
+        balances = await self._balances()
+        while not self.stopping:
+            a, b = rng.sample(range(ACCOUNTS), 2)
+            amount = rng.randrange(1, 20)
+            attempt = self._attempt()
+            after = {a: balances[a] - amount, b: balances[b] + amount}
+            for account, balance in after.items():
+                value = b"%d=%d;%s:%d" % (account, balance, self.name.encode(), self.number)
+                attempt.writes.append((TopicPartition(BANK, account % PLACES[BANK]), value))
+            await self._transact(producer, attempt, abort=rng.random() < 0.15)
+            if attempt.outcome is Outcome.OK:
+                balances |= after
+            elif attempt.outcome is Outcome.UNKNOWN:
+                raise GivenUp
+            await asyncio.sleep(rng.choice((0.0, 0.05, 0.5)))
+        await producer.close(5.0)
+
+    async def _balances(self) -> dict[int, int]:
+        """Read the bank from its start to its end, and judge the sum."""
+        consumer = self._cluster.consumer(
+            self.process,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=100,
+        )
+        await consumer.start()
+        places = [TopicPartition(BANK, n) for n in range(PLACES[BANK])]
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        ends = await _patiently(lambda: consumer.end_offsets(places, timeout=3.0))
+        found = dict.fromkeys(range(ACCOUNTS), BALANCE)
+        left = {at: end for at, end in ends.items() if end > 0}
+        while left:
+            for record in await consumer.poll(0.3):
+                if record.offset < ends[record.topic_partition]:
+                    account, _, rest = (record.value or b"").partition(b"=")
+                    found[int(account)] = int(rest.partition(b";")[0])
+            for at, end in list(left.items()):
+                if await _patiently(lambda at=at: consumer.position(at, timeout=3.0)) >= end:  # type: ignore[misc]
+                    del left[at]
+        await consumer.close()
+        self._work.snapshot(self.name, found)
+        return found
+
+
+class Copier(Client):
+    """Makes one output of each input, as a member of a group, by the SDK's own loop."""
+
+    def __init__(self, slot: str, name: str, work: TransactionWork) -> None:
+        self.transactional_id = slot
+        super().__init__(name, work)
+
+    @property
+    def commits(self) -> int:
+        return self._transform.counts.commits
+
+    async def _run(self) -> None:
+        rng = self._rng
+        sim = self._sim
+
+        async def copy(record: ConsumerRecord) -> ProducerRecord:
+            if rng.random() < 0.02:
+                await asyncio.sleep(rng.choice((0.1, 1.0, 3.0)))
+            value = record.value or b""
+            return ProducerRecord(COPIES, value, partition=rng.randrange(PLACES[COPIES]))
+
+        self._transform = Transform(
+            copy,
+            self._cluster.bootstrap,
+            topics=[sim.topic],
+            group_id=GROUP,
+            transactional_id=self.transactional_id,
+            consumer_settings={
+                "session_timeout_ms": 3_000,
+                "heartbeat_interval_ms": 500,
+                "max_poll_interval_ms": 6_000,
+                "max_poll_records": rng.choice((3, 20)),
+                "request_timeout_ms": 3_000,
+                "default_api_timeout_ms": 10_000,
+                "metadata_max_age_ms": 2_000,
+                "fetch_max_wait_ms": 300,
+            },
+            producer_settings=producer_settings(rng),
+            **self._cluster._seams(self.process),
+        )
+        await self._transform.run()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self._transform.stop()
+
+
+class CommittedReader(Client):
+    """Reads what counts, from the start on."""
+
+    def __init__(self, name: str, work: TransactionWork, reads: list[Polled]) -> None:
+        self._reads = reads
+        self.places = [TopicPartition(topic, n) for topic, count in PLACES.items() for n in range(count)]
+        self.positions = dict.fromkeys(self.places, 0)
+        super().__init__(name, work)
+
+    async def _run(self) -> None:
+        consumer: Consumer = self._cluster.consumer(
+            self.process,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            fetch_max_wait_ms=self._rng.choice((100, 500)),
+            max_poll_records=self._rng.choice((2, 20, 500)),
+        )
+        self._sim.observer.client(self.name, consumer._core.cluster.cache)
+        await consumer.start()
+        consumer.assign(self.places)
+        for at in self.places:
+            consumer.seek(at, 0)
+        while not self.stopping:
+            began = self._cluster.loop.now
+            try:
+                records = await consumer.poll(0.5)
+            except OffsetOutOfRangeError as error:
+                self._sim.world.violated(f"{self.name}: its position was refused: {error}")
+                return
+            found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+            for record in records:
+                found.setdefault(record.topic_partition, []).append((record.offset, record.value or b""))
+            for at, got in found.items():
+                self._reads.append(
+                    Polled(self.name, at, got, began, self._cluster.loop.now, read_committed=True)
+                )
+            for at in self.places:
+                try:
+                    self.positions[at] = await consumer.position(at, timeout=1.0)
+                except TidelogError:
+                    break
+        await consumer.close()
+
+
+async def _patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Ask until there is an answer."""
+    while True:
+        try:
+            return await ask()
+        except RequestTimedOutError:
+            await asyncio.sleep(0.1)

@@ -1,0 +1,138 @@
+"""Follows the transactions of a simulated cluster: who got which identity, where partitions are stable, what logs say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tidelog.chaos.checkers.transactions import Identified, LogEntry, stable
+from tidelog.chaos.sim.log_reading import Undisturbed, batches_of
+from tidelog.chaos.sim.world import World
+from tidelog.groups.routing import partition_for
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId, TopicPartition
+from tidelog.proto.control_batches import ControlKind, decode_control
+from tidelog.proto.record_decoder import decode_records
+from tidelog.proto.records import Batch
+from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.replication.partition import Partition
+
+STATE_TOPIC: Final = "__transaction_state"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+SAMPLE_S: Final = 0.2
+
+
+class TransactionWatch:
+    """``places``: topics that transactions write to, and their partitions."""
+
+    def __init__(self, world: World, places: Mapping[str, int]) -> None:
+        self.identified: list[Identified] = []
+        self._world = world
+        self._cluster = world.cluster
+        self._places = places
+        world.cluster.fabric.answered.append(self._answered)
+
+    def begin(self) -> None:
+        """Look at partitions from now on."""
+        self._sample()
+
+    def coordinator(self, transactional_id: str) -> NodeId | None:
+        """The node that leads the id's partition of the state topic."""
+        return self._leader(STATE_TOPIC, transactional_id)
+
+    def group_coordinator(self, group: str) -> NodeId | None:
+        return self._leader(OFFSETS_TOPIC, group)
+
+    def _leader(self, topic: str, key: str) -> NodeId | None:
+        found = self._cluster.image.topic(topic)
+        return None if found is None else self._cluster.leader_of(topic, partition_for(key, len(found.partitions)))
+
+    # --- while it runs ----------------------------------------------------------------------------------
+
+    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+        match request, response:
+            case InitProducerIdRequest(), InitProducerIdResponse() if (
+                request.transactional_id is not None
+                and response.error is ErrorCode.NONE
+                and response.ongoing_producer_id < 0
+            ):
+                self.identified.append(
+                    Identified(request.transactional_id, response.producer_id, response.producer_epoch, self._ends())
+                )
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        ends: dict[TopicPartition, int] = {}
+        for _, partition in self._partitions():
+            at = TopicPartition(partition.state.topic, partition.state.partition)
+            ends[at] = max(ends.get(at, 0), partition.log.log_end_offset)
+        return ends
+
+    def _partitions(self) -> Iterable[tuple[NodeId, Partition]]:
+        for node_id, node in self._cluster.nodes.items():
+            if node.broker is None:
+                continue
+            for replica in node.broker.replicas.replicas.values():
+                if not replica.partition.offline and replica.partition.state.topic in self._places:
+                    yield node_id, replica.partition
+
+    def _sample(self) -> None:
+        loop = self._cluster.loop
+        loop.at(loop.now + SAMPLE_S, self._sample)
+        for node_id, partition in self._partitions():
+            if partition.leading is not None:
+                at = TopicPartition(partition.state.topic, partition.state.partition)
+                for text in stable(f"node {node_id}", at, partition.last_stable_offset, partition.high_watermark):
+                    self._world.violated(text)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def marks(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Last stable offset and high watermark of each partition at its leader."""
+        return {
+            TopicPartition(partition.state.topic, partition.state.partition): (
+                partition.last_stable_offset,
+                partition.high_watermark,
+            )
+            for node_id, partition in self._partitions()
+            if partition.leading is not None
+        }
+
+    def undecided(self) -> bool:
+        marks = self.marks()
+        return len(marks) < sum(self._places.values()) or any(low != high for low, high in marks.values())
+
+    def logs(self, topics: Iterable[str]) -> dict[TopicPartition, list[LogEntry]]:
+        """The logs of topics, batch by batch, as their leaders hold them."""
+        wanted = frozenset(topics)
+        found: dict[TopicPartition, list[LogEntry]] = {}
+        for node_id, node in self._cluster.nodes.items():
+            if node.broker is None:
+                continue
+            for replica in node.broker.replicas.replicas.values():
+                partition = replica.partition
+                if partition.state.topic not in wanted or partition.leading is None:
+                    continue
+                at = TopicPartition(partition.state.topic, partition.state.partition)
+                log = partition.log
+                with Undisturbed(self._cluster.hosts[node_id].files):
+                    found[at] = [entry_of(b) for b in batches_of(log, log.log_start_offset, log.log_end_offset)]
+        return found
+
+
+def entry_of(batch: Batch) -> LogEntry:
+    """What a judge needs to know of a batch."""
+    if not batch.is_control:
+        records = [(record.offset, record.value or b"") for record in decode_records(batch)]
+        return LogEntry(
+            batch.base_offset, batch.producer_id, batch.producer_epoch, batch.is_transactional, None, records
+        )
+    marker = decode_control(batch)
+    return LogEntry(
+        batch.base_offset,
+        batch.producer_id,
+        batch.producer_epoch,
+        True,
+        marker.kind is ControlKind.COMMIT,
+        (),
+        marker.coordinator_epoch,
+    )
