@@ -11,8 +11,8 @@ fenced               once InitProducerId was answered, nothing is taken in from 
                      identities
 exactly once         each input has one output
 the sum              the balances of a bank have the sum that they began with, whenever a new teller reads them
-stable               the last stable offset never passes the high watermark; it reaches it when no transaction
-                     is open any more
+stable               the last stable offset never passes the high watermark, nor the beginning of a transaction
+                     that is open; it reaches the former when none is open any more
 ===================  ========================================================================================
 
 Values are unique over a run, and times are those of the world, in seconds. A judge is handed whole logs as
@@ -240,11 +240,21 @@ def sum_holds(who: str, balances: Mapping[str, int], total: int) -> list[str]:
     return [f"the sum: {who} found {found} in the bank, and {total} was put into it: {dict(sorted(balances.items()))}"]
 
 
-def stable(node: str, at: TopicPartition, last_stable: int, high_watermark: int) -> list[str]:
-    """Judge a partition of a leader at any time."""
-    if last_stable <= high_watermark:
-        return []
-    return [f"stable: on {node} the last stable offset of {at} is {last_stable}, the high watermark {high_watermark}"]
+def stable(
+    node: str, at: TopicPartition, last_stable: int, high_watermark: int, open_since: int | None = None
+) -> list[str]:
+    """Judge a replica at any time. ``open_since``: where the first transaction without a marker in its log begins."""
+    found: list[str] = []
+    if last_stable > high_watermark:
+        found.append(
+            f"stable: on {node} the last stable offset of {at} is {last_stable}, the high watermark {high_watermark}"
+        )
+    if open_since is not None and last_stable > open_since:
+        found.append(
+            f"stable: on {node} the last stable offset of {at} is {last_stable}, though a transaction is open from "
+            f"{open_since}"
+        )
+    return found
 
 
 def all_stable(marks: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:

@@ -332,6 +332,13 @@ class FaultHand:
         self.later(seconds, undo)
         return True
 
+    def _late_verdicts(self, share: float, late_s: float, seconds: float) -> bool:
+        """Let leaders wait for what a transaction's coordinator says about a partition."""
+        fabric = self._cluster.fabric
+        fabric.late_answers = ("AddPartitionsToTxnRequest", share, late_s)
+        self.later(seconds, lambda: setattr(fabric, "late_answers", None))
+        return True
+
     def _garble_records(self, share: float, where: int, seconds: float) -> bool:
         """Flip a bit in some of what leaders send to followers (memory, a network card): the CRC shows it."""
         fabric = self._cluster.fabric

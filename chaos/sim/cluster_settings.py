@@ -270,6 +270,7 @@ TRANSACTIONS: Final = Setting(
         "delay": 2,
         "slow-disk": 1,
         "double-requests": 4,
+        "late-verdicts": 4,
         "kill-all": 1,
     },
     _ALWAYS
@@ -297,6 +298,7 @@ TRANSACTIONS: Final = Setting(
         "transaction.two.phase.commit.enable": "true",
     },
     victim_only=("power-loss",),
+    plots=("unheard-decision", "unheard-decision", "zombie-copier", "zombie-copier", "places-in-turns"),
     targets=("transactions", "transactions", "bank", "coordinator", "place"),
     work=TransactionWork,
 )

@@ -45,6 +45,8 @@ class SimulatedFabric(MemoryFabric):
         self.doubled = 0.0
         self.doubled_count = 0
         self.late_s = LATE_S
+        self.late_answers: tuple[str, float, float] | None = None
+        """Answers that take longer than others: to which request, their share, and up to how many seconds."""
         self.garble: Callable[[memoryview], memoryview] | None = None
         """Changes what leaders send to their followers."""
         self.sent: list[Passed] = []
@@ -54,6 +56,9 @@ class SimulatedFabric(MemoryFabric):
     def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
         low, high = self.latency_s
         due = self._loop.now + low + (high - low) * self._rng.random() + link.delay_s
+        if self.late_answers is not None and not to_server and wire.what == self.late_answers[0]:
+            _, share, late_s = self.late_answers
+            due += late_s * self._rng.random() if self._rng.random() < share else 0.0
         wire.due[to_server] = due = max(wire.due[to_server], due)
         self._loop.at(due, self.arrive, wire, to_server, action, context=self._world)
 

@@ -101,6 +101,8 @@ class FaultMix:
                 return (target, rng.randrange(2), length)
             case "double-requests":
                 return (rng.choice((0.1, 0.5)), length)
+            case "late-verdicts":
+                return (rng.choice((0.2, 0.7)), rng.choice((0.05, 0.5)), max(length, 1.0))
             case "garble-records":
                 return (rng.choice((0.2, 0.6)), rng.randrange(1 << 16), length)
             case "kill-client":

@@ -236,6 +236,34 @@ def uneven_coordinators(rng: random.Random, partition: int, n: str, victim: int)
     ]
 
 
+def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A transaction's coordinator is heard by all and hears clients alone: what it decides is on no other disk when it
+    dies, and the producer, who would ask again, is gone."""
+    name = f"u{n}"
+    role, producer = rng.choice((("transactions", 0), ("bank", 2)))
+    return [
+        (0.0, "delay", (f"{role}>{name}", 0.001, 2.0)),
+        (0.02, "cut-one-way", (f"others:{name}", name, _about(rng, 2.2))),
+        (_about(rng, 0.9), "kill-producer", (producer, _about(rng, 2.0))),
+        (_about(rng, 1.1, 0.05), "kill", (name, _about(rng, 1.0))),
+    ]
+
+
+def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Who copies inputs to outputs stands still in the midst of it, until another one has taken its place."""
+    return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
+
+
+def places_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Those who lead where transactions are open go and come back, one after the other."""
+    made: list[Act] = []
+    at = 0.0
+    for number in range(3):
+        made.append((at, rng.choice(("stop", "kill")), (f"place>s{n}{number}", _about(rng, 0.3))))
+        at += _about(rng, 2.0)
+    return made
+
+
 PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
     {
         "ping-pong": ping_pong,
@@ -256,5 +284,8 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "zombie": zombie,
         "unheard-coordinator": unheard_coordinator,
         "uneven-coordinators": uneven_coordinators,
+        "unheard-decision": unheard_decision,
+        "zombie-copier": zombie_copier,
+        "places-in-turns": places_in_turns,
     }
 )

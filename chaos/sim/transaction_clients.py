@@ -34,6 +34,8 @@ ACCOUNTS: Final = 6
 BALANCE: Final = 100
 TIMEOUT_MS: Final = 4_000
 """Transactions are aborted when they are open for so long."""
+COPY_TIMEOUT_MS: Final = 12_000
+"""Those of copiers: longer than a group waits for a member that stands still."""
 HELD_S: Final = (0.2, 1.0, 3.0, 9.0)
 """About how long a decision is left to others: longer than a transaction may be open, too."""
 
@@ -47,8 +49,6 @@ class Client:
 
     def __init__(self, name: str, work: TransactionWork) -> None:
         self.name = name
-        self.committed_s = -1.0
-        """When it last committed something."""
         self.stopping = False
         self._work = work
         self._sim = work.sim
@@ -94,6 +94,7 @@ class Client:
 
 
 def producer_settings(rng: random.Random) -> dict[str, Any]:
+    """Settings of a transactional producer, by chance."""
     return {
         "transaction_timeout_ms": TIMEOUT_MS,
         "linger_ms": rng.choice((0, 5, 50)),
@@ -122,8 +123,8 @@ class _Transacting(Client):
                 if abort:
                     raise GivenUp
                 attempt.committing_s = self._cluster.loop.now
-        except (GivenUp, TidelogError) as error:
-            await self._settled(producer, attempt, error)
+        except (GivenUp, TidelogError):
+            await self._settled(producer, attempt)
         else:
             self._heard(attempt, Outcome.OK)
         if machine.state is TransactionState.FATAL_ERROR:
@@ -137,35 +138,26 @@ class _Transacting(Client):
             if rng.random() < 0.1:
                 await asyncio.sleep(rng.choice((0.05, 0.3, 2.0)))
 
-    async def _settled(self, producer: Producer, attempt: Attempt, error: BaseException) -> None:
+    async def _settled(self, producer: Producer, attempt: Attempt) -> None:
         """Wait until the outcome is known, or nobody can know it any more."""
         machine = producer._core.require_transactions().machine
-        while True:
-            state = machine.state
+        committing = False
+        while machine.state is not TransactionState.FATAL_ERROR:
+            if machine.state is TransactionState.READY:
+                # A commit leads there too, while nobody waits for it.
+                self._heard(attempt, Outcome.OK if committing else Outcome.FAILED)
+                return
+            committing = machine.state is TransactionState.COMMITTING
             try:
-                if state is TransactionState.READY:
-                    # What a commit was asked for is aborted only if an abort was answered, which led here.
-                    self._heard(attempt, Outcome.FAILED)
-                    return
-                if state is TransactionState.COMMITTING:
-                    await producer.commit_transaction()
-                    self._heard(attempt, Outcome.OK)
-                    return
-                if state is TransactionState.FATAL_ERROR:
-                    self._work.events["unknown"] += 1
-                    return
-                await producer.abort_transaction()
-            except RequestTimedOutError:
+                await (producer.commit_transaction() if committing else producer.abort_transaction())
+            except TidelogError:
                 await asyncio.sleep(0.1)
-            except TidelogError as failure:
-                if failure is error or machine.state is TransactionState.FATAL_ERROR:
-                    self._work.events["unknown"] += 1
-                    return
+        self._work.events["unknown"] += 1
 
     def _heard(self, attempt: Attempt, outcome: Outcome) -> None:
         attempt.outcome = outcome
         if outcome is Outcome.OK:
-            self.committed_s = self._cluster.loop.now
+            self._work.committed_s[self.transactional_id] = self._cluster.loop.now
             self._work.events["committed"] += 1
         else:
             self._work.events["aborted"] += 1
@@ -181,6 +173,8 @@ class Writer(_Transacting):
     def __init__(self, slot: str, name: str, work: TransactionWork, *, token: str | None = None) -> None:
         """``token``: what the former life left prepared, for this one to commit."""
         self._token = token
+        self.preparing = False
+        """Whether what it has open may be prepared: nobody would end that, should it die."""
         super().__init__(slot, name, work)
 
     async def _run(self) -> None:
@@ -207,6 +201,7 @@ class Writer(_Transacting):
     async def _prepare(self, producer: Producer, attempt: Attempt) -> None:
         work, rng = self._work, self._rng
         work.attempts.append(attempt)
+        self.preparing = True
         try:
             await producer.begin_transaction()
             await self._send(producer, attempt)
@@ -217,7 +212,10 @@ class Writer(_Transacting):
             if producer._core.require_transactions().state is TransactionState.PREPARING:
                 raise GivenUp from None
             await self._abort(producer, attempt)
+            self.preparing = False
             return
+        if not work.is_current(self):
+            raise GivenUp  # whoever has its name now ends what it left
         work.events["prepared"] += 1
         if rng.random() < 0.3:
             work.decide_by_successor(self, attempt, token)
@@ -226,7 +224,7 @@ class Writer(_Transacting):
         raise GivenUp
 
     async def _abort(self, producer: Producer, attempt: Attempt) -> None:
-        await self._settled(producer, attempt, GivenUp())
+        await self._settled(producer, attempt)
         machine = producer._core.require_transactions().machine
         if machine.state is TransactionState.FATAL_ERROR:
             raise machine.refusal("abort")
@@ -235,6 +233,9 @@ class Writer(_Transacting):
         attempt = self._work.held[self.transactional_id]
         try:
             await _patiently(lambda: producer.init_transactions(keep_prepared=True))
+            state = producer._core.require_transactions().state
+            if state is not TransactionState.PREPARED:
+                self._sim.world.violated(f"prepared: {self.name} finds nothing prepared: it is {state.value}")
             attempt.committing_s = min(attempt.committing_s, self._cluster.loop.now)
             committed = await _patiently(lambda: producer.complete_transaction(token))
         finally:
@@ -336,27 +337,13 @@ class Copier(Client):
     def __init__(self, slot: str, name: str, work: TransactionWork) -> None:
         self.transactional_id = slot
         super().__init__(name, work)
-
-    @property
-    def commits(self) -> int:
-        return self._transform.counts.commits
-
-    async def _run(self) -> None:
         rng = self._rng
-        sim = self._sim
-
-        async def copy(record: ConsumerRecord) -> ProducerRecord:
-            if rng.random() < 0.02:
-                await asyncio.sleep(rng.choice((0.1, 1.0, 3.0)))
-            value = record.value or b""
-            return ProducerRecord(COPIES, value, partition=rng.randrange(PLACES[COPIES]))
-
         self._transform = Transform(
-            copy,
+            self._copy,
             self._cluster.bootstrap,
-            topics=[sim.topic],
+            topics=[self._sim.topic],
             group_id=GROUP,
-            transactional_id=self.transactional_id,
+            transactional_id=slot,
             consumer_settings={
                 "session_timeout_ms": 3_000,
                 "heartbeat_interval_ms": 500,
@@ -367,12 +354,25 @@ class Copier(Client):
                 "metadata_max_age_ms": 2_000,
                 "fetch_max_wait_ms": 300,
             },
-            producer_settings=producer_settings(rng),
+            producer_settings={**producer_settings(rng), "transaction_timeout_ms": COPY_TIMEOUT_MS},
             **self._cluster._seams(self.process),
         )
+
+    @property
+    def commits(self) -> int:
+        return self._transform.counts.commits
+
+    async def _copy(self, record: ConsumerRecord) -> ProducerRecord:
+        rng = self._rng
+        if rng.random() < 0.1:
+            await asyncio.sleep(rng.choice((0.1, 1.0, 3.0)))
+        return ProducerRecord(COPIES, record.value or b"", partition=rng.randrange(PLACES[COPIES]))
+
+    async def _run(self) -> None:
         await self._transform.run()
 
     def stop(self) -> None:
+        """Let the transaction that is under way end."""
         self.stopping = True
         self._transform.stop()
 

@@ -1,4 +1,4 @@
-"""Follows the transactions of a simulated cluster: who got which identity, where partitions are stable, what logs say."""
+"""Follows transactions in a simulated cluster: who got which identity, where partitions are stable, what logs say."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class TransactionWatch:
         self._world = world
         self._cluster = world.cluster
         self._places = places
+        self._told: dict[str, None] = {}
         world.cluster.fabric.answered.append(self._answered)
 
     def begin(self) -> None:
@@ -72,17 +73,25 @@ class TransactionWatch:
             if node.broker is None:
                 continue
             for replica in node.broker.replicas.replicas.values():
-                if not replica.partition.offline and replica.partition.state.topic in self._places:
+                if replica.partition.offline or replica.partition.log.closed:
+                    continue
+                if replica.partition.state.topic in self._places:
                     yield node_id, replica.partition
 
     def _sample(self) -> None:
         loop = self._cluster.loop
         loop.at(loop.now + SAMPLE_S, self._sample)
         for node_id, partition in self._partitions():
-            if partition.leading is not None:
-                at = TopicPartition(partition.state.topic, partition.state.partition)
-                for text in stable(f"node {node_id}", at, partition.last_stable_offset, partition.high_watermark):
-                    self._world.violated(text)
+            at = TopicPartition(partition.state.topic, partition.state.partition)
+            begun = [each.transaction_offset for each in partition.log.producers.all() if each.transaction_offset >= 0]
+            last_stable, mark = partition.last_stable_offset, partition.high_watermark
+            for text in stable(f"node {node_id}", at, last_stable, mark, min(begun, default=None)):
+                self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told[text] = None
+            self._world.violated(text)
 
     # --- the end ----------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ others make, a bank, and outputs that are made of inputs."""
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tidelog.chaos.checkers.history import Polled
@@ -26,10 +26,10 @@ from tidelog.chaos.sim.transaction_clients import (
     BALANCE,
     BANK,
     COPIES,
+    COPY_TIMEOUT_MS,
     GROUP,
     MANY,
     PLACES,
-    TIMEOUT_MS,
     Client,
     CommittedReader,
     Copier,
@@ -43,7 +43,7 @@ from tidelog.model.ids import TopicPartition
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
 
-STABLE_S: Final = TIMEOUT_MS / 1_000 + 10.0
+STABLE_S: Final = COPY_TIMEOUT_MS / 1_000 + 10.0
 """When all is mended and no producer works any more, nothing is undecided after so long."""
 _SLOTS: Final[tuple[tuple[str, type[Writer] | type[Teller] | type[Copier]], ...]] = (
     ("w0", Writer),
@@ -66,6 +66,8 @@ class TransactionWork:
         self.held: dict[str, Attempt] = {}
         """Transactions that are prepared and wait for a decision, by transactional id: no new life but of whom is to
         decide."""
+        self.committed_s: dict[str, float] = {}
+        """When each slot was last told of a commit that it asked for."""
         self._rng = random.Random(f"transactions-{sim.world.seed}")
         self._reads: list[Polled] = []
         self._lives = 0
@@ -73,6 +75,8 @@ class TransactionWork:
         self._others: list[Client] = []
         self._readers: list[CommittedReader] = []
         self._stopping = False
+        self._outside = contextvars.Context()
+        """Of no process: what happens in it waits for none that stands still."""
         self.watch = TransactionWatch(sim.world, PLACES)
         hand = sim.hand
         hand.roles |= {
@@ -89,7 +93,7 @@ class TransactionWork:
 
     @property
     def operations(self) -> int:
-        copies = sum(c.commits for c in self._everyone if isinstance(c, Copier) and hasattr(c, "_transform"))
+        copies = sum(client.commits for client in self._everyone if isinstance(client, Copier))
         return len(self.attempts) + copies
 
     @property
@@ -116,8 +120,9 @@ class TransactionWork:
         if slot in self._current:
             self._others.append(self._current[slot])
         made = kind(slot, name, self) if not issubclass(kind, Writer) else kind(slot, name, self, token=token)
+        made.stopping = self._stopping
         self._current[slot] = made
-        made.task.add_done_callback(lambda _: self._gone(slot, made))
+        made.task.add_done_callback(lambda _: self._gone(slot, made), context=self._outside)
 
     def _gone(self, slot: str, client: Client) -> None:
         """A life is over: after a while another one begins, unless its decision is another's now."""
@@ -127,10 +132,15 @@ class TransactionWork:
 
     def _later(self, slot: str, client: Client, seconds: float, token: str | None = None) -> None:
         def again() -> None:
-            if self._current.get(slot) is client and not self._stopping:
+            if self._current.get(slot) is client and (token is not None or not self._stopping):
                 self._fill(slot, token)
 
-        self.sim.cluster.loop.call_later(seconds, again)
+        loop = self.sim.cluster.loop
+        loop.at(loop.now + seconds, again, context=self._outside)
+
+    def is_current(self, client: Client) -> bool:
+        """Whether nobody else has been given its transactional id since."""
+        return any(current is client for current in self._current.values())
 
     def decide_elsewhere(self, writer: Writer, attempt: Attempt, token: str, *, committed: bool) -> None:
         """Another process decides, and only then is there a new life."""
@@ -139,7 +149,8 @@ class TransactionWork:
         self._lives += 1
         decider = Decider(slot, f"d{self._lives}", self, attempt, token, committed=committed)
         self._others.append(decider)
-        decider.task.add_done_callback(lambda _: self._gone(slot, self._current[slot]))
+        ended = decider.task.add_done_callback
+        ended(lambda _: self._gone(slot, self._current[slot]), context=self._outside)
 
     def decide_by_successor(self, writer: Writer, attempt: Attempt, token: str) -> None:
         """The next life commits what this one has prepared."""
@@ -202,6 +213,10 @@ class TransactionWork:
         await self._all_copied(bound_s)
         self._stopping = True
         for client in self._current.values():
+            may_die = isinstance(client, Writer) and client.at_work and not client.preparing
+            if may_die and self._rng.random() < 0.5:
+                client.kill()  # nobody follows: what it has open ends by its timeout
+                continue
             if isinstance(client, Copier):
                 client.stop()
             client.stopping = True
@@ -211,9 +226,7 @@ class TransactionWork:
             if left:
                 names = [c.name for c in (*self._current.values(), *self._others) if c.task in left]
                 raise TimeoutError(f"expected within {bound_s:g} s: {', '.join(names)} ended")
-        await cluster.wait_for(
-            lambda: not self.held and not self.watch.undecided(), "nothing undecided", STABLE_S
-        )
+        await cluster.wait_for(lambda: not self.held and not self.watch.undecided(), "nothing undecided", STABLE_S)
         for text in all_stable(self.watch.marks()):
             sim.world.violated(text)
         ends = {at: end for at, end in sim.observer.log_ends().items() if at.topic in PLACES}
@@ -224,14 +237,7 @@ class TransactionWork:
         )
 
     def _heard_since(self, began: float) -> bool:
-        for slot, client in self._current.items():
-            if slot in self.held:
-                return False
-            if isinstance(client, Copier):
-                continue
-            if client.committed_s <= began:
-                return False
-        return True
+        return all(self.committed_s.get(slot, -1.0) > began for slot, kind in _SLOTS if kind is not Copier)
 
     async def _all_copied(self, bound_s: float) -> None:
         """Wait until all inputs are read and committed by the group."""

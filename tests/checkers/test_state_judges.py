@@ -59,6 +59,24 @@ class TestProducers:
         assert "its log says nothing" in producers_apart(P, N1, stored, {})[0]
         assert producers_apart(P, N1, {7: KnownProducer(0, 9, 9)}, stored) != []
 
+    def test_a_transaction_is_open_until_its_marker(self) -> None:
+        first = ProducedBatch(7, 0, 4, 4, begin=0)
+        more = ProducedBatch(7, 0, 6, 6, begin=5)
+        marker = ProducedBatch(7, 1, -1, 7, is_marker=True)
+        assert producers_of([first, more]) == {7: KnownProducer(0, 6, 6, open_since=0)}
+        assert producers_of([first, more, marker]) == {7: KnownProducer(1, -1, -1)}
+        assert producers_of([first, marker._replace(epoch=0)]) == {7: KnownProducer(0, 4, 4)}
+
+    def test_a_batch_without_sequence_leaves_the_last_one(self) -> None:
+        plain = ProducedBatch(7, 0, -1, 5, begin=5)
+        assert producers_of([plain]) == {7: KnownProducer(0, -1, -1, open_since=5)}
+        assert producers_of([ProducedBatch(7, 0, 4, 4), plain]) == {7: KnownProducer(0, 4, 4, open_since=5)}
+
+    def test_who_has_nothing_open_may_expire(self) -> None:
+        assert producers_apart(P, N1, {}, {7: KnownProducer(0, 4, 4)}, may_expire=True) == []
+        assert producers_apart(P, N1, {}, {7: KnownProducer(0, 4, 4)}) != []
+        assert producers_apart(P, N1, {}, {7: KnownProducer(0, 4, 4, open_since=3)}, may_expire=True) != []
+
 
 class TestFenced:
     def test_a_fenced_broker_has_no_part(self) -> None:

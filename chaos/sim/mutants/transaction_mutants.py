@@ -49,16 +49,24 @@ MUTANTS: Final = (
     Mutant(
         id="timeout-ignores-prepare",
         rule="prepared",
-        what="A prepared transaction is aborted when it is older than its timeout, though its decision is made elsewhere.",
+        what="A prepared transaction is aborted when it is older than its timeout, though others decide of it.",
         module=_TRANSACTION,
         old="            self.state is TransactionState.ONGOING\n            and self.timeout_ms",
-        new="            self.state in (TransactionState.ONGOING, TransactionState.PREPARED)\n            and self.timeout_ms",
+        new="            self.state in (TransactionState.ONGOING, TransactionState.PREPARED)\n"
+        "            and self.timeout_ms",
         scenario="transactions",
         more=(
             Edit(
                 _SHARD_STATE,
                 "        if value.state is TransactionState.ONGOING:\n            self.ongoing[",
-                "        if value.state in (TransactionState.ONGOING, TransactionState.PREPARED):\n            self.ongoing[",
+                "        if value.state in (TransactionState.ONGOING, TransactionState.PREPARED):\n"
+                "            self.ongoing[",
+            ),
+            Edit(
+                "tidelog.transactions.transitions",
+                "    Transition(_PREPARED, _TO_ABORT, Cause.FENCED),\n",
+                "    Transition(_PREPARED, _TO_ABORT, Cause.FENCED),\n"
+                "    Transition(_PREPARED, _TO_ABORT, Cause.TIMED_OUT),\n",
             ),
         ),
     ),
@@ -76,10 +84,13 @@ MUTANTS: Final = (
         rule="only what counts",
         what="A partition that is loaded from its snapshot has forgotten which transactions are open.",
         module=_PRODUCERS,
-        old="        opened = [producer for producer in self._producers.values() if producer.transaction_offset >= 0]\n",
+        old="        opened = [producer for producer in self._producers.values() if producer.transaction_offset >= "
+        "0]\n",
         new="        opened: list[Producer] = []\n",
         scenario="transactions",
-        more=(Edit(_PRODUCERS, "        del self._open[producer_id]\n", "        self._open.pop(producer_id, None)\n"),),
+        more=(
+            Edit(_PRODUCERS, "        del self._open[producer_id]\n", "        self._open.pop(producer_id, None)\n"),
+        ),
     ),
     Mutant(
         id="open-producer-expires",
@@ -108,6 +119,104 @@ MUTANTS: Final = (
         new="            return ErrorCode.CONCURRENT_TRANSACTIONS\n"
         "        if asker.producer_id != value.identity.producer_id:\n"
         "            return _stranger(value, asker)\n        if value.state.is_idle and request.committed:",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="decision-told-before-it-is-stored",
+        rule="all or none",
+        what="A producer is told that its transaction is committed while the decision is being written.",
+        module=_ENDING,
+        old="        self._shard.move(entry, after, cause, askers, now, moved=moved)\n\n    # --- Timeouts",
+        new="        for asker in askers:\n"
+        "            self._shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
+        "        self._shard.move(entry, after, cause, (), now, moved=moved)\n\n    # --- Timeouts",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="complete-after-the-first-marker",
+        rule="stable",
+        what="A transaction is over for its coordinator when one leader has written its markers.",
+        module=_ENDING,
+        old="None)\n        if not entry.unmarked:\n            del self._shard.sendings[number]\n",
+        new="None)\n        if partitions:\n            del self._shard.sendings[number]\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="markers-not-sent-again",
+        rule="stable",
+        what="A coordinator that takes over leaves what was decided before it without markers.",
+        module="tidelog.transactions.shard",
+        old="            if entry.value is not None and entry.value.state.is_decided:\n",
+        new="            if entry.value is not None and not entry.transactional_id:\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="no-timeout",
+        rule="stable",
+        what="What a producer that died has left open stays open.",
+        module=_ENDING,
+        old="        for entry in list(self._shard.ongoing.values()):\n",
+        new="        for entry in list(self._shard.ongoing.values())[:0]:\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="guard-survives-marker",
+        rule="one decision",
+        what="A transaction's first batch whose leader hears late from the coordinator is written behind the marker "
+        "that ended it, and hangs there (KIP-890).",
+        module=_PRODUCERS,
+        old="        guard = self._guards.get(producer_id)\n"
+        "        if guard is not None and epoch >= guard.ended_from:\n"
+        "            del self._guards[producer_id]\n"
+        "        first, producer",
+        new="        first, producer",
+        scenario="transactions",
+        more=(
+            Edit(
+                _PRODUCERS,
+                "    if batch.producer_epoch < epoch:\n"
+                "        return _old_epoch(producer_id, batch.producer_epoch, epoch)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        id="no-generation-in-transactions",
+        rule="exactly once",
+        what="A group's coordinator takes offsets of a transaction from whoever was a member once (KIP-447).",
+        module=_GROUP_OFFSETS,
+        old="        refusal = group.refusal(member_id, instance_id)\n"
+        "        if refusal is not ErrorCode.NONE:\n"
+        '            return refusal, ""\n'
+        "        if generation != group.generation:\n",
+        new="        if generation < -1:\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="undecided-is-shown",
+        rule="only what counts",
+        what="A leader hands out what is below the high watermark to readers of what is committed.",
+        module="tidelog.replication.partition",
+        old="        return self.last_stable_offset if read_committed else self.high_watermark\n",
+        new="        return self.high_watermark\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="aborted-is-shown",
+        rule="only what counts",
+        what="The consumer does not look at the list of what was aborted.",
+        module="tidelog.client.committed_reads",
+        old="            elif batch.is_transactional:\n",
+        new="            elif batch.base_offset < 0:\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="consumer-goes-on-after-an-abort",
+        rule="exactly once",
+        what="After an abort the consumer hands out what comes next: the records of the aborted transaction are lost.",
+        module="tidelog.client.transaction_scope",
+        old="            self._consumer.rewind()\n",
+        new="            self._consumer.require_uncommitted()\n",
         scenario="transactions",
     ),
 )

@@ -1,0 +1,193 @@
+"""Each rule of transactions: a run that breaks it, and one like it that does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
+from tidelog.chaos.checkers.transactions import (
+    Attempt,
+    Identified,
+    LogEntry,
+    all_or_none,
+    all_stable,
+    exactly_once,
+    fenced,
+    one_decision,
+    only_what_counts,
+    stable,
+    sum_holds,
+    visible,
+)
+from tidelog.model.ids import TopicPartition
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def data(offset: int, *values: bytes, producer: int = 7, epoch: int = 0, transactional: bool = True) -> LogEntry:
+    return LogEntry(
+        offset, producer, epoch, transactional, None, [(offset + place, value) for place, value in enumerate(values)]
+    )
+
+
+def marker(
+    offset: int, *, committed: bool = True, producer: int = 7, epoch: int = 1, coordinator_epoch: int = 5
+) -> LogEntry:
+    return LogEntry(offset, producer, epoch, True, committed, (), coordinator_epoch)
+
+
+def attempt(
+    outcome: Outcome, *writes: tuple[TopicPartition, bytes], number: int = 1, committing_s: float = 10.0
+) -> Attempt:
+    return Attempt(TransactionKey("w", number), list(writes), outcome, committing_s)
+
+
+class TestVisible:
+    def test_committed_counts_and_aborted_does_not(self) -> None:
+        log = [
+            data(0, b"a", b"b"),
+            data(2, b"c", producer=8),
+            marker(3),
+            marker(4, committed=False, producer=8),
+            data(5, b"d", producer=-1, epoch=-1, transactional=False),
+        ]
+        assert visible(log) == [(0, b"a"), (1, b"b"), (5, b"d")]
+
+    def test_what_is_open_holds_back_what_comes_after_it(self) -> None:
+        log = [data(0, b"a"), marker(1), data(2, b"b"), data(3, b"c", producer=8), marker(4, producer=8)]
+        assert visible(log) == [(0, b"a")]
+
+    def test_a_marker_ends_its_own_producer_alone(self) -> None:
+        assert visible([data(0, b"a"), data(1, b"b", producer=8), marker(2)]) == [(0, b"a")]
+
+
+class TestOneDecision:
+    def test_two_transactions_one_after_the_other(self) -> None:
+        log = [data(0, b"a"), marker(1), data(2, b"b", epoch=1), marker(3, committed=False, epoch=2)]
+        assert one_decision({P: log, Q: [data(0, b"c"), marker(1)]}) == []
+
+    def test_a_marker_twice_is_harmless(self) -> None:
+        assert one_decision({P: [data(0, b"a"), marker(1), marker(2, coordinator_epoch=6)]}) == []
+
+    @pytest.mark.parametrize(
+        ("log", "words"),
+        [
+            ([data(0, b"a"), marker(1), data(2, b"b"), marker(3)], "goes on under epoch 0 after its marker"),
+            ([data(0, b"a"), data(1, b"b", epoch=1), data(2, b"c"), marker(3, epoch=2)], "under epoch 0 after epoch 1"),
+            ([data(0, b"a"), marker(1), marker(2, coordinator_epoch=4)], "a marker of coordinator epoch 4"),
+            ([data(0, b"a")], "from offset 0 never ended"),
+        ],
+    )
+    def test_what_one_log_shows(self, log: list[LogEntry], words: str) -> None:
+        assert any(words in text for text in one_decision({P: log}))
+
+    def test_committed_here_and_aborted_there(self) -> None:
+        found = one_decision({P: [data(0, b"a"), marker(1)], Q: [data(0, b"b"), marker(1, committed=False)]})
+        assert len(found) == 1
+        assert "aborted there and committed in" in found[0]
+
+
+class TestAllOrNone:
+    BOTH = ((P, b"a"), (Q, b"b"))
+
+    @pytest.mark.parametrize(
+        ("outcome", "counts"),
+        [
+            (Outcome.OK, {P: [(0, b"a")], Q: [(4, b"b")]}),
+            (Outcome.FAILED, {P: [], Q: []}),
+            (Outcome.UNKNOWN, {P: [(0, b"a")], Q: [(4, b"b")]}),
+            (Outcome.UNKNOWN, {P: []}),
+        ],
+    )
+    def test_all_or_nothing(self, outcome: Outcome, counts: dict[TopicPartition, list[tuple[int, bytes]]]) -> None:
+        assert all_or_none([attempt(outcome, *self.BOTH)], counts) == []
+
+    @pytest.mark.parametrize(
+        ("outcome", "counts", "words"),
+        [
+            (Outcome.OK, {P: [(0, b"a")]}, "was committed, and b'b' in t-1 do not count"),
+            (Outcome.FAILED, {P: [(0, b"a")], Q: [(4, b"b")]}, "was aborted, and 2 of 2 records count"),
+            (Outcome.UNKNOWN, {Q: [(0, b"b")]}, "is torn: b'a' in t-0"),
+            (Outcome.OK, {P: [(0, b"a"), (1, b"a")], Q: [(4, b"b")]}, "counts 2 times"),
+            (Outcome.OK, {P: [(0, b"a"), (1, b"b")]}, "counts in t-0, and was sent to t-1"),
+            (Outcome.OK, {P: [(0, b"a")], Q: [(4, b"b"), (5, b"z")]}, "b'z' counts, and nobody sent it"),
+        ],
+    )
+    def test_what_is_neither(
+        self, outcome: Outcome, counts: dict[TopicPartition, list[tuple[int, bytes]]], words: str
+    ) -> None:
+        found = all_or_none([attempt(outcome, *self.BOTH)], counts)
+        assert any(words in text for text in found), found
+
+    def test_order_within_a_partition(self) -> None:
+        twice = attempt(Outcome.OK, (P, b"a"), (P, b"b"))
+        assert all_or_none([twice], {P: [(0, b"a"), (1, b"b")]}) == []
+        assert "before what was sent" in all_or_none([twice], {P: [(0, b"b"), (1, b"a")]})[0]
+
+
+class TestOnlyWhatCounts:
+    COUNTS = {P: [(0, b"a"), (3, b"b")]}
+    ATTEMPTS = (attempt(Outcome.OK, (P, b"a"), committing_s=10.0), attempt(Outcome.OK, (P, b"b"), committing_s=12.0))
+
+    def judge(self, *records: tuple[int, bytes], ended_s: float = 20.0, complete: bool = True) -> list[str]:
+        reads = [Polled("r", P, [record], 0.0, ended_s, read_committed=True) for record in records]
+        return only_what_counts(self.ATTEMPTS, reads, self.COUNTS, complete=complete)
+
+    def test_all_of_it_in_order(self) -> None:
+        assert self.judge((0, b"a"), (3, b"b")) == []
+        assert self.judge((0, b"a"), complete=False) == []
+
+    def test_too_early(self) -> None:
+        assert "before its commit was asked for" in self.judge((0, b"a"), ended_s=9.0, complete=False)[0]
+
+    def test_what_does_not_count(self) -> None:
+        assert "was shown (1, b'x')" in self.judge((0, b"a"), (1, b"x"), (3, b"b"))[0]
+
+    def test_what_is_left_out(self) -> None:
+        assert "where (3, b'b') was due" in self.judge((0, b"a"))[0]
+        assert "where (0, b'a') was due" in self.judge((3, b"b"), complete=False)[0]
+
+    def test_twice(self) -> None:
+        assert self.judge((0, b"a"), (0, b"a"), (3, b"b")) != []
+
+
+class TestFenced:
+    FIRST = Identified("w", 7, 0, {P: 0})
+    SECOND = Identified("w", 7, 2, {P: 4})
+    OTHER_ID = Identified("w", 9, 0, {P: 4})
+
+    def test_what_was_there_before(self) -> None:
+        log = [data(0, b"a"), marker(2, committed=False), data(4, b"b", epoch=2), marker(5, epoch=3)]
+        assert fenced([self.FIRST, self.SECOND], {P: log}) == []
+
+    def test_what_came_after(self) -> None:
+        log = [data(0, b"a"), marker(2, committed=False), data(4, b"b"), marker(5, epoch=3)]
+        assert "7/2 was given out when the log ended at 4" in fenced([self.FIRST, self.SECOND], {P: log})[0]
+
+    def test_under_an_id_that_was_replaced(self) -> None:
+        assert fenced([self.FIRST, self.OTHER_ID], {P: [data(3, b"a", epoch=9)]}) == []
+        assert fenced([self.FIRST, self.OTHER_ID], {P: [data(4, b"a", epoch=9)]}) != []
+
+    def test_another_producer_goes_on(self) -> None:
+        assert fenced([self.FIRST, self.SECOND], {P: [data(6, b"a", producer=8)]}) == []
+
+
+def test_exactly_once() -> None:
+    assert exactly_once([b"a", b"b"], [b"b", b"a"]) == []
+    assert "no output for b'b'" in exactly_once([b"a", b"b"], [b"a"])[0]
+    assert "2 outputs for b'a'" in exactly_once([b"a"], [b"a", b"a"])[0]
+    assert "which is no input" in exactly_once([], [b"a"])[0]
+
+
+def test_the_sum() -> None:
+    assert sum_holds("b1", {"0": 90, "1": 110}, 200) == []
+    assert "b1 found 210" in sum_holds("b1", {"0": 100, "1": 110}, 200)[0]
+
+
+def test_stable() -> None:
+    assert stable("node 1", P, 5, 5) == []
+    assert stable("node 1", P, 5, 9, open_since=5) == []
+    assert "the high watermark 5" in stable("node 1", P, 6, 5)[0]
+    assert "open from 4" in stable("node 1", P, 5, 9, open_since=4)[0]
+    assert all_stable({P: (9, 9)}) == []
+    assert "t-0 stays at 5 of 9" in all_stable({P: (5, 9), Q: (3, 3)})[0]
