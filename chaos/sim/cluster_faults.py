@@ -24,7 +24,7 @@ from tidelog.client.errors import TidelogError
 from tidelog.model.ids import NodeId
 from tidelog.proto.frames import decode_fetch_response
 
-MOMENTS: Final = ("at-isr-change", "at-leader-change", "at-coordinator-loaded")
+MOMENTS: Final = ("at-isr-change", "at-leader-change", "at-coordinator-loaded", "at-commit")
 """Kinds that wait for something to happen, and count when it does."""
 CRC_COVERS: Final = 21
 """A batch's CRC covers what follows so many bytes."""
@@ -54,9 +54,9 @@ class FaultHand:
             if (wait := began_s + fault.at_s - loop.now) > 0:
                 await asyncio.sleep(wait)
             if fault.kind in MOMENTS:
-                self._happen(fault)
+                self.act(fault)
                 self._note(f"waits for its moment: {fault}")
-            elif self._happen(fault):
+            elif self.act(fault):
                 self.count[fault.kind] += 1
                 self._note(f"fault {fault}")
             else:
@@ -68,7 +68,8 @@ class FaultHand:
             undo, self._undo = self._undo, []
             await asyncio.gather(*undo)
 
-    def _happen(self, fault: Fault) -> bool:
+    def act(self, fault: Fault) -> bool:
+        """Let a fault happen now; whether it had an effect."""
         act = self.acts.get(fault.kind) or getattr(self, "_" + fault.kind.replace("-", "_"), None)
         if act is None:
             raise ValueError(f"no such kind of fault: {fault.kind}")
@@ -398,7 +399,7 @@ class FaultHand:
             for number in range(0, len(acts), 3):
                 act, target, seconds = acts[number : number + 3]
                 fault = Fault(0.0, str(act), (*str(target).split("+"), float(seconds)))
-                if self._happen(fault):
+                if self.act(fault):
                     self._note(f"at that moment {fault}")
             self.count[kind] += 1
             return True

@@ -237,16 +237,12 @@ def uneven_coordinators(rng: random.Random, partition: int, n: str, victim: int)
 
 
 def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A transaction's coordinator is heard by all and hears clients alone: what it decides is on no other disk when it
-    dies, and the producer, who would ask again, is gone."""
-    name = f"u{n}"
-    role, producer = rng.choice((("transactions", 0), ("bank", 2)))
-    return [
-        (0.0, "delay", (f"{role}>{name}", 0.001, 2.0)),
-        (0.02, "cut-one-way", (f"others:{name}", name, _about(rng, 2.2))),
-        (_about(rng, 0.9), "kill-producer", (producer, _about(rng, 2.0))),
-        (_about(rng, 1.1, 0.05), "kill", (name, _about(rng, 1.0))),
-    ]
+    """As a commit is asked for, no other node reaches the coordinator any more, though it reaches them; then it dies,
+    and so does the producer, who would ask again."""
+    number = rng.randrange(3)
+    seconds = rng.choice((0.02, 0.08, 0.3))
+    acts = ("cut-one-way", "others:u+u", 1.5, "kill-both", f"{number}+u", seconds)
+    return [(0.0, "at-commit", (number, 8.0, *acts))]
 
 
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:

@@ -364,8 +364,8 @@ class Copier(Client):
 
     async def _copy(self, record: ConsumerRecord) -> ProducerRecord:
         rng = self._rng
-        if rng.random() < 0.1:
-            await asyncio.sleep(rng.choice((0.1, 1.0, 3.0)))
+        if rng.random() < 0.08:
+            await asyncio.sleep(rng.choice((0.1, 1.0, 2.5)))
         return ProducerRecord(COPIES, record.value or b"", partition=rng.randrange(PLACES[COPIES]))
 
     async def _run(self) -> None:

@@ -14,7 +14,7 @@ from tidelog.model.ids import NodeId, TopicPartition
 from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
-from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.transaction_api import EndTxnRequest, InitProducerIdRequest, InitProducerIdResponse
 from tidelog.replication.partition import Partition
 
 STATE_TOPIC: Final = "__transaction_state"
@@ -31,7 +31,10 @@ class TransactionWatch:
         self._cluster = world.cluster
         self._places = places
         self._told: dict[str, None] = {}
+        self.committing: dict[str, None] = {}
+        """Transactional ids whose producers have asked for a commit, until somebody takes them out."""
         world.cluster.fabric.answered.append(self._answered)
+        world.cluster.fabric.sent.append(self._sent)
 
     def begin(self) -> None:
         """Look at partitions from now on."""
@@ -49,6 +52,10 @@ class TransactionWatch:
         return None if found is None else self._cluster.leader_of(topic, partition_for(key, len(found.partitions)))
 
     # --- while it runs ----------------------------------------------------------------------------------
+
+    def _sent(self, client: str, request: Any) -> None:
+        if isinstance(request, EndTxnRequest) and request.committed:
+            self.committing[request.transactional_id] = None
 
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
         match request, response:

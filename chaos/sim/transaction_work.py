@@ -21,6 +21,7 @@ from tidelog.chaos.checkers.transactions import (
     sum_holds,
     visible,
 )
+from tidelog.chaos.sim.scenario import Fault
 from tidelog.chaos.sim.transaction_clients import (
     ACCOUNTS,
     BALANCE,
@@ -38,7 +39,7 @@ from tidelog.chaos.sim.transaction_clients import (
     Writer,
 )
 from tidelog.chaos.sim.transaction_watch import TransactionWatch
-from tidelog.model.ids import TopicPartition
+from tidelog.model.ids import NodeId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
@@ -89,6 +90,8 @@ class TransactionWork:
             "kill-producer": self._kill,
             "pause-producer": self._pause,
             "second-producer": self._second,
+            "at-commit": self._at_commit,
+            "kill-both": self._kill_both,
         }
 
     @property
@@ -201,6 +204,29 @@ class TransactionWork:
         if seconds > 0.5:
             self._pause(number, seconds)
         self._fill(slot)
+        return True
+
+    def _at_commit(self, number: int, within_s: float, *acts: str | float) -> bool:
+        """When a producer next asks for a commit, do something to the transaction's coordinator, ``u``."""
+        slot = _SLOTS[number][0]
+        self.watch.committing.pop(slot, None)
+
+        def involved() -> dict[str, NodeId | None]:
+            node = self.watch.coordinator(slot) if slot in self.watch.committing else None
+            return {} if node is None else {"u": node}
+
+        self.sim.hand.wait_for("at-commit", involved, within_s, acts)
+        return True
+
+    def _kill_both(self, number: str, target: str, seconds: float) -> bool:
+        """After a moment, end a producer and a node, which comes back."""
+        hand = self.sim.hand
+
+        def end() -> None:
+            self._kill(int(number), 1.0)
+            hand.act(Fault(0.0, "kill", (target, 1.0)))
+
+        hand.later(seconds, end)
         return True
 
     # --- the end ----------------------------------------------------------------------------------------

@@ -191,6 +191,14 @@ MUTANTS: Final = (
         "        if generation != group.generation:\n",
         new="        if generation < -1:\n",
         scenario="transactions",
+        more=(
+            # A consumer that has heard that it is no member says so by itself.
+            Edit(
+                "tidelog.client.consumer_group",
+                "NOBODY if self.membership.state is MemberState.UNJOINED else self._taken",
+                "self._taken",
+            ),
+        ),
     ),
     Mutant(
         id="undecided-is-shown",
