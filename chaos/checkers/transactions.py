@@ -103,7 +103,8 @@ def one_decision(logs: Logs) -> list[str]:
             if producer < 0:
                 continue
             what = f"{at} offset {entry.offset}: producer {producer}"
-            if epoch < epochs.get(producer, -1):
+            # A marker that ends nothing may come late: nobody remembers a producer for ever.
+            if epoch < epochs.get(producer, -1) and (entry.committed is None or producer in open_since):
                 found.append(f"one decision: {what} under epoch {epoch} after epoch {epochs[producer]}")
             epochs[producer] = max(epoch, epochs.get(producer, -1))
             if entry.committed is None:
@@ -113,7 +114,7 @@ def one_decision(logs: Logs) -> list[str]:
                         found.append(f"one decision: {what} goes on under epoch {epoch} after its marker")
                 continue
             ended[producer] = max(epoch, ended.get(producer, -1))
-            if entry.coordinator_epoch < coordinators.get(producer, -1):
+            if entry.coordinator_epoch < coordinators.get(producer, -1) and producer in open_since:
                 found.append(f"one decision: {what} has a marker of coordinator epoch {entry.coordinator_epoch}")
             coordinators[producer] = max(entry.coordinator_epoch, coordinators.get(producer, -1))
             open_since.pop(producer, None)

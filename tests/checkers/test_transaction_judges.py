@@ -74,12 +74,19 @@ class TestOneDecision:
         [
             ([data(0, b"a"), marker(1), data(2, b"b"), marker(3)], "goes on under epoch 0 after its marker"),
             ([data(0, b"a"), data(1, b"b", epoch=1), data(2, b"c"), marker(3, epoch=2)], "under epoch 0 after epoch 1"),
-            ([data(0, b"a"), marker(1), marker(2, coordinator_epoch=4)], "a marker of coordinator epoch 4"),
+            (
+                [data(0, b"a"), marker(1), data(2, b"b", epoch=1), marker(3, epoch=2, coordinator_epoch=4)],
+                "a marker of coordinator epoch 4",
+            ),
+            ([data(0, b"a", epoch=3), marker(1)], "under epoch 1 after epoch 3"),
             ([data(0, b"a")], "from offset 0 never ended"),
         ],
     )
     def test_what_one_log_shows(self, log: list[LogEntry], words: str) -> None:
         assert any(words in text for text in one_decision({P: log}))
+
+    def test_a_marker_that_ends_nothing_may_come_late(self) -> None:
+        assert one_decision({P: [data(0, b"a"), marker(1), marker(2, coordinator_epoch=4)]}) == []
 
     def test_committed_here_and_aborted_there(self) -> None:
         found = one_decision({P: [data(0, b"a"), marker(1)], Q: [data(0, b"b"), marker(1, committed=False)]})
