@@ -410,9 +410,7 @@ class CommittedReader(Client):
             for record in records:
                 found.setdefault(record.topic_partition, []).append((record.offset, record.value or b""))
             for at, got in found.items():
-                self._reads.append(
-                    Polled(self.name, at, got, began, self._cluster.loop.now, read_committed=True)
-                )
+                self._reads.append(Polled(self.name, at, got, began, self._cluster.loop.now, read_committed=True))
             for at in self.places:
                 try:
                     self.positions[at] = await consumer.position(at, timeout=1.0)

@@ -200,7 +200,7 @@ class TransactionWork:
         found = self._at(number)
         if found is None:
             return False
-        slot, client = found
+        slot = found[0]
         if seconds > 0.5:
             self._pause(number, seconds)
         self._fill(slot)
@@ -318,5 +318,3 @@ class TransactionWork:
 
     def failures(self) -> list[tuple[str, BaseException | None]]:
         return [(client.name, client.failure()) for client in self._everyone]
-
-

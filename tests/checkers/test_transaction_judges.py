@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
@@ -133,8 +135,11 @@ class TestAllOrNone:
 
 
 class TestOnlyWhatCounts:
-    COUNTS = {P: [(0, b"a"), (3, b"b")]}
-    ATTEMPTS = (attempt(Outcome.OK, (P, b"a"), committing_s=10.0), attempt(Outcome.OK, (P, b"b"), committing_s=12.0))
+    COUNTS: Final = {P: [(0, b"a"), (3, b"b")]}
+    ATTEMPTS: Final = (
+        attempt(Outcome.OK, (P, b"a"), committing_s=10.0),
+        attempt(Outcome.OK, (P, b"b"), committing_s=12.0),
+    )
 
     def judge(self, *records: tuple[int, bytes], ended_s: float = 20.0, complete: bool = True) -> list[str]:
         reads = [Polled("r", P, [record], 0.0, ended_s, read_committed=True) for record in records]
