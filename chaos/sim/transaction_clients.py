@@ -263,8 +263,8 @@ class Decider(Client):
         decide = Producer.commit_prepared if self._committed else Producer.abort_prepared
         if self._committed:
             attempt.committing_s = self._cluster.loop.now
+        seams = self._cluster._seams(self.process)
         for _ in range(rng.choice((1, 1, 2))):
-            seams = self._cluster._seams(self.process)
             await _patiently(lambda: decide(self._cluster.bootstrap, self._token, timeout=3.0, **seams))
             attempt.outcome = Outcome.OK if self._committed else Outcome.FAILED
             self._work.events["decided-elsewhere"] += 1

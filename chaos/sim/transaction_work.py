@@ -238,7 +238,7 @@ class TransactionWork:
         await cluster.wait_for(lambda: not self.held, "everything prepared decided", bound_s)
         await self._all_copied(bound_s)
         self._stopping = True
-        for client in self._current.values():
+        for client in (*self._current.values(), *self._others):
             may_die = isinstance(client, Writer) and client.at_work and not client.preparing
             if may_die and self._rng.random() < 0.5:
                 client.kill()  # nobody follows: what it has open ends by its timeout
