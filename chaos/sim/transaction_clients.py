@@ -234,7 +234,7 @@ class Writer(_Transacting):
         try:
             await _patiently(lambda: producer.init_transactions(keep_prepared=True))
             state = producer._core.require_transactions().state
-            if state is not TransactionState.PREPARED:
+            if state is not TransactionState.PREPARED and not self._work.watch.taken_over(self.transactional_id):
                 self._sim.world.violated(f"prepared: {self.name} finds nothing prepared: it is {state.value}")
             attempt.committing_s = min(attempt.committing_s, self._cluster.loop.now)
             committed = await _patiently(lambda: producer.complete_transaction(token))
@@ -275,6 +275,9 @@ class Decider(Client):
             await self._run()
         except TidelogError as error:
             self._work.held.pop(self.transactional_id, None)
+            if self._work.watch.taken_over(self.transactional_id):
+                self._work.events["prepared-taken-over"] += 1
+                return
             self._sim.world.violated(f"prepared: {self.name} could not decide: {type(error).__name__}: {error}")
 
 

@@ -14,7 +14,12 @@ from tidelog.model.ids import NodeId, TopicPartition
 from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
-from tidelog.proto.transaction_api import EndTxnRequest, InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.transaction_api import (
+    EndTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    PrepareTransactionRequest,
+)
 from tidelog.replication.partition import Partition
 
 STATE_TOPIC: Final = "__transaction_state"
@@ -35,6 +40,9 @@ class TransactionWatch:
         """Transactional ids whose producers have asked for a commit, until somebody takes them out."""
         world.cluster.fabric.answered.append(self._answered)
         world.cluster.fabric.sent.append(self._sent)
+        world.cluster.fabric.arrived.append(self._arrived)
+        self._prepared_s: dict[str, float] = {}
+        self._taken_over_s: dict[str, float] = {}
 
     def begin(self) -> None:
         """Look at partitions from now on."""
@@ -56,6 +64,19 @@ class TransactionWatch:
     def _sent(self, client: str, request: Any) -> None:
         if isinstance(request, EndTxnRequest) and request.committed:
             self.committing[request.transactional_id] = None
+
+        if isinstance(request, PrepareTransactionRequest):
+            self._prepared_s[request.transactional_id] = self._cluster.loop.now
+
+    def _arrived(self, server: str, request: Any) -> None:
+        if isinstance(request, InitProducerIdRequest) and request.transactional_id is not None:
+            if not request.keep_prepared_transaction:
+                self._taken_over_s[request.transactional_id] = self._cluster.loop.now
+
+    def taken_over(self, transactional_id: str) -> bool:
+        """Whether somebody asked for the id since a transaction of it was to be prepared: a request that comes twice, the
+        second time late, is not told from that of a new producer, and aborts what is prepared."""
+        return self._taken_over_s.get(transactional_id, -1.0) >= self._prepared_s.get(transactional_id, 0.0)
 
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
         match request, response:
