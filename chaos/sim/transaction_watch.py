@@ -69,13 +69,12 @@ class TransactionWatch:
             self._prepared_s[request.transactional_id] = self._cluster.loop.now
 
     def _arrived(self, server: str, request: Any) -> None:
-        if isinstance(request, InitProducerIdRequest) and request.transactional_id is not None:
-            if not request.keep_prepared_transaction:
-                self._taken_over_s[request.transactional_id] = self._cluster.loop.now
+        if isinstance(request, InitProducerIdRequest) and not request.keep_prepared_transaction:
+            self._taken_over_s[request.transactional_id or ""] = self._cluster.loop.now
 
     def taken_over(self, transactional_id: str) -> bool:
-        """Whether somebody asked for the id since a transaction of it was to be prepared: a request that comes twice, the
-        second time late, is not told from that of a new producer, and aborts what is prepared."""
+        """Whether somebody asked for the id since a transaction of it was to be prepared: a request that comes twice,
+        the second time late, is not told from that of a new producer, and aborts what is prepared."""
         return self._taken_over_s.get(transactional_id, -1.0) >= self._prepared_s.get(transactional_id, 0.0)
 
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
