@@ -15,7 +15,6 @@ from tidelog.chaos.checkers.compaction import (
 from tidelog.chaos.sim.log_reading import batches_of
 from tidelog.chaos.sim.world import World
 from tidelog.model.ids import NodeId, TopicIdPartition
-from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
 from tidelog.replication.partition import Partition
@@ -70,22 +69,14 @@ class CompactionWatch:
     def _content(self, log: Log) -> tuple[list[tuple[int, int, int]], list[KeyedRecord]]:
         batches: list[tuple[int, int, int]] = []
         records: list[KeyedRecord] = []
-        undecided: dict[int, list[KeyedRecord]] = {}
-        """Of open transactions, by producer: what is aborted a cleaner takes as well."""
         for batch in batches_of(log, log.log_start_offset, log.log_end_offset):
             batches.append((batch.base_offset, batch.last_offset, batch.leader_epoch))
             name = (batch.base_offset, batch.leader_epoch, batch.crc)
             found = self._unpacked.get(name)
             if found is None:
                 found = self._unpacked[name] = [] if batch.is_control else _records_of(batch)
-            if batch.is_control:
-                ended = undecided.pop(batch.producer_id, [])
-                records += ended if decode_control(batch).kind is ControlKind.COMMIT else []
-            elif batch.is_transactional:
-                undecided.setdefault(batch.producer_id, []).extend(found)
-            else:
-                records += found
-        return batches, sorted(records, key=lambda record: record.offset)
+            records += found
+        return batches, records
 
     def look_again(self) -> None:
         """Let every replica be looked at anew, at the end of a run."""

@@ -20,6 +20,8 @@ from tidelog.storage.memory_files import Killed
 T = TypeVar("T")
 
 BEGIN_S: Final = 1000.0
+CLOSED_IN: Final = 20
+"""So often a coroutine that is left may wait while it is closed."""
 LOGGED: Final[Mapping[str, str]] = {
     "metadata snapshot at offset %d: %d bytes": "snapshot-written",
     "loaded the metadata snapshot at offset %d": "snapshot-loaded",
@@ -119,6 +121,8 @@ class World:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            for task in left:
+                _close(task)
             self.loop.close()
         asyncio.set_event_loop(None)
 
@@ -137,6 +141,17 @@ class World:
             return
         where = context.get("task") or context.get("future") or context.get("handle") or ""
         self.violated(f"the event loop reports: {context.get('message')}: {error!r} {where}")
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    """End what a process that stands still for ever was at, though it wants to wait once more on its way out."""
+    work = task.get_coro()
+    for _ in range(CLOSED_IN):
+        try:
+            work.close()
+        except BaseException:  # as of a program whose loop is gone
+            continue
+        return
 
 
 class _Hearing(logging.Handler):
