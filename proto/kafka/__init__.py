@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: headers and messages of every version, and the two that carry records."""

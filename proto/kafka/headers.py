@@ -1,0 +1,116 @@
+"""Request and response headers of Kafka's protocol, without the length that stands before each frame.
+
+Source: Kafka's ``RequestHeader.json``, ``ResponseHeader.json`` and ``ApiMessageType``.
+"""
+
+from __future__ import annotations
+
+import struct
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from tidelog.proto.kafka.wire import BadMessage, read_uvarint
+
+API_VERSIONS: Final = 18
+_HEAD: Final = struct.Struct(">hhih")
+_CORRELATION: Final = struct.Struct(">i")
+_NEVER: Final = 1 << 15
+
+FLEXIBLE_FROM: Final = MappingProxyType(
+    {
+        0: 9,
+        1: 12,
+        2: 6,
+        3: 9,
+        8: 8,
+        9: 6,
+        10: 3,
+        11: 6,
+        12: 4,
+        13: 4,
+        14: 4,
+        15: 5,
+        16: 3,
+        17: _NEVER,
+        18: 3,
+        19: 5,
+        20: 4,
+        21: 2,
+        22: 2,
+        23: 4,
+        24: 3,
+        25: 3,
+        26: 3,
+        27: 1,
+        28: 3,
+        29: 2,
+        30: 2,
+        31: 2,
+        32: 4,
+        33: 2,
+        34: 2,
+        35: 2,
+        36: 2,
+        37: 2,
+        38: 2,
+        39: 2,
+        40: 2,
+        41: 2,
+        42: 2,
+        43: 2,
+        44: 1,
+        47: _NEVER,
+        48: 1,
+        49: 1,
+    }
+)
+"""The first version of each API with compact strings and tagged fields (KIP-482); 0 for those not named here."""
+
+
+class RequestHeader(NamedTuple):
+    """``end`` is where the request's body begins in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    end: int
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether a message of this version has compact strings and tagged fields."""
+    return version >= FLEXIBLE_FROM.get(api_key, 0)
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """Read a request's header. Raises :class:`BadMessage`; ``client_id`` is "" where there is none."""
+    if len(frame) < _HEAD.size:
+        raise BadMessage(f"expected a request header of at least {_HEAD.size} bytes, found {len(frame)}")
+    api_key, version, correlation, size = _HEAD.unpack_from(frame)
+    end = _HEAD.size + max(size, 0)
+    if size < -1 or end > len(frame):
+        raise BadMessage(f"expected a client id within {len(frame)} bytes, found a length of {size}")
+    client_id = str(frame[_HEAD.size : end], "utf-8", "replace") if size > 0 else ""
+    if version >= FLEXIBLE_FROM.get(api_key, 0):
+        end = skip_tags(frame, end)
+    return RequestHeader(api_key, version, correlation, client_id, end)
+
+
+def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """A response's header. That of ApiVersions has no tagged fields in any version: its reader knows none yet."""
+    head = _CORRELATION.pack(correlation_id)
+    return head + b"\0" if api_key != API_VERSIONS and version >= FLEXIBLE_FROM.get(api_key, 0) else head
+
+
+def skip_tags(data: memoryview, position: int) -> int:
+    """Pass over tagged fields that nobody here knows. Raises :class:`BadMessage`."""
+    if position < len(data) and not data[position]:
+        return position + 1
+    count, position = read_uvarint(data, position)
+    for _ in range(count):
+        _, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        position += size
+        if position > len(data):
+            raise BadMessage(f"expected a tagged field within {len(data)} bytes, found it to end at {position}")
+    return position

@@ -1,0 +1,60 @@
+"""Every message of Kafka's protocol but the two that carry records: bytes in, named fields out, and back.
+
+The fields of each version come from kio, which generates them from Kafka's own message definitions; names
+are kio's. The bytes are read and written here, since a listener must bear what kio's readers do not:
+tagged fields and error codes of a later day, and lengths that lie. Values are plain: durations and times are
+``int`` milliseconds, ids are 16 ``bytes`` (zeros for none), error codes ``int``, arrays tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.proto.kafka.message_reader import ITEMS_MAX, Budget, reader_of
+from tidelog.proto.kafka.message_writer import writer_of
+from tidelog.proto.kafka.schemas import schema_of
+from tidelog.proto.kafka.wire import BadMessage, Data
+
+
+def decode_request(api_key: int, version: int, body: Data) -> Any:
+    """Return the request's fields as a named tuple, unknown tagged fields left out. Raises :class:`BadMessage`."""
+    return _decode(api_key, version, "request", body)
+
+
+def decode_response(api_key: int, version: int, body: Data) -> Any:
+    """As :func:`decode_request`, of a response."""
+    return _decode(api_key, version, "response", body)
+
+
+def encode_response(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a response of this version.
+
+    ``values`` may hold fields of any version: those that this one lacks are left out, and what is missing
+    takes Kafka's default. Structures are mappings, arrays sequences. Raises ``ValueError`` or
+    ``struct.error`` for values that do not fit their fields: a bug of the caller.
+    """
+    return _encode(api_key, version, "response", values)
+
+
+def encode_request(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """As :func:`encode_response`, of a request."""
+    return _encode(api_key, version, "request", values)
+
+
+def field(payload: Any, name: str, default: Any) -> Any:
+    """A field that the payload's version may lack."""
+    return getattr(payload, name, default)
+
+
+def _decode(api_key: int, version: int, kind: str, body: Data) -> Any:
+    value, position = reader_of(schema_of(api_key, version, kind))(body, 0, Budget(ITEMS_MAX))
+    if position != len(body):
+        raise BadMessage(f"expected a {kind} of {position} bytes, found {len(body)}")
+    return value
+
+
+def _encode(api_key: int, version: int, kind: str, values: Mapping[str, Any]) -> bytes:
+    out = bytearray()
+    writer_of(schema_of(api_key, version, kind))(out, values)
+    return bytes(out)

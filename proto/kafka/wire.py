@@ -1,0 +1,170 @@
+"""Kafka's primitive types, read and written by position: the ground under every message.
+
+Readers take ``(data, position)`` and return ``(value, position after it)``; what does not fit in ``data``
+raises :class:`BadMessage`. Writers append to a ``bytearray``. Source: Kafka's protocol guide and KIP-482.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.proto.network import Buffer
+
+Data = bytes | memoryview
+Reader = Callable[[Data, int], tuple[Any, int]]
+Writer = Callable[[bytearray, Any], None]
+
+_UVARINT_BYTES_MAX: Final = 5
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_STRING_MAX: Final = 0x7FFF
+
+
+class BadMessage(ValueError):
+    """A message that is not one of its API and version; the text says what was expected and found."""
+
+
+def read_uvarint(data: Data, position: int) -> tuple[int, int]:
+    """An unsigned number of at most 32 bits in groups of seven bits, the lowest first."""
+    value = shift = 0
+    end = min(position + _UVARINT_BYTES_MAX, len(data))
+    while position < end:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFF_FFFF:
+                raise BadMessage(f"expected a number of at most 32 bits before position {position}, found {value}")
+            return value, position
+        shift += 7
+    raise BadMessage(f"expected a number of at most 32 bits, found no end of it at position {position}")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Append an unsigned number in groups of seven bits."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _slice(data: Data, position: int, size: int, what: str) -> Data:
+    end = position + size
+    if end > len(data):
+        raise BadMessage(f"expected {what} within {len(data)} bytes, found it to end at {end}")
+    return data[position:end]
+
+
+def _text(data: Data, position: int, size: int) -> str:
+    try:
+        return str(_slice(data, position, size, "a string"), "utf-8")
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"expected UTF-8 at position {position}, found {error.reason}") from None
+
+
+def read_string(data: Data, position: int) -> tuple[str | None, int]:
+    """A string with a 16-bit length; ``None`` for null."""
+    if position + 2 > len(data):
+        raise BadMessage(f"expected a string's length at position {position}, found the end")
+    (size,) = _I16.unpack_from(data, position)
+    position += 2
+    if size < 0:
+        if size != -1:
+            raise BadMessage(f"expected a string's length before position {position}, found {size}")
+        return None, position
+    return _text(data, position, size), position + size
+
+
+def read_compact_string(data: Data, position: int) -> tuple[str | None, int]:
+    """A string whose length plus one is a varint; ``None`` for null."""
+    size, position = read_uvarint(data, position)
+    if not size:
+        return None, position
+    size -= 1
+    if size > _STRING_MAX:
+        raise BadMessage(f"expected a string of at most {_STRING_MAX} bytes at position {position}, found {size}")
+    return _text(data, position, size), position + size
+
+
+def read_bytes(data: Data, position: int) -> tuple[bytes | None, int]:
+    """Bytes with a 32-bit length, copied; ``None`` for null."""
+    size, position = read_length(data, position)
+    if size < 0:
+        return None, position
+    return bytes(_slice(data, position, size, "bytes")), position + size
+
+
+def read_compact_bytes(data: Data, position: int) -> tuple[bytes | None, int]:
+    """Bytes whose length plus one is a varint, copied; ``None`` for null."""
+    size, position = read_compact_length(data, position)
+    if size < 0:
+        return None, position
+    return bytes(_slice(data, position, size, "bytes")), position + size
+
+
+def read_length(data: Data, position: int) -> tuple[int, int]:
+    """The 32-bit length of bytes or of an array; -1 for null."""
+    if position + 4 > len(data):
+        raise BadMessage(f"expected a length at position {position}, found the end")
+    (size,) = _I32.unpack_from(data, position)
+    if size < -1:
+        raise BadMessage(f"expected a length at position {position}, found {size}")
+    return size, position + 4
+
+
+def read_compact_length(data: Data, position: int) -> tuple[int, int]:
+    """The length of bytes or of an array as a varint of one more; -1 for null."""
+    size, position = read_uvarint(data, position)
+    return size - 1, position
+
+
+def write_string(out: bytearray, value: str | None) -> None:
+    """Raises ``ValueError`` for one of more than 32,767 bytes."""
+    if value is None:
+        out += b"\xff\xff"
+        return
+    raw = value.encode("utf-8", "replace")
+    if len(raw) > _STRING_MAX:
+        raise ValueError(f"expected a string of at most {_STRING_MAX} bytes, found {len(raw)}")
+    out += len(raw).to_bytes(2, "big")
+    out += raw
+
+
+def write_compact_string(out: bytearray, value: str | None) -> None:
+    """Raises ``ValueError`` for one of more than 32,767 bytes."""
+    if value is None:
+        out.append(0)
+        return
+    raw = value.encode("utf-8", "replace")
+    if len(raw) > _STRING_MAX:
+        raise ValueError(f"expected a string of at most {_STRING_MAX} bytes, found {len(raw)}")
+    write_uvarint(out, len(raw) + 1)
+    out += raw
+
+
+def write_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+        return
+    out += len(value).to_bytes(4, "big")
+    out += value
+
+
+def write_compact_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out.append(0)
+        return
+    write_uvarint(out, len(value) + 1)
+    out += value
+
+
+def write_length(out: bytearray, size: int) -> None:
+    """An array's length; -1 for null."""
+    out += _I32.pack(size)
+
+
+def write_compact_length(out: bytearray, size: int) -> None:
+    """An array's length; -1 for null."""
+    write_uvarint(out, size + 1)
