@@ -30,8 +30,11 @@ class KafkaContext:
         return await self.calls[type(request)](request, self.call_context)
 
 
-Answer = Mapping[str, Any] | bytes
-"""A response by its fields (see :func:`tidelog.proto.kafka.messages.encode_response`), or encoded already."""
+Answer = Mapping[str, Any] | bytes | None
+"""A response by its fields (see :func:`tidelog.proto.kafka.messages.encode_response`), or encoded already.
+
+``None`` closes the connection without an answer: for a request that no error code of its API fits.
+"""
 
 Handler = Callable[[Any, int, KafkaContext], Awaitable[Answer]]
 """Takes a decoded request, its version and its context. What it raises but ``BadMessage`` is a bug and ends the node.

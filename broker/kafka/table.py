@@ -6,8 +6,24 @@ Produce, Fetch and ApiVersions are not among them: the connection itself answers
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tidelog.broker.kafka.apis import Api
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.model.broker_config import NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an adapter may know of its node beside the calls that come with each request."""
+
+    config: NodeConfig
+    view: MetadataView
+
+
+def served(node: Surroundings) -> Mapping[int, Api]:
+    """The APIs of this node by their keys."""
+    return table()
 
 
 def table(*groups: Iterable[Api]) -> Mapping[int, Api]:
