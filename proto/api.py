@@ -57,6 +57,42 @@ from tidelog.proto.group_api import (
 )
 from tidelog.proto.request import Request as Request
 from tidelog.proto.request import Response as Response
+from tidelog.proto.sink_api import (
+    AbortJobRequest as AbortJobRequest,
+)
+from tidelog.proto.sink_api import (
+    AbortJobResponse as AbortJobResponse,
+)
+from tidelog.proto.sink_api import (
+    BeginSinkTransactionRequest as BeginSinkTransactionRequest,
+)
+from tidelog.proto.sink_api import (
+    BeginSinkTransactionResponse as BeginSinkTransactionResponse,
+)
+from tidelog.proto.sink_api import (
+    CommitBatchRequest as CommitBatchRequest,
+)
+from tidelog.proto.sink_api import (
+    CommitBatchResponse as CommitBatchResponse,
+)
+from tidelog.proto.sink_api import (
+    DeleteSinkRequest as DeleteSinkRequest,
+)
+from tidelog.proto.sink_api import (
+    DeleteSinkResponse as DeleteSinkResponse,
+)
+from tidelog.proto.sink_api import (
+    DescribeSinksRequest as DescribeSinksRequest,
+)
+from tidelog.proto.sink_api import (
+    DescribeSinksResponse as DescribeSinksResponse,
+)
+from tidelog.proto.sink_api import (
+    ListSinksRequest as ListSinksRequest,
+)
+from tidelog.proto.sink_api import (
+    ListSinksResponse as ListSinksResponse,
+)
 from tidelog.proto.transaction_api import (
     AddOffsetsToTxnRequest as AddOffsetsToTxnRequest,
 )
@@ -143,6 +179,7 @@ class PartitionMetadata:
     isr: tuple[NodeId, ...]
     eligible_leader_replicas: tuple[NodeId, ...]
     offline_replicas: tuple[NodeId, ...]
+    last_known_elr: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +260,15 @@ class DescribeClusterResponse(Response):
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+LATEST_TIERED_TIMESTAMP: Final = -5
 
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
     """``timestamp``: -1 latest (high watermark, or LSO for read_committed), -2 earliest, -3 the
-    record of the highest timestamp, else the first record at or after that time."""
+    record of the highest timestamp, -4 the earliest on a broker's own disks (here that is every one), -5 the
+    latest that lies elsewhere (here there is none), else the first record at or after that time."""
 
     topic: str
     partition: int
@@ -426,12 +466,24 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     """A broker's own (static) configuration is answered by that broker only."""
 
     resources: tuple[ConfigResource, ...]
+    include_synonyms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A place that a setting's value is looked for in: under which name, what stands there, and ``source`` as in
+    :class:`DescribedConfig`."""
+
+    name: str
+    value: str | None
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
     """``source``: DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG,
-    STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka."""
+    STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka. ``synonyms``, where asked for: every place that has a value,
+    the one in force first."""
 
     name: str
     value: str | None
@@ -440,6 +492,7 @@ class DescribedConfig:
     sensitive: bool
     value_type: str
     documentation: str
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,8 +519,11 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class AlterResource:
+    """``replace``: what the resource has itself and ``changes`` do not name goes (Kafka's older AlterConfigs)."""
+
     resource: ConfigResource
     changes: tuple[ConfigChange, ...]
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -786,6 +842,12 @@ CALLS: Final[dict[type[Request[Any]], type[Response]]] = {
     DescribeTransactionsRequest: DescribeTransactionsResponse,
     ListTransactionsRequest: ListTransactionsResponse,
     DescribeProducersRequest: DescribeProducersResponse,
+    BeginSinkTransactionRequest: BeginSinkTransactionResponse,
+    CommitBatchRequest: CommitBatchResponse,
+    AbortJobRequest: AbortJobResponse,
+    DescribeSinksRequest: DescribeSinksResponse,
+    ListSinksRequest: ListSinksResponse,
+    DeleteSinkRequest: DeleteSinkResponse,
     RegisterBrokerRequest: RegisterBrokerResponse,
     BrokerHeartbeatRequest: BrokerHeartbeatResponse,
     AlterPartitionRequest: AlterPartitionResponse,

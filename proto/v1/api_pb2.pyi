@@ -1,4 +1,5 @@
 from tidelog.proto.v1 import groups_pb2 as _groups_pb2
+from tidelog.proto.v1 import sinks_pb2 as _sinks_pb2
 from tidelog.proto.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -27,7 +28,7 @@ class BrokerEndpoint(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("error", "partition", "leader", "leader_epoch", "replicas", "isr", "eligible_leader_replicas", "offline_replicas")
+    __slots__ = ("error", "partition", "leader", "leader_epoch", "replicas", "isr", "eligible_leader_replicas", "offline_replicas", "last_known_elr")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +37,7 @@ class PartitionMetadata(_message.Message):
     ISR_FIELD_NUMBER: _ClassVar[int]
     ELIGIBLE_LEADER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     OFFLINE_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LAST_KNOWN_ELR_FIELD_NUMBER: _ClassVar[int]
     error: int
     partition: int
     leader: int
@@ -44,7 +46,8 @@ class PartitionMetadata(_message.Message):
     isr: _containers.RepeatedScalarFieldContainer[int]
     eligible_leader_replicas: _containers.RepeatedScalarFieldContainer[int]
     offline_replicas: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error: _Optional[int] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., eligible_leader_replicas: _Optional[_Iterable[int]] = ..., offline_replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+    last_known_elr: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error: _Optional[int] = ..., partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., eligible_leader_replicas: _Optional[_Iterable[int]] = ..., offline_replicas: _Optional[_Iterable[int]] = ..., last_known_elr: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TopicMetadata(_message.Message):
     __slots__ = ("error", "name", "topic_id", "is_internal", "partitions", "error_message")
@@ -389,13 +392,25 @@ class ConfigResource(_message.Message):
     def __init__(self, resource_type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class DescribeConfigsRequest(_message.Message):
-    __slots__ = ("resources",)
+    __slots__ = ("resources", "include_synonyms")
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_SYNONYMS_FIELD_NUMBER: _ClassVar[int]
     resources: _containers.RepeatedCompositeFieldContainer[ConfigResource]
-    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ...) -> None: ...
+    include_synonyms: bool
+    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ..., include_synonyms: _Optional[bool] = ...) -> None: ...
+
+class ConfigSynonym(_message.Message):
+    __slots__ = ("name", "value", "source")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    source: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
 class DescribedConfig(_message.Message):
-    __slots__ = ("name", "value", "source", "read_only", "sensitive", "value_type", "documentation")
+    __slots__ = ("name", "value", "source", "read_only", "sensitive", "value_type", "documentation", "synonyms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +418,7 @@ class DescribedConfig(_message.Message):
     SENSITIVE_FIELD_NUMBER: _ClassVar[int]
     VALUE_TYPE_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    SYNONYMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     value: str
     source: str
@@ -410,7 +426,8 @@ class DescribedConfig(_message.Message):
     sensitive: bool
     value_type: str
     documentation: str
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., sensitive: _Optional[bool] = ..., value_type: _Optional[str] = ..., documentation: _Optional[str] = ...) -> None: ...
+    synonyms: _containers.RepeatedCompositeFieldContainer[ConfigSynonym]
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., read_only: _Optional[bool] = ..., sensitive: _Optional[bool] = ..., value_type: _Optional[str] = ..., documentation: _Optional[str] = ..., synonyms: _Optional[_Iterable[_Union[ConfigSynonym, _Mapping]]] = ...) -> None: ...
 
 class DescribedResource(_message.Message):
     __slots__ = ("resource", "error", "configs", "error_message")
@@ -441,12 +458,14 @@ class ConfigChange(_message.Message):
     def __init__(self, name: _Optional[str] = ..., operation: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class AlterResource(_message.Message):
-    __slots__ = ("resource", "changes")
+    __slots__ = ("resource", "changes", "replace")
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     resource: ConfigResource
     changes: _containers.RepeatedCompositeFieldContainer[ConfigChange]
-    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ConfigChange, _Mapping]]] = ...) -> None: ...
+    replace: bool
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ConfigChange, _Mapping]]] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class IncrementalAlterConfigsRequest(_message.Message):
     __slots__ = ("resources", "validate_only")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto import api, group_api, metadata, transaction_api
+from tidelog.proto import api, group_api, metadata, sink_api, transaction_api
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, transactions_pb2
+from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, sinks_pb2, transactions_pb2
 
 
 def message_types(module: Any) -> list[type]:
@@ -25,17 +25,13 @@ def message_types(module: Any) -> list[type]:
     ]
 
 
-CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, metadata_pb2)
-ALL = message_types(api) + message_types(group_api) + message_types(transaction_api) + message_types(metadata)
+CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, metadata_pb2)
+ALL = [cls for module in (api, group_api, transaction_api, sink_api, metadata) for cls in message_types(module)]
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 def test_type_and_contract_have_the_same_fields(cls: type) -> None:
-    (message,) = (
-        found
-        for pb2 in (api_pb2, groups_pb2, transactions_pb2, metadata_pb2)
-        if (found := getattr(pb2, cls.__name__, None))
-    )
+    (message,) = (found for pb2 in CONTRACTS if (found := getattr(pb2, cls.__name__, None)))
     assert [f.name for f in dataclasses.fields(cls)] == [f.name for f in message.DESCRIPTOR.fields]
 
 

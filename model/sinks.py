@@ -1,0 +1,90 @@
+"""The names of a sink's transactions: they say by themselves whose they are, and so where they are coordinated.
+
+The transactions of a *sink* (an outside program that writes in numbered batches, each by a *job* of many
+*attempts*) are decided together, by one record batch. So all of them are in that partition of
+``__transaction_state`` to which the sink's name falls, whatever their own ids would: a transactional id of the form
+``__sink/<sink>/<batch>/<job>/<attempt>``, the sink's name percent-encoded, has the sink's name as *coordinator key*.
+Only the coordinator makes such ids; no producer may ask for one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+SINK_PREFIX: Final = "__sink/"
+"""What the transactional ids of sinks begin with, and no others may."""
+SINK_NAME_BYTES_MAX: Final = 255
+SINK_PART_LENGTH_MAX: Final = 64
+BATCH_MAX: Final = 2**63 - 1
+NO_BATCH: Final = -1
+
+_PART: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{SINK_PART_LENGTH_MAX}}}")
+
+
+class SinkAttempt(NamedTuple):
+    """One transaction of a sink: ``batch`` from 0 on, ``job`` one run of that batch, ``attempt`` one writer in it."""
+
+    sink: str
+    batch: int
+    job: str
+    attempt: str
+
+    @property
+    def transactional_id(self) -> str:
+        return f"{sink_key(self.sink)}/{self.batch}/{self.job}/{self.attempt}"
+
+
+def sink_key(sink: str) -> str:
+    """What to look a sink's coordinator up by, as if it were a transactional id."""
+    return SINK_PREFIX + quote(sink, safe="")
+
+
+def is_sinks(transactional_id: str) -> bool:
+    """Whether the id has the form that is kept for sinks."""
+    return transactional_id.startswith(SINK_PREFIX)
+
+
+def sink_attempt(transactional_id: str) -> SinkAttempt | None:
+    """Whose transaction this is; None for an id that is no sink's."""
+    if not is_sinks(transactional_id):
+        return None
+    match transactional_id.removeprefix(SINK_PREFIX).split("/"):
+        case [sink, batch, job, attempt] if batch.isascii() and batch.isdigit() and len(batch) <= 19:
+            return SinkAttempt(unquote(sink), int(batch), job, attempt)
+        case _:
+            return None
+
+
+def coordinator_key(transactional_id: str) -> str:
+    """The name whose hash says which partition of ``__transaction_state`` an id is in."""
+    if not is_sinks(transactional_id):
+        return transactional_id
+    return unquote(transactional_id.removeprefix(SINK_PREFIX).split("/", 1)[0])
+
+
+def sink_fault(sink: str) -> str | None:
+    """Say why no sink can be called so, or None."""
+    if not sink:
+        return "expected a sink's name, found an empty one"
+    size = len(sink.encode("utf-8", "surrogatepass"))
+    if size > SINK_NAME_BYTES_MAX:
+        return f"expected a sink's name of at most {SINK_NAME_BYTES_MAX} bytes, found {size}"
+    if any("\ud800" <= letter <= "\udfff" for letter in sink):
+        return f"expected a sink's name in Unicode, found {sink!r}"
+    return None
+
+
+def job_fault(batch: int, job: str) -> str | None:
+    """Say why no job can be so, or None."""
+    if not 0 <= batch <= BATCH_MAX:
+        return f"expected a batch from 0 on, found {batch}"
+    return part_fault("job", job)
+
+
+def part_fault(what: str, part: str) -> str | None:
+    """Say why ``part`` can be no name of a job or an attempt, or None."""
+    if _PART.fullmatch(part):
+        return None
+    return f"{what}: expected 1 to {SINK_PART_LENGTH_MAX} of the characters A-Z a-z 0-9 . _ -, found {part[:100]!r}"
