@@ -14,7 +14,7 @@ from typing import Any
 from tidelog.model.broker_config import NODE_CONFIG_DEF, NodeConfig
 from tidelog.model.config_def import ConfigError, Setting, Update
 from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
-from tidelog.proto.api import DescribedConfig
+from tidelog.proto.api import ConfigSynonym, DescribedConfig
 
 Values = Mapping[str, str]
 
@@ -51,26 +51,45 @@ class Settings:
                 good[name] = value
         return TopicConfig.parse(good, self.topic_defaults)
 
-    def describe_topic(self, values: Values) -> tuple[DescribedConfig, ...]:
+    def describe_topic(self, values: Values, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
         """Every setting of a topic, its value and where that comes from."""
         in_force = self.topic(values).describe()
         return tuple(
-            _described(setting, in_force[name], self._topic_source(name, values), read_only=False)
+            _described(
+                setting,
+                in_force[name],
+                self._topic_source(name, values),
+                read_only=False,
+                synonyms=self._topic_synonyms(name, values) if synonyms else (),
+            )
             for name, setting in TOPIC_CONFIG_DEF.settings.items()
         )
 
-    def describe_broker(self) -> tuple[DescribedConfig, ...]:
+    def describe_broker(self, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
         """Every setting of this broker, its value and where that comes from."""
         in_force = self.node.describe()
         return tuple(
-            _described(setting, in_force[name], self._source(name), read_only=setting.update is Update.READ_ONLY)
+            _described(
+                setting,
+                in_force[name],
+                self._source(name),
+                read_only=setting.update is Update.READ_ONLY,
+                synonyms=self._synonyms(name) if synonyms else (),
+            )
             for name, setting in NODE_CONFIG_DEF.settings.items()
         )
 
-    def describe_all_brokers(self) -> tuple[DescribedConfig, ...]:
+    def describe_all_brokers(self, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
         """The dynamic settings that hold for every broker that has none of its own."""
+        source = "DYNAMIC_DEFAULT_BROKER_CONFIG"
         return tuple(
-            _described(NODE_CONFIG_DEF.settings[name], value, "DYNAMIC_DEFAULT_BROKER_CONFIG", read_only=False)
+            _described(
+                NODE_CONFIG_DEF.settings[name],
+                value,
+                source,
+                read_only=False,
+                synonyms=(ConfigSynonym(name, value, source),) if synonyms else (),
+            )
             for name, value in sorted(self.all_brokers.items())
             if name in NODE_CONFIG_DEF.settings
         )
@@ -102,8 +121,35 @@ class Settings:
         value = getattr(self.static, NODE_CONFIG_DEF.field_name(name))
         return "DEFAULT_CONFIG" if value == setting.default else "STATIC_BROKER_CONFIG"
 
+    def _topic_synonyms(self, name: str, values: Values) -> tuple[ConfigSynonym, ...]:
+        """The topic's own value, then those of the broker setting behind it
+        (``ConfigHelper.createTopicConfigEntry``)."""
+        own = (ConfigSynonym(name, values[name], "DYNAMIC_TOPIC_CONFIG"),) if name in values else ()
+        behind = BROKER_SYNONYMS.get(name)
+        if behind is not None:
+            return own + self._synonyms(behind)
+        setting = TOPIC_CONFIG_DEF.settings[name]
+        return (*own, ConfigSynonym(name, setting.format(setting.default), "DEFAULT_CONFIG"))
 
-def _described(setting: Setting, value: str | None, source: str, *, read_only: bool) -> DescribedConfig:
+    def _synonyms(self, name: str) -> tuple[ConfigSynonym, ...]:
+        """Every value that a broker's setting has, the one in force first."""
+        setting = NODE_CONFIG_DEF.settings[name]
+        found = []
+        if name in self.this_broker:
+            found.append(ConfigSynonym(name, self.this_broker[name], "DYNAMIC_BROKER_CONFIG"))
+        if name in self.all_brokers:
+            found.append(ConfigSynonym(name, self.all_brokers[name], "DYNAMIC_DEFAULT_BROKER_CONFIG"))
+        static = getattr(self.static, NODE_CONFIG_DEF.field_name(name))
+        if static != setting.default:
+            found.append(ConfigSynonym(name, setting.format(static), "STATIC_BROKER_CONFIG"))
+        if setting.default is not None:
+            found.append(ConfigSynonym(name, setting.format(setting.default), "DEFAULT_CONFIG"))
+        return tuple(found)
+
+
+def _described(
+    setting: Setting, value: str | None, source: str, *, read_only: bool, synonyms: tuple[ConfigSynonym, ...]
+) -> DescribedConfig:
     return DescribedConfig(
         name=setting.name,
         value=value,
@@ -112,4 +158,5 @@ def _described(setting: Setting, value: str | None, source: str, *, read_only: b
         sensitive=False,
         value_type=setting.value_type.value,
         documentation=setting.doc,
+        synonyms=synonyms,
     )

@@ -78,7 +78,7 @@ def _alter_one(image: MetadataImage, configs: ConfigView, altered: AlterResource
             ErrorCode.INVALID_REQUEST, f"expected a resource of type topic or broker, found {resource.resource_type!r}"
         )
     before = image.configs.get(resource, _NONE)
-    after: dict[str, str] = dict(before)
+    after: dict[str, str] = {} if altered.replace else dict(before)
     touched: set[str] = set()
     for change in altered.changes:
         if change.name in touched:
@@ -96,7 +96,7 @@ def _alter_one(image: MetadataImage, configs: ConfigView, altered: AlterResource
             return Refusal(ErrorCode.INVALID_CONFIG, fault)
     return [
         ConfigRecord(resource.resource_type, resource.name, name, after.get(name))
-        for name in sorted(touched)
+        for name in sorted(touched.union(before) if altered.replace else touched)
         if before.get(name) != after.get(name)
     ]
 

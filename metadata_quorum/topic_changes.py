@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -147,7 +148,8 @@ class TopicChanges:
         """Each topic is deleted or refused by itself."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
-        seen: set[TopicId] = set()
+        named = [found.topic_id for name in request.names if (found := image.topic(name)) is not None]
+        asked = Counter([*named, *request.topic_ids])
 
         def delete_one(name: str, topic: TopicImage | None, unknown: ErrorCode, topic_id: TopicId | None) -> None:
             shown = TopicId(bytes(16)) if topic_id is None else topic_id
@@ -157,11 +159,10 @@ class TopicChanges:
             elif topic is None:
                 text = f"expected a topic that exists, found {name!r}" if name else "expected the id of a topic"
                 results.append(TopicResult(name, unknown, text, shown))
-            elif topic.topic_id in seen:
+            elif asked[topic.topic_id] > 1:
                 text = f"expected each topic once in a request, found {topic.name!r} twice"
                 results.append(TopicResult(topic.name, ErrorCode.INVALID_REQUEST, text, topic.topic_id))
             else:
-                seen.add(topic.topic_id)
                 records.append(RemoveTopicRecord(topic.topic_id))
                 results.append(TopicResult(topic.name, ErrorCode.NONE, "", topic.topic_id))
 

@@ -15,7 +15,9 @@ from tidelog.model.ids import (
     TopicPartition,
 )
 from tidelog.proto.api import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     EpochEnd,
@@ -118,17 +120,18 @@ def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed
     latest = partition.latest_offset(read_committed)
     log = partition.log
     match item.timestamp:
-        case value if value == EARLIEST_TIMESTAMP:
+        case value if value in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             start = log.log_start_offset
             return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, start, log.epoch_at(start))
         case value if value == LATEST_TIMESTAMP:
             if isinstance(latest, Refusal):
                 return _refused(item, latest)
             return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, latest, leading.epoch)
-        case value if value < MAX_TIMESTAMP:
-            return _refused(
-                item, Refusal(ErrorCode.INVALID_REQUEST, f"expected a timestamp of -3 or more, found {item.timestamp}")
-            )
+        case value if value == LATEST_TIERED_TIMESTAMP:
+            return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE)
+        case value if value < LATEST_TIERED_TIMESTAMP:
+            text = f"expected a timestamp of {LATEST_TIERED_TIMESTAMP} or more, found {item.timestamp}"
+            return _refused(item, Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
     if isinstance(latest, Refusal):
         return _refused(item, latest)
     found = (

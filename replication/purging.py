@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_LEADER_EPOCH, Offset, TopicPartition
+from tidelog.model.names import is_internal
 from tidelog.proto.api import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -92,6 +93,10 @@ class Purge:
         leading = partition.led(NO_LEADER_EPOCH)
         if isinstance(leading, Refusal):
             return leading
+        if is_internal(self._item.topic):
+            return Refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"expected a topic of clients, found {self._item.topic!r}"
+            )
         if not partition.state.config.deletes:
             return Refusal(
                 ErrorCode.POLICY_VIOLATION, f"expected a topic with cleanup.policy delete, found {self._item.topic}"

@@ -145,6 +145,7 @@ def _topic_metadata(image: MetadataImage, topic: TopicImage) -> TopicMetadata:
                 found.isr,
                 found.eligible_leader_replicas,
                 offline,
+                found.last_known_elr,
             )
         )
     return TopicMetadata(ErrorCode.NONE, topic.name, topic.topic_id, is_internal(topic.name), tuple(partitions))

@@ -54,6 +54,23 @@ def test_append_and_subtract(topic: Any) -> None:
     assert values(topic) == {"cleanup.policy": "compact"}
 
 
+def test_replaced_as_a_whole(topic: Any) -> None:
+    topic.set("topic", "t", "retention.ms", "5")
+    topic.set("topic", "t", "retention.bytes", "6")
+
+    def replace(*changes: ConfigChange) -> ErrorCode:
+        altered = AlterResource(ConfigResource("topic", "t"), changes, replace=True)
+        code: ErrorCode = topic.ask(IncrementalAlterConfigsRequest((altered,))).resources[0].error
+        return code
+
+    assert replace(ConfigChange("retention.bytes", "set", "x")) is ErrorCode.INVALID_CONFIG
+    assert values(topic) == {"retention.ms": "5", "retention.bytes": "6"}
+    assert replace(ConfigChange("retention.bytes", "set", "7"), ConfigChange("flush.ms", "set", "8")) is NONE
+    assert values(topic) == {"retention.bytes": "7", "flush.ms": "8"}
+    assert replace() is NONE
+    assert values(topic) == {}
+
+
 @pytest.mark.parametrize(
     ("resource", "setting", "value", "operation", "error", "text"),
     [

@@ -242,9 +242,11 @@ def test_delete(three: Any) -> None:
     assert three.create("a", partitions=1, factor=1).topic_id != created.topic_id
 
 
-def test_topic_named_twice_is_deleted_once(three: Any) -> None:
+def test_topic_named_twice_is_not_deleted(three: Any) -> None:
     created = three.create("a", partitions=1, factor=1)
-    assert delete(three, "a", ids=(created.topic_id,)) == [NONE, ErrorCode.INVALID_REQUEST]
+    assert delete(three, "a", ids=(created.topic_id,)) == [ErrorCode.INVALID_REQUEST] * 2
+    assert delete(three, "a", "a") == [ErrorCode.INVALID_REQUEST] * 2
+    assert delete(three, "a") == [NONE]
 
 
 def test_delete_may_be_switched_off(make_bench: Callable[..., Any]) -> None:
