@@ -152,6 +152,7 @@ def _transactions(transactions: Transactions) -> Iterator[Reading]:
     yield Reading(m.MARKERS_LEADERLESS, markers.leaderless)
     yield Reading(m.MARKERS_RETRIED, markers.retries)
     yield Reading(m.MARKERS_REFUSED, counters.refused_markers)
+    yield Reading(m.TRANSACTION_CALLS_LATE, counters.late_connections)
     yield Reading(m.VERIFICATIONS, partitions.asked)
     yield Reading(m.VERIFICATION_FAILURES, partitions.failures)
     yield Reading(m.TRANSACTIONS_BEGUN, counters.begun)

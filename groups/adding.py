@@ -1,6 +1,7 @@
 """Taking a partition of ``__consumer_offsets`` into a transaction, before the first offsets of it are written there.
 
-The transaction's coordinator is asked on behalf of the client (KIP-890), once for each transaction; commits
+The transaction's coordinator is asked on behalf of the client (KIP-890), once for each transaction, to take it in, or
+in the first protocol, where the client has had it taken in, whether it is there; commits
 of it that come meanwhile wait behind the first, in order. A marker of that transaction that comes meanwhile ends
 the asking: whoever waits belongs to a transaction that is over. The marker of the transaction before, which is often
 still on its way, changes nothing.
@@ -71,6 +72,7 @@ class Adding:
                 request.producer_id,
                 request.producer_epoch,
                 (GroupPartition(GROUP_OFFSETS_TOPIC, role.partition),),
+                request.verify_only,
             )
             asking.task = asyncio.ensure_future(self._add_partitions(transaction))
             asking.task.add_done_callback(partial(self._answered, key, asking))

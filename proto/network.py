@@ -89,6 +89,9 @@ class CallContext:
     """Name of the listener that the request came in on."""
     peer: str
     """The caller's address, for logs and (later) quotas and ACLs."""
+    connection: int = 0
+    """Which of this node's connections it came in on, numbered from 1 in the order in which they were accepted. 0: not
+    known, or of no account."""
 
 
 CallHandler = Callable[[Any, CallContext], Awaitable[Any]]

@@ -112,7 +112,8 @@ class AddOffsetsToTxnResponse(Response):
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     """Offsets that count if the transaction commits; to the group's coordinator, with the member's generation
-    (KIP-447)."""
+    (KIP-447). ``verify_only``: the client has taken the group into the transaction itself, by AddOffsetsToTxn (the
+    first transaction protocol)."""
 
     transactional_id: str
     group_id: str
@@ -122,6 +123,7 @@ class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     member_id: str
     group_instance_id: str | None
     partitions: tuple[OffsetCommitPartition, ...]
+    verify_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

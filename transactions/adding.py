@@ -33,14 +33,16 @@ class Adding:
         self._shard = shard
         shard.idle = self.serve
 
-    def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment) -> None:
+    def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0) -> None:
         """Add them, or only look (``verify_only``). All are added or none."""
         if request.verify_only:
             self._shard.answer(waiter, self._verify(request))
             return
         partitions = tuple(TopicPartition(item.topic, item.partition) for item in request.partitions)
         asker = Identity(request.producer_id, request.producer_epoch)
-        self.add(request.transactional_id, asker, partitions, waiter, lambda error: added(request, error), now)
+        self.add(
+            request.transactional_id, asker, partitions, waiter, lambda error: added(request, error), now, connection
+        )
 
     def add(
         self,
@@ -50,10 +52,15 @@ class Adding:
         waiter: int,
         tell: Tell,
         now: Moment,
+        connection: int = 0,
     ) -> None:
         entry = self._shard.entries.get(transactional_id)
         if entry is None:
             self._shard.answer(waiter, tell(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+            return
+        if not entry.heard(asker, connection):
+            self._shard.counters.late_connections += 1
+            self._shard.answer(waiter, tell(ErrorCode.NETWORK_EXCEPTION))
             return
         deadline = now.monotonic_ms + self._shard.settings.add_wait_max_ms
         add = WaitingAdd(deadline, waiter, asker, partitions, tell)

@@ -52,7 +52,7 @@ from tidelog.transactions.shard import Shard
 
 class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
     """See the module. ``group_partition`` says where a group's offsets are; ``new_producer_id`` gives an id that nobody
-    has, or None."""
+    has, or None; ``newest_connection`` is the number of the connection that this node accepted last."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         group_partition: Callable[[str], int],
         on_fatal: Callable[[BaseException], None],
         partitions: int | None = None,
+        newest_connection: Callable[[], int] = lambda: 0,
     ) -> None:
         self.counters = TransactionCounters()
         count = settings.state_log_num_partitions if partitions is None else partitions
@@ -72,6 +73,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         self._new_producer_id = new_producer_id
         self._markers = markers
         self._group_partition = group_partition
+        self._newest_connection = newest_connection
         self._allocating: set[asyncio.Task[None]] = set()
         self._sendings: dict[tuple[int, Token], Sending] = {}
         """Markers on their way, by the partition that decided them."""
@@ -105,7 +107,13 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return coordinator_partition(key, self._partitions)
 
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
-        return Shard(epoch, self._settings, self._log.batch_bytes_max(partition), counters=self.counters)
+        return Shard(
+            epoch,
+            self._settings,
+            self._log.batch_bytes_max(partition),
+            counters=self.counters,
+            connections_before=self._newest_connection(),
+        )
 
     def _load_bytes(self) -> int:
         return self._settings.state_log_load_buffer_size
@@ -128,7 +136,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         if not isinstance(led, Led):
             return done(InitProducerIdResponse(led))
         waiter, future = self._waiter(InitProducerIdResponse)
-        self._perform(led, led.shard.init_producer_id(request, waiter, self._now()))
+        self._perform(led, led.shard.init_producer_id(request, waiter, self._now(), context.connection))
         return future
 
     def add_partitions(
@@ -150,17 +158,19 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         if not results:
             future.set_result(AddPartitionsToTxnResponse(ErrorCode.NONE))
         for at, transaction in enumerate(request.transactions):
-            self._add(transaction, partial(answered, at))
+            self._add(transaction, partial(answered, at), context.connection)
         return future
 
-    def _add(self, request: AddPartitionsTransaction, answered: Callable[[AddedTransaction], None]) -> None:
+    def _add(
+        self, request: AddPartitionsTransaction, answered: Callable[[AddedTransaction], None], connection: int
+    ) -> None:
         if transactional_id_fault(request.transactional_id) is not None:
             answered(added(request, ErrorCode.INVALID_REQUEST))
             return
         led = self._active(request.transactional_id)
         if isinstance(led, Led):
             waiter = self._wait(answered)
-            self._perform(led, led.shard.add_partitions(request, waiter, self._now()))
+            self._perform(led, led.shard.add_partitions(request, waiter, self._now(), connection))
         else:
             answered(added(request, led))
 
@@ -175,7 +185,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
             return done(AddOffsetsToTxnResponse(led))
         at = TopicPartition(GROUP_OFFSETS_TOPIC, self._group_partition(request.group_id))
         waiter, future = self._waiter(AddOffsetsToTxnResponse)
-        self._perform(led, led.shard.add_offsets(request, at, waiter, self._now()))
+        self._perform(led, led.shard.add_offsets(request, at, waiter, self._now(), context.connection))
         return future
 
     def prepare(
@@ -199,7 +209,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         if not isinstance(led, Led):
             return done(EndTxnResponse(led))
         waiter, future = self._waiter(EndTxnResponse)
-        self._perform(led, led.shard.end(request, waiter, self._now()))
+        self._perform(led, led.shard.end(request, waiter, self._now(), context.connection))
         return future
 
     # --- Administration -----------------------------------------------------------------------------

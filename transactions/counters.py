@@ -25,6 +25,8 @@ class TransactionCounters:
     """Transactions of which all markers are written."""
     refused_markers: int = 0
     """Markers that a partition's leader refused for good, since somebody newer has spoken."""
+    late_connections: int = 0
+    """Requests that were refused, as the same producer has spoken on a newer connection."""
     expired_ids: int = 0
     rotated_ids: int = 0
     """Producer ids that were replaced before their epochs ran out."""

@@ -114,10 +114,12 @@ class Ending:
 
     # --- The decision -------------------------------------------------------------------------------
 
-    def end(self, request: EndTxnRequest, waiter: int, now: Moment) -> None:
-        """Commit or abort, as a producer asks for it."""
-        decide = self._end if request.bump_epoch else self._end_first_protocol
-        answer = decide(request, waiter, now)
+    def end(self, request: EndTxnRequest, waiter: int, now: Moment, connection: int = 0) -> None:
+        """Commit or abort, as a producer asks for it. ``connection`` counts in the first protocol alone."""
+        if request.bump_epoch:
+            answer = self._end(request, waiter, now)
+        else:
+            answer = self._end_first_protocol(request, waiter, now, connection)
         if answer is not None:
             response = answer if isinstance(answer, EndTxnResponse) else EndTxnResponse(answer)
             self._shard.answer(waiter, response)
@@ -155,7 +157,7 @@ class Ending:
         return None
 
     def _end_first_protocol(
-        self, request: EndTxnRequest, waiter: int, now: Moment
+        self, request: EndTxnRequest, waiter: int, now: Moment, connection: int
     ) -> EndTxnResponse | ErrorCode | None:
         """The producer keeps its epoch (``endTransactionWithTV1``)."""
         found = self._shard.known(request.transactional_id)
@@ -165,6 +167,9 @@ class Ending:
         asker = Identity(request.producer_id, request.producer_epoch)
         if asker != value.identity:
             return _stranger(value, asker)
+        if not entry.heard(asker, connection):
+            self._shard.counters.late_connections += 1
+            return ErrorCode.NETWORK_EXCEPTION
         if entry.busy in (Busy.ALLOCATING, Busy.MOVING):
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if value.state is not TransactionState.ONGOING:

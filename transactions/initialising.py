@@ -29,13 +29,23 @@ class Initialising:
         self._shard = shard
         self._ending = ending
 
-    def init(self, transactional_id: str, request: InitProducerIdRequest, waiter: int, now: Moment) -> None:
-        """``transactional_id`` is the request's, and fit to be one."""
+    def init(
+        self,
+        transactional_id: str,
+        request: InitProducerIdRequest,
+        waiter: int,
+        now: Moment,
+        connection: int = 0,
+    ) -> None:
+        """``transactional_id`` is the request's, and fit to be one. Who is let in speaks on ``connection`` from now on,
+        or on a newer one."""
         error = self._fault(request)
         if error is None:
             error = self._init(transactional_id, request, waiter, now)
         if error is not None:
             self._shard.answer(waiter, InitProducerIdResponse(error))
+        elif connection != 0:
+            self._shard.entries[transactional_id].connection = connection
 
     def _fault(self, request: InitProducerIdRequest) -> ErrorCode | None:
         settings = self._shard.settings

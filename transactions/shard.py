@@ -53,8 +53,12 @@ class Shard:
         batch_bytes_max: int = 1_048_588,
         *,
         counters: TransactionCounters | None = None,
+        connections_before: int = 0,
     ) -> None:
-        self._state = ShardState(leader_epoch, settings, batch_bytes_max, counters or TransactionCounters())
+        """``connections_before``: the newest connection that this node has now."""
+        self._state = ShardState(
+            leader_epoch, settings, batch_bytes_max, counters or TransactionCounters(), connections_before
+        )
         self._ending = Ending(self._state)
         self._initialising = Initialising(self._state, self._ending)
         self._adding = Adding(self._state)
@@ -87,8 +91,13 @@ class Shard:
         self._replaying.batch(batch)
 
     def loaded(self, now: Moment) -> list[Effect]:
-        """All of the log is replayed: what was decided is carried out, under this leader's epoch."""
+        """All of the log is replayed: what was decided is carried out, under this leader's epoch.
+
+        Producers of the first protocol are to speak on connections that are newer than its election: on an older one
+        something may still be under way from a time when this node coordinated them before, and since then another.
+        """
         for entry in list(self._state.entries.values()):
+            entry.connection = self._state.connections_before + 1
             if entry.value is not None and entry.value.state.is_decided:
                 self._ending.send_markers(entry, now)
         self._ending.schedule(now)
@@ -97,31 +106,47 @@ class Shard:
 
     # --- Requests -----------------------------------------------------------------------------------
 
-    def init_producer_id(self, request: InitProducerIdRequest, waiter: int, now: Moment) -> list[Effect]:
-        """``request.transactional_id`` is there and fit to be one."""
+    #
+    # ``connection``: see :meth:`tidelog.transactions.transaction.Entry.heard`. What comes on one that does not speak
+    # for the producer any more is refused with NETWORK_EXCEPTION.
+
+    def init_producer_id(
+        self, request: InitProducerIdRequest, waiter: int, now: Moment, connection: int = 0
+    ) -> list[Effect]:
+        """``request.transactional_id`` is there and fit to be one. Never refused for its connection: whoever comes
+        fences who was there before, and that is all that a late one can do."""
         assert request.transactional_id is not None
-        self._initialising.init(request.transactional_id, request, waiter, now)
+        self._initialising.init(request.transactional_id, request, waiter, now, connection)
         return self._effects()
 
-    def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment) -> list[Effect]:
+    def add_partitions(
+        self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0
+    ) -> list[Effect]:
         """The answer is an :class:`~tidelog.proto.transaction_api.AddedTransaction`."""
-        self._adding.add_partitions(request, waiter, now)
+        self._adding.add_partitions(request, waiter, now, connection)
         return self._effects()
 
     def add_offsets(
-        self, request: AddOffsetsToTxnRequest, partition: TopicPartition, waiter: int, now: Moment
+        self,
+        request: AddOffsetsToTxnRequest,
+        partition: TopicPartition,
+        waiter: int,
+        now: Moment,
+        connection: int = 0,
     ) -> list[Effect]:
         """``partition``: where the group's offsets are."""
         asker = Identity(request.producer_id, request.producer_epoch)
-        self._adding.add(request.transactional_id, asker, (partition,), waiter, AddOffsetsToTxnResponse, now)
+        self._adding.add(
+            request.transactional_id, asker, (partition,), waiter, AddOffsetsToTxnResponse, now, connection
+        )
         return self._effects()
 
     def prepare(self, request: PrepareTransactionRequest, waiter: int, now: Moment) -> list[Effect]:
         self._ending.prepare(request, waiter, now)
         return self._effects()
 
-    def end(self, request: EndTxnRequest, waiter: int, now: Moment) -> list[Effect]:
-        self._ending.end(request, waiter, now)
+    def end(self, request: EndTxnRequest, waiter: int, now: Moment, connection: int = 0) -> list[Effect]:
+        self._ending.end(request, waiter, now, connection)
         return self._effects()
 
     # --- Administration -----------------------------------------------------------------------------

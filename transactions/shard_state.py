@@ -87,6 +87,7 @@ class ShardState:
         "allocations",
         "appends",
         "batch_bytes_max",
+        "connections_before",
         "counters",
         "effects",
         "entries",
@@ -105,10 +106,13 @@ class ShardState:
         settings: TransactionSettings,
         batch_bytes_max: int,
         counters: TransactionCounters,
+        connections_before: int = 0,
     ) -> None:
         self.leader_epoch = leader_epoch
         self.settings = settings
         self.batch_bytes_max = batch_bytes_max
+        self.connections_before = connections_before
+        """The newest connection that this node had when it was elected."""
         self.counters = counters
         self.entries: dict[str, Entry] = {}
         self.ongoing: dict[str, Entry] = {}

@@ -172,7 +172,7 @@ class WaitingAdd(NamedTuple):
 class Entry:
     """A transactional id: ``value`` is what is in the log for good, None before its first record is."""
 
-    __slots__ = ("adds", "busy", "key", "sending", "transactional_id", "unmarked", "value")
+    __slots__ = ("adds", "busy", "connection", "key", "sending", "transactional_id", "unmarked", "value")
 
     def __init__(self, transactional_id: str, key: bytes, value: Transaction | None) -> None:
         self.transactional_id = transactional_id
@@ -184,3 +184,19 @@ class Entry:
         """Partitions whose marker is not written yet."""
         self.sending = -1
         """The number under which the markers were sent; -1: none are on their way."""
+        self.connection = 0
+        """No connection before this one speaks for the producer any more. Not in the log."""
+
+    def heard(self, asker: Identity, connection: int) -> bool:
+        """Whether ``connection`` (0: of no account) still speaks for ``asker``: none accepted later has spoken.
+
+        In the first protocol all transactions of a producer have one epoch, so that a request that was under way for
+        long cannot be told from one of the next transaction. But a client that has given up a request has closed its
+        connection too. Who is not the current producer is none of this rule's business, and changes nothing here.
+        """
+        if connection == 0 or self.value is None or asker != self.value.identity:
+            return True
+        if connection < self.connection:
+            return False
+        self.connection = connection
+        return True
