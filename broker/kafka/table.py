@@ -5,9 +5,11 @@ Produce, Fetch and ApiVersions are not among them: the connection itself answers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tidelog.broker.dynamic_config import Settings
+from tidelog.broker.kafka import cluster, configs, metadata, offsets, topics
 from tidelog.broker.kafka.apis import Api
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.model.broker_config import NodeConfig
@@ -19,11 +21,19 @@ class Surroundings:
 
     config: NodeConfig
     view: MetadataView
+    settings: Callable[[], Settings]
+    """The dynamic and static settings in force."""
 
 
 def served(node: Surroundings) -> Mapping[int, Api]:
     """The APIs of this node by their keys."""
-    return table()
+    return table(
+        metadata.apis(node.view),
+        cluster.apis(node.config),
+        topics.apis(node.settings),
+        configs.APIS,
+        offsets.apis(node.view),
+    )
 
 
 def table(*groups: Iterable[Api]) -> Mapping[int, Api]:

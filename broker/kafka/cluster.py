@@ -1,0 +1,156 @@
+"""DescribeCluster, DescribeLogDirs and DescribeQuorum, translated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tidelog.broker.kafka.apis import Answer, Api, KafkaContext
+from tidelog.broker.kafka.authorized_operations import CLUSTER_OPERATIONS
+from tidelog.broker.kafka.metadata import reachable_controller
+from tidelog.broker.kafka.metadata_bytes import OPERATIONS_NOT_ASKED
+from tidelog.model.broker_config import NodeConfig
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.api import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    LogDir,
+    MetadataRequest,
+    MetadataResponse,
+)
+from tidelog.proto.kafka.messages import field
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+MISMATCHED_ENDPOINT_TYPE: Final = 114
+UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+"""Kafka's error numbers that only this listener says."""
+METADATA_LOG: Final = "__cluster_metadata"
+
+
+def apis(config: NodeConfig) -> tuple[Api, ...]:
+    async def quorum(request: Any, version: int, context: KafkaContext) -> Answer:
+        return await describe_quorum(request, version, context, config)
+
+    return (Api(35, 1, 4, describe_log_dirs), Api(55, 0, 2, quorum), Api(60, 0, 2, describe_cluster))
+
+
+async def describe_cluster(request: Any, _: int, context: KafkaContext) -> Answer:
+    """The brokers at this listener (KIP-700); from version 2 also those that are fenced, where asked for (KIP-1073)."""
+    kind = field(request, "endpoint_type", BROKERS)
+    if kind != BROKERS:
+        known = kind == CONTROLLERS
+        return {
+            "error_code": MISMATCHED_ENDPOINT_TYPE if known else UNSUPPORTED_ENDPOINT_TYPE,
+            "error_message": f"expected the endpoint type {BROKERS} (brokers) on a broker, found {kind}",
+            "endpoint_type": kind,
+        }
+    found: MetadataResponse = await context.call(MetadataRequest())
+    brokers = [
+        {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+        for broker in found.brokers
+    ]
+    if field(request, "include_fenced_brokers", False):
+        registered: DescribeClusterResponse = await context.call(DescribeClusterRequest())
+        brokers += _fenced(registered, context.listener)
+    asked = request.include_cluster_authorized_operations
+    return {
+        "cluster_id": found.cluster_id,
+        "controller_id": reachable_controller(found),
+        "brokers": brokers,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    }
+
+
+def _fenced(registered: DescribeClusterResponse, listener: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "broker_id": broker.node_id,
+            "host": endpoint.host,
+            "port": endpoint.port,
+            "rack": broker.rack,
+            "is_fenced": True,
+        }
+        for broker in registered.brokers
+        if broker.fenced
+        for endpoint in broker.listeners
+        if endpoint.listener == listener
+    ]
+
+
+async def describe_log_dirs(request: Any, _: int, context: KafkaContext) -> Answer:
+    """The directories of this broker, with the replicas asked for (KIP-113, KIP-827)."""
+    wanted = None if request.topics is None else {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+    answer = await context.call(DescribeLogDirsRequest())
+    return {"results": [_log_dir(found, wanted) for found in answer.dirs]}
+
+
+def _log_dir(found: LogDir, wanted: Mapping[str, frozenset[int]] | None) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for replica in found.replicas:
+        if wanted is None or replica.partition in wanted.get(replica.topic, ()):
+            topics.setdefault(replica.topic, []).append(
+                {"partition_index": replica.partition, "partition_size": replica.size_bytes}
+            )
+    return {
+        "error_code": found.error,
+        "log_dir": found.path,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+        "total_bytes": found.total_bytes,
+        "usable_bytes": found.usable_bytes,
+    }
+
+
+async def describe_quorum(request: Any, _: int, context: KafkaContext, config: NodeConfig) -> Answer:
+    """The controllers and how far their logs reach (KIP-595, KIP-836). Brokers are not named as observers."""
+    asked = [(topic.topic_name, [item.partition_index for item in topic.partitions]) for topic in request.topics]
+    if asked != [(METADATA_LOG, [0])]:
+        text = f"expected partition 0 of {METADATA_LOG} alone"
+        return {"topics": _refused(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)}
+    found: DescribeClusterResponse = await context.call(DescribeClusterRequest())
+    if not found.voters:
+        text = "no active controller answered in time"
+        return {"topics": _refused(asked, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)}
+    partition = {
+        "partition_index": 0,
+        "leader_id": found.controller_id,
+        "leader_epoch": found.controller_epoch,
+        "high_watermark": found.metadata_offset,
+        "current_voters": [
+            {
+                "replica_id": voter.node_id,
+                "log_end_offset": voter.log_end_offset,
+                "last_caught_up_timestamp": voter.last_caught_up_ms,
+            }
+            for voter in found.voters
+        ],
+    }
+    return {
+        "topics": [{"topic_name": METADATA_LOG, "partitions": [partition]}],
+        "nodes": [
+            {
+                "node_id": voter.node_id,
+                "listeners": [
+                    {
+                        "name": config.controller_listener_names[0],
+                        "host": voter.host,
+                        "port": voter.port,
+                    }
+                ],
+            }
+            for voter in config.voters
+        ],
+    }
+
+
+def _refused(asked: Sequence[tuple[str, Sequence[int]]], error: ErrorCode, text: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic_name": name,
+            "partitions": [
+                {"partition_index": number, "error_code": error, "error_message": text} for number in numbers
+            ],
+        }
+        for name, numbers in asked
+    ]
