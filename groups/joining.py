@@ -138,7 +138,9 @@ class Joining:
     ) -> None:
         instance_id = request.group_instance_id
         member_id = new_member_id(request.client_id if instance_id is None else instance_id, self._shard.rng)
-        if instance_id is None:
+        if instance_id is None and request.admit_unknown:
+            self._add(group, request, protocols, member_id, client_host, waiter, now)
+        elif instance_id is None:
             group.add_pending(member_id)
             self._shard.timers.set(
                 TimerKey(TimerKind.SESSION, group.group_id, member_id), now.monotonic_ms + request.session_timeout_ms

@@ -62,7 +62,8 @@ class GroupProtocol:
 class JoinGroupRequest(Request["JoinGroupResponse"]):
     """``member_id`` is empty at first: the coordinator then answers MEMBER_ID_REQUIRED with an id to come
     back with (KIP-394), except to static members (KIP-345). ``protocols`` in order of preference.
-    ``client_id`` stands in Kafka's request header. The answer waits for the other members."""
+    ``client_id`` stands in Kafka's request header. ``admit_unknown``: from a client too old to come back with an id,
+    which is let in at once. The answer waits for the other members."""
 
     group_id: str
     session_timeout_ms: int
@@ -73,6 +74,7 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     protocols: tuple[GroupProtocol, ...]
     client_id: str = ""
     reason: str = ""
+    admit_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

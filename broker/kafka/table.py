@@ -9,7 +9,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog.broker.dynamic_config import Settings
-from tidelog.broker.kafka import cluster, configs, metadata, offsets, topics
+from tidelog.broker.kafka import (
+    cluster,
+    configs,
+    coordinators,
+    group_admin,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    topics,
+    transaction_admin,
+    transactions,
+)
 from tidelog.broker.kafka.apis import Api
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.model.broker_config import NodeConfig
@@ -33,14 +45,20 @@ def served(node: Surroundings) -> Mapping[int, Api]:
         topics.apis(node.settings),
         configs.APIS,
         offsets.apis(node.view),
+        coordinators.APIS,
+        groups.APIS,
+        group_offsets.APIS,
+        group_admin.APIS,
+        transactions.APIS,
+        transaction_admin.APIS,
     )
 
 
-def table(*groups: Iterable[Api]) -> Mapping[int, Api]:
+def table(*rooms: Iterable[Api]) -> Mapping[int, Api]:
     """The APIs by their keys. Each key is there once."""
     found: dict[int, Api] = {}
-    for group in groups:
-        for api in group:
+    for room in rooms:
+        for api in room:
             assert api.key not in found, f"API {api.key} twice"
             found[api.key] = api
     return found

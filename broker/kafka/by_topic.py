@@ -1,0 +1,35 @@
+"""Kafka's requests and answers name partitions topic by topic, our calls one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+
+class AtPartition(Protocol):
+    """Something about one partition."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+AtT = TypeVar("AtT", bound=AtPartition)
+
+
+def by_topic(
+    items: Iterable[AtT],
+    fields: Callable[[AtT], Mapping[str, Any]],
+    *,
+    topics: Iterable[str] = (),
+    topic: str = "name",
+    partitions: str = "partitions",
+    partition: str = "partition_index",
+) -> list[dict[str, Any]]:
+    """Group what is about partitions, in the order in which topics appear: first those of ``topics``, which are there
+    even without a partition. The names are those of the answer's fields."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in topics}
+    for item in items:
+        found.setdefault(item.topic, []).append({partition: item.partition, **fields(item)})
+    return [{topic: name, partitions: inside} for name, inside in found.items()]
