@@ -43,15 +43,22 @@ def example() -> None:
 @rows_option
 @seed_option
 @keep_option
+@click.option("--seconds", type=click.FloatRange(0), default=15.0, show_default=True, help="How long loading lasts.")
+@click.option(
+    "--node-kills", type=click.IntRange(0, 2), default=2, show_default=True, help="How often a node is killed."
+)
 @click.option("--at-least-once", is_flag=True, help="Workers without transactions: the check is to find what is twice.")
-def flights(rows: int, seed: int | None, keep: bool, at_least_once: bool) -> int:
+def flights(rows: int, seconds: float, seed: int | None, keep: bool, node_kills: int, at_least_once: bool) -> int:
     """Consume, transform, produce (flight_delays.py): three workers, three nodes, all of them mortal.
 
     Exit code 0 only if each flight has its row in the output once, equal to what is computed directly.
     """
     with _place(keep) as (place, say, done):
         seed = _seed(seed, say)
-        result = FlightsDrill(place, rows=rows, seed=seed, at_least_once=at_least_once, say=say).run()
+        drill = FlightsDrill(
+            place, rows=rows, seconds=seconds, seed=seed, node_kills=node_kills, at_least_once=at_least_once, say=say
+        )
+        result = drill.run()
         done.append(result.passed)
     lines: list[tuple[str, str]] = []
     for kill in result.kills:

@@ -8,6 +8,7 @@ process that has seen nothing of all this.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +39,7 @@ NODES: Final = 3
 WORKERS: Final = ("a", "b", "c")
 NODE_KILLS_AT: Final = (0.2, 0.5)
 WORKER_KILLS_UNTIL: Final = 0.9
+FIRST_KILL_S: Final = (0.3, 1.0)
 BETWEEN_KILLS_S: Final = (1.0, 3.0)
 TIMEOUT_S: Final = 240.0
 _POLL_S: Final = 0.03
@@ -70,7 +72,7 @@ class Kill:
             self.base = dict(committed)
             return
         left = [parts for parts in self.waiting if not any(self._moved(at, committed) for at in parts)]
-        self.waiting = [parts for parts in left if any(committed.get(at, 0) < ends.get(at, 1) for at in parts)]
+        self.waiting = [parts for parts in left if any(committed.get(at, 0) < ends.get(at, math.inf) for at in parts)]
         if not left:
             self.went_on_s = now - self.killed
 
@@ -96,14 +98,25 @@ class DrillResult:
 
 
 class FlightsDrill:
-    """One run. ``say`` is handed a line for each thing that happens."""
+    """One run. Loading is spread over ``seconds``; ``say`` is handed a line for each thing that happens. With
+    ``at_least_once`` the workers use no transactions, and no node is killed."""
 
     def __init__(
-        self, directory: Path, *, rows: int, seed: int, at_least_once: bool = False, say: Callable[[str], None]
+        self,
+        directory: Path,
+        *,
+        rows: int,
+        seconds: float,
+        seed: int,
+        node_kills: int = len(NODE_KILLS_AT),
+        at_least_once: bool = False,
+        say: Callable[[str], None],
     ) -> None:
         self._directory = directory
         self._rows = rows
+        self._seconds = seconds
         self._rng = random.Random(seed)
+        self._node_kills = [] if at_least_once else list(NODE_KILLS_AT[:node_kills])
         self._at_least_once = at_least_once
         self._say = say
         self._kills: list[Kill] = []
@@ -126,7 +139,9 @@ class FlightsDrill:
             cluster.wait_ready()
             with killed_at_the_end(processes), Admin(cluster.bootstrap, retry_backoff_ms=20) as admin:
                 at = ("--bootstrap", cluster.bootstrap)
-                loader = ExampleProcess(self._directory, "load", SCRIPT, *at, "load", "--rows", str(self._rows))
+                rows = ("--rows", str(self._rows))
+                pace = ("--seconds", str(self._seconds))
+                loader = ExampleProcess(self._directory, "load", SCRIPT, *at, "load", *rows, *pace)
                 option = ("--at-least-once",) if self._at_least_once else ()
                 workers = {
                     name: ExampleProcess(self._directory, f"worker-{name}", SCRIPT, *at, "work", name, *option)
@@ -147,7 +162,7 @@ class FlightsDrill:
                 commits, aborts = (0, 0) if self._at_least_once else count_transactions(cluster.bootstrap)
                 unseen = count_records(cluster.bootstrap, "read_uncommitted")
                 unseen -= count_records(cluster.bootstrap, "read_committed")
-                check = ExampleProcess(self._directory, "check", SCRIPT, *at, "check", "--rows", str(self._rows))
+                check = ExampleProcess(self._directory, "check", SCRIPT, *at, "check", *rows)
                 processes.append(check)
                 check.start()
                 wait_until("the check", lambda: check.code() is not None, TIMEOUT_S)
@@ -162,7 +177,7 @@ class FlightsDrill:
     def _work(
         self, cluster: LocalCluster, admin: Admin, loader: ExampleProcess, workers: dict[str, ExampleProcess]
     ) -> None:
-        node_kills = list(NODE_KILLS_AT)
+        node_kills = self._node_kills.copy()
         deadline = time.monotonic() + TIMEOUT_S
         while not self._done(admin, loader):
             if time.monotonic() > deadline:
@@ -175,11 +190,15 @@ class FlightsDrill:
             if self._node_down is not None or self._node_back is not None:
                 self._bring_back(cluster, admin)
             elif node_kills and share >= node_kills[0]:
-                del node_kills[0]
-                self._kill_node(cluster, admin, share, coordinator=len(node_kills) == 1)
+                share_at = node_kills.pop(0)
+                self._kill_node(cluster, admin, share, coordinator=share_at == NODE_KILLS_AT[0])
             time.sleep(_POLL_S)
-        if node_kills or not self._kills:
-            raise WatchFailed(f"expected {len(NODE_KILLS_AT)} nodes to be killed meanwhile, {len(node_kills)} were not")
+        workers_killed = sum(kill.what.startswith("worker") for kill in self._kills)
+        if not workers_killed or node_kills:
+            raise WatchFailed(
+                f"expected a worker and {len(self._node_kills)} nodes to be killed before all was done, found "
+                f"{workers_killed} and {len(self._kills) - workers_killed}"
+            )
 
     def _done(self, admin: Admin, loader: ExampleProcess) -> bool:
         """Look how far the group is; whether it has everything."""
@@ -203,7 +222,7 @@ class FlightsDrill:
     def _kill_worker(self, admin: Admin, workers: dict[str, ExampleProcess], share: float) -> None:
         now = time.monotonic()
         if not self._next_worker_kill:
-            self._next_worker_kill = now + self._rng.uniform(*BETWEEN_KILLS_S)
+            self._next_worker_kill = now + self._rng.uniform(*FIRST_KILL_S)
         if now < self._next_worker_kill:
             return
         self._next_worker_kill = now + self._rng.uniform(*BETWEEN_KILLS_S)

@@ -37,6 +37,10 @@ def _demo(arguments: Sequence[str]) -> int:
     return _start(venv_bin("tidelog"), "demo", *arguments)
 
 
+def _example(arguments: Sequence[str]) -> int:
+    return _start(*_python("-m", "tidelog.chaos.example_command", *arguments))
+
+
 def _test(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     return _start(*_python("-m", "pytest", *arguments))
@@ -115,6 +119,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("demo", "three nodes, 336,776 real flights, two kill -9: is all there?", _demo, environment.DEMO),
+    "example": Command("example NAME", "one of examples/ under kill -9: flights, sqlite", _example, environment.DEMO),
     "test": Command("test [-k NAME]", "the tests, or those of that name (pytest's options)", _test, environment.DEV),
     "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
