@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
@@ -116,6 +116,24 @@ class FetchRequest:
     rack: str = ""
 
 
+class RecordsInFile(Protocol):
+    """Whole record batches where they lie in a log's file, for a carrier that sends from there.
+
+    The file stays open, and these bytes of it what they are, until :meth:`release`, which must be called once.
+    """
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def fileno(self) -> int:
+        """The descriptor, for ``sendfile``."""
+
+    def release(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
     """``records``: pieces that together are whole record batches (the first may start before the
@@ -137,6 +155,13 @@ class FetchedPartition:
     preferred_read_replica: NodeId = NO_NODE
     aborted: Sequence[tuple[ProducerId, Offset]] = ()
     records: Sequence[Buffer] = ()
+    in_files: Sequence[RecordsInFile] = ()
+    """The records instead, where the fetch wanted them left in their files."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(map(len, self.records)) + sum([piece.size for piece in self.in_files])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_OFFSET, Offset, ProducerId
-from tidelog.proto.frames import FetchedPartition
+from tidelog.proto.frames import FetchedPartition, RecordsInFile
 from tidelog.proto.network import Buffer
 from tidelog.replication.leader import Diverging
 from tidelog.replication.replica import Replica
 
 
 def fetched(
-    replica: Replica, records: Sequence[Buffer] = (), aborted: Sequence[tuple[ProducerId, Offset]] = ()
+    replica: Replica,
+    records: Sequence[Buffer] = (),
+    aborted: Sequence[tuple[ProducerId, Offset]] = (),
+    in_files: Sequence[RecordsInFile] = (),
 ) -> FetchedPartition:
     """Records, or none, and how far the partition has got. ``aborted``: of these records' transactions."""
     partition = replica.partition
@@ -28,6 +31,7 @@ def fetched(
         current_leader_epoch=partition.state.leader_epoch,
         aborted=aborted,
         records=records,
+        in_files=in_files,
     )
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import Offset, ProducerId, TopicIdPartition
-from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, RecordsInFile
 from tidelog.proto.network import Buffer
 from tidelog.replication.answers import diverged, fetched, refused_fetch
 from tidelog.replication.leader import Diverging
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
 from tidelog.storage.log_errors import LogDirFailed
+from tidelog.storage.log_read import LogSpan
 
 ReadFailed = Callable[[Replica, LogDirFailed], None]
 
@@ -40,13 +41,15 @@ class Consuming:
         """What waiting fetches have read so far."""
         self.bytes = 0
 
-    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+    def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]:
         """Answer at once when there is enough, an error, or no wish to wait; else when there is enough.
 
         "Enough" is ``bytes_min`` (at most ``fetch_min_bytes_max``). The answer is cut at the smaller of
         the request's ``bytes_max`` and ``fetch_max_bytes``, except that the first batch is always whole.
+        ``in_files``: the records are left in their files; who gets the answer releases them. A future that
+        is cancelled has released its own.
         """
-        fetch = ConsumerFetch(self, request)
+        fetch = ConsumerFetch(self, request, in_files)
         fetch.begin()
         return fetch.future
 
@@ -58,13 +61,14 @@ class Consuming:
 class _Part:
     """What one partition of a fetch has yielded so far."""
 
-    __slots__ = ("answer", "item", "next_offset", "pieces", "replica", "size")
+    __slots__ = ("answer", "item", "next_offset", "pieces", "replica", "size", "spans")
 
     def __init__(self, item: FetchPartition, replica: Replica | None) -> None:
         self.item = item
         self.replica = replica
         self.next_offset = item.fetch_offset
         self.pieces: list[Buffer] = []
+        self.spans: list[RecordsInFile] = []
         self.size = 0
         self.answer: FetchedPartition | None = None
         """Set where this partition's answer is final: an error or a divergence."""
@@ -77,6 +81,7 @@ class ConsumerFetch:
         "_bytes_left",
         "_bytes_min",
         "_held",
+        "_in_files",
         "_owner",
         "_parts",
         "_request",
@@ -86,8 +91,9 @@ class ConsumerFetch:
         "future",
     )
 
-    def __init__(self, owner: Consuming, request: FetchRequest) -> None:
+    def __init__(self, owner: Consuming, request: FetchRequest, in_files: bool) -> None:
         self._owner = owner
+        self._in_files = in_files
         self._request = request
         self._bytes_left = min(request.bytes_max, owner.settings.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, owner.settings.fetch_min_bytes_max, self._bytes_left)
@@ -148,7 +154,7 @@ class ConsumerFetch:
         if isinstance(leading, Refusal):
             part.answer = refused_fetch(replica, leading.code)
             return
-        if not part.pieces:
+        if not part.size:
             verdict = leading.agrees(item.fetch_offset, item.last_fetched_epoch)
             if isinstance(verdict, Diverging):
                 part.answer = diverged(replica, verdict)
@@ -160,19 +166,29 @@ class ConsumerFetch:
         room = min(item.bytes_max - part.size, self._bytes_left - self._size)
         if part.next_offset >= end or (room <= 0 and self._size > 0):
             return
+        look = partition.log.find if self._in_files else partition.log.read
         try:
-            read = partition.log.read(part.next_offset, max(room, 0), offset_end=end, at_least_one=self._size == 0)
+            read = look(part.next_offset, max(room, 0), offset_end=end, at_least_one=self._size == 0)
         except LogDirFailed as failure:
             self._owner.failed(replica, failure)
             part.answer = refused_fetch(replica, ErrorCode.KAFKA_STORAGE_ERROR)
             return
+        if read is None:
+            return
         if isinstance(read, Refusal):
             part.answer = refused_fetch(replica, read.code)
-        elif len(read.records):
+            return
+        if isinstance(read, LogSpan):
+            size = read.size
+            part.spans.append(read)
+        else:
+            size = len(read.records)
+            if not size:
+                return
             part.pieces.append(read.records)
-            part.size += len(read.records)
-            part.next_offset = read.next_offset
-            self._size += len(read.records)
+        part.size += size
+        part.next_offset = read.next_offset
+        self._size += size
 
     def _answer(self) -> None:
         if self.future.done():
@@ -181,8 +197,19 @@ class ConsumerFetch:
         if self.future.done():
             return  # answered meanwhile: a disk that failed under the last look has ended every wait
         self._owner.bytes += self._size
+        for part, result in zip(self._parts, results, strict=True):
+            if result.in_files:
+                part.spans = []  # now the answer's
         self.future.set_result(FetchResponse(ErrorCode.NONE, results))
+        self._release()
         self._leave(self.future)
+
+    def _release(self) -> None:
+        """Let go of what the answer does not hold."""
+        for part in self._parts:
+            for span in part.spans:
+                span.release()
+            part.spans = []
 
     def _result(self, part: _Part) -> FetchedPartition:
         if part.answer is not None:
@@ -191,15 +218,15 @@ class ConsumerFetch:
         leading = part.replica.partition.led(part.item.current_leader_epoch)
         if isinstance(leading, Refusal):
             return refused_fetch(part.replica, leading.code)
-        if not self._request.read_committed or not part.pieces:
-            return fetched(part.replica, part.pieces)
+        if not self._request.read_committed or not part.size:
+            return fetched(part.replica, part.pieces, in_files=part.spans)
         try:
             found = part.replica.partition.log.aborted_within(part.item.fetch_offset, part.next_offset)
         except LogDirFailed as failure:
             self._owner.failed(part.replica, failure)
             return refused_fetch(part.replica, ErrorCode.KAFKA_STORAGE_ERROR)
         aborted = [(ProducerId(each.producer_id), Offset(each.first_offset)) for each in found]
-        return fetched(part.replica, part.pieces, aborted)
+        return fetched(part.replica, part.pieces, aborted, part.spans)
 
     def _leave(self, _: asyncio.Future[FetchResponse]) -> None:
         """Answered or cancelled: nobody may wake this again."""
@@ -213,4 +240,5 @@ class ConsumerFetch:
         for part in self._parts:
             if part.replica is not None:
                 part.replica.consumers.pop(self, None)
+        self._release()
         self._parts = []

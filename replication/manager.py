@@ -366,9 +366,9 @@ class ReplicaManager:
         """What is known of producers and their open transactions, for partitions led here."""
         return describe_producers(self._by_name, request, self.node_id)
 
-    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+    def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]:
         """A consumer's fetch; see :meth:`tidelog.replication.consuming.Consuming.fetch`."""
-        return self.consuming.fetch(request)
+        return self.consuming.fetch(request, in_files=in_files)
 
     def replica_session(self, context: CallContext) -> ReplicaSession:
         """The serving end of one follower's stream."""

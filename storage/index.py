@@ -120,6 +120,18 @@ class SparseIndex:
         page = self.file.get().pread(count * size, low * _PAGE * size)
         return low * _PAGE + _floor_in(page[: len(page) // size * size], self.ENTRY, first)
 
+    def floor_of_second(self, second: int, low: int) -> int:
+        """Number of the last entry from ``low`` on whose second field is at most ``second``, ``low`` - 1 if there is
+        none. An index that lies may answer anything."""
+        high = len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[1] <= second:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
     def write_out(self, *, create: bool = False) -> None:
         """Hand the waiting entries to the system. ``create``: the file has to be there even if it is empty."""
         if self._in_file < 0 or not (self.waiting or create):

@@ -19,7 +19,8 @@ thread. The invariants that make a crash harmless at any point:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_OFFSET, LeaderEpoch, Offset
@@ -38,9 +39,11 @@ from tidelog.storage.index import RELATIVE_MAX
 from tidelog.storage.log_compaction import CompactableLog
 from tidelog.storage.log_read import (
     LogRead,
+    LogSpan,
     TimestampOffset,
     empty_read,
     find_latest_timestamp,
+    find_span,
     find_timestamp,
     read_batches,
 )
@@ -52,6 +55,8 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Log(CompactableLog):
@@ -263,6 +268,20 @@ class Log(CompactableLog):
         (KIP-74). OFFSET_OUT_OF_RANGE outside of [start, end]; CORRUPT_MESSAGE if the disk returned what
         was never written. Raises :class:`LogDirFailed`.
         """
+        return self._look(read_batches, empty_read(offset), offset, bytes_max, offset_end, at_least_one)
+
+    def find(
+        self, offset: int, bytes_max: int, *, offset_end: int, at_least_one: bool = True
+    ) -> LogSpan | Refusal | None:
+        """As :meth:`read`, with the batches left in their file; ``None`` where there is nothing yet.
+
+        Raises :class:`LogDirFailed`.
+        """
+        return self._look(find_span, None, offset, bytes_max, offset_end, at_least_one)
+
+    def _look(
+        self, look: Callable[..., T], nothing: T, offset: int, bytes_max: int, offset_end: int, at_least_one: bool
+    ) -> T | Refusal:
         self._check_usable()
         end = self.log_end_offset
         if not self.log_start_offset <= offset <= end:
@@ -271,9 +290,9 @@ class Log(CompactableLog):
                 f"expected an offset from {self.log_start_offset} to {end}, found {offset}",
             )
         if offset >= end or offset >= offset_end:
-            return empty_read(offset)
+            return nothing
         try:
-            return read_batches(
+            return look(
                 self._chain.segments,
                 self._hints,
                 offset,

@@ -10,6 +10,7 @@ from tidelog.model.ids import LeaderEpoch, Offset
 from tidelog.proto.record_decoder import decode_fields
 from tidelog.proto.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, Batch, CorruptBatch
 from tidelog.storage.batch_walk import batch_size_at
+from tidelog.storage.handles import PooledFile
 from tidelog.storage.segment import Segment
 
 HINTS_MAX: Final = 16
@@ -29,6 +30,31 @@ class LogRead(NamedTuple):
     next_offset: Offset
     segment_base: Offset
     position: int
+
+
+class LogSpan:
+    """Whole batches left in their segment's file, which stays open until :meth:`release`.
+
+    They begin and go on as :class:`LogRead`'s. Retention and compaction leave the file as it is: they unlink
+    it. What is below the high watermark is cut off only by an unclean election.
+    """
+
+    __slots__ = ("_file", "_log", "next_offset", "position", "size")
+
+    def __init__(self, log: PooledFile, position: int, size: int, next_offset: Offset) -> None:
+        self._log: PooledFile | None = log
+        self._file = log.pin()
+        self.position = position
+        self.size = size
+        self.next_offset = next_offset
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def release(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log.unpin()
 
 
 class TimestampOffset(NamedTuple):
@@ -81,19 +107,11 @@ def read_batches(
     The caller has checked that ``offset`` is in the log and below ``offset_end``. Raises
     :class:`CorruptBatch`.
     """
-    hint = hints.get(offset)
-    number = segment_of(segments, offset)
+    place = _locate(segments, hints, offset, index_interval)
+    if place is None:
+        return empty_read(offset)
+    number, position = place
     segment = segments[number]
-    if hint is not None and hint[0] == segment.base_offset:
-        position = hint[1]
-    else:
-        position = segment.position_of(offset, index_interval)
-    while position >= segment.size:
-        number += 1
-        if number == len(segments):
-            return empty_read(offset)
-        segment = segments[number]
-        position = segment.position_of(offset, index_interval)
     rest = segment.size - position
     data = memoryview(segment.log.get().pread(min(bytes_max, rest), position))
     if at_least_one:
@@ -116,6 +134,58 @@ def read_batches(
         Offset(segment.base_offset),
         position,
     )
+
+
+def find_span(
+    segments: Sequence[Segment],
+    hints: ReadHints,
+    offset: int,
+    bytes_max: int,
+    offset_end: int,
+    *,
+    log_end_offset: int,
+    at_least_one: bool,
+    index_interval: int,
+) -> LogSpan | None:
+    """As :func:`read_batches`, but nothing is read beside headers. ``None`` where there is nothing yet.
+
+    Raises :class:`CorruptBatch`.
+    """
+    place = _locate(segments, hints, offset, index_interval)
+    if place is None:
+        return None
+    number, position = place
+    segment = segments[number]
+    rest = segment.size - position
+    segment_end = log_end_offset if number == len(segments) - 1 else segments[number + 1].base_offset
+    if rest <= bytes_max and offset_end >= segment_end:
+        end, next_offset = segment.size, segment_end
+    else:
+        end, next_offset = segment.end_of_whole(position, bytes_max, offset_end)
+        if end == position and at_least_one:
+            end, next_offset = segment.end_of_whole(position, _first_size(_NOTHING, segment, position), offset_end)
+        if end == position:
+            return None
+    hints.put(next_offset, segment.base_offset, end)
+    return LogSpan(segment.log, position, end - position, Offset(next_offset))
+
+
+def _locate(segments: Sequence[Segment], hints: ReadHints, offset: int, index_interval: int) -> tuple[int, int] | None:
+    """Number of the segment and position of the batch with which a read from ``offset`` begins."""
+    hint = hints.get(offset)
+    number = segment_of(segments, offset)
+    segment = segments[number]
+    if hint is not None and hint[0] == segment.base_offset:
+        position = hint[1]
+    else:
+        position = segment.position_of(offset, index_interval)
+    while position >= segment.size:
+        number += 1
+        if number == len(segments):
+            return None
+        segment = segments[number]
+        position = segment.position_of(offset, index_interval)
+    return number, position
 
 
 def empty_read(offset: int) -> LogRead:

@@ -294,6 +294,27 @@ class Segment:
             raise StaleIndex
         return position
 
+    def end_of_whole(self, position: int, size_max: int, offset_end: int) -> tuple[int, int]:
+        """Where the last whole batch ends that lies in ``size_max`` bytes from ``position`` on and below
+        ``offset_end``, and the offset after it; (``position``, -1) where there is none.
+
+        ``position`` must be a batch's, found with :meth:`position_of`. Raises :class:`CorruptBatch`.
+        """
+        offsets, start, next_offset = self.offsets, position, -1
+        # The index names batches: skip to the last one that begins within the bounds, if what it says is true.
+        number = min(offsets.floor_of_second(position + size_max, 0), offsets.floor(offset_end - 1 - self.base_offset))
+        if number >= 0:
+            relative, indexed = offsets.entry(number)
+            batch = _header_at(self.log, indexed, self.size) if position < indexed <= position + size_max else None
+            if batch is not None and batch.last_offset - self.base_offset == relative:
+                start, next_offset = indexed, batch.base_offset
+        found = start
+        for at, batch in walk_headers(self.log, start, self.size):
+            if at + batch.size > position + size_max or batch.last_offset >= offset_end:
+                break
+            found, next_offset = at + batch.size, batch.next_offset
+        return found, next_offset
+
     def rebuild(self, index_interval: int) -> None:
         """Make both indexes anew from the log. Raises :class:`CorruptBatch`."""
         self.offsets.cut(0)

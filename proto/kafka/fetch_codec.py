@@ -1,0 +1,305 @@
+"""Fetch requests and responses of Kafka's protocol, versions 4 to 17, by hand: records are sent as they were read.
+
+Source: Kafka's ``FetchRequest.json`` and ``FetchResponse.json``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE
+from tidelog.proto.frames import FetchedPartition
+from tidelog.proto.kafka.endpoints import NodeEndpoint, write_node_endpoints
+from tidelog.proto.kafka.headers import skip_tags
+from tidelog.proto.kafka.wire import (
+    BadMessage,
+    read_compact_string,
+    read_string,
+    read_uvarint,
+    write_uvarint,
+)
+from tidelog.proto.network import Buffer
+
+API_KEY: Final = 1
+LEAST: Final = 4
+MOST: Final = 17
+FLEXIBLE: Final = 12
+BY_ID: Final = 13
+"""From this version on topics are named by their ids (KIP-516)."""
+PARTITIONS_MAX: Final = 100_000
+"""Most partitions of one request, those to forget included."""
+
+_HEAD: Final = struct.Struct(">iiib")
+_CONSUMER: Final = 15
+"""From this version on a consumer's request does not say that it is one (KIP-903)."""
+_SESSION: Final = struct.Struct(">ii")
+_COUNT: Final = struct.Struct(">i")
+_STATE: Final = struct.Struct(">iq")
+_PARTITION: Final = {
+    4: struct.Struct(">iqi"),
+    5: struct.Struct(">iqqi"),
+    9: struct.Struct(">iiqqi"),
+    12: struct.Struct(">iiqiqi"),
+}
+_RESULT: Final = struct.Struct(">ihqq")
+_START: Final = struct.Struct(">q")
+_RESULT_START: Final = struct.Struct(">ihqqq")
+_ABORTED: Final = struct.Struct(">qq")
+_EPOCH_END: Final = struct.Struct(">iq")
+_LEADER: Final = struct.Struct(">ii")
+_TOP: Final = struct.Struct(">ihi")
+
+
+class WantedPartition(NamedTuple):
+    """One partition of a fetch. Epochs are -1 where the version has none."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaFetch:
+    """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts`` in that order."""
+
+    replica_id: int
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: Sequence[tuple[bytes, int]]
+    parts: Sequence[WantedPartition]
+    rack: str
+
+
+def decode_fetch(version: int, body: memoryview) -> KafkaFetch:
+    """Read a request. Raises :class:`BadMessage`."""
+    try:
+        return _decode(version, body)
+    except (struct.error, IndexError) as error:
+        raise BadMessage(f"fetch request ends early: {error}") from None
+
+
+def _decode(version: int, body: memoryview) -> KafkaFetch:
+    at, replica_id = 0, -1
+    if version < _CONSUMER:
+        (replica_id,) = _COUNT.unpack_from(body, 0)
+        at = 4
+    wait_ms_max, bytes_min, bytes_max, isolation = _HEAD.unpack_from(body, at)
+    at += _HEAD.size
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(body, at)
+        at += _SESSION.size
+    topics, parts, at = _decode_topics(version, body, at)
+    if version >= 7:
+        at = _skip_forgotten(version, body, at)
+    rack: str | None = None
+    if version >= FLEXIBLE:
+        rack, at = read_compact_string(body, at)
+        replica_id, at = _read_tags(body, at, replica_id)
+    elif version >= 11:
+        rack, at = read_string(body, at)
+    if at != len(body):
+        raise BadMessage(f"expected a fetch request of {at} bytes, found {len(body)}")
+    return KafkaFetch(
+        replica_id, wait_ms_max, bytes_min, bytes_max, isolation, session_id, session_epoch, topics, parts, rack or ""
+    )
+
+
+def _decode_topics(
+    version: int, body: memoryview, at: int
+) -> tuple[list[tuple[bytes, int]], list[WantedPartition], int]:
+    flexible = version >= FLEXIBLE
+    topics: list[tuple[bytes, int]] = []
+    parts: list[WantedPartition] = []
+    item = _PARTITION[12 if flexible else 9 if version >= 9 else 5 if version >= 5 else 4]
+    topic_count, at = _read_count(body, at, flexible)
+    for _ in range(topic_count):
+        name, at = _read_topic(version, body, at)
+        count, at = _read_count(body, at, flexible)
+        if len(parts) + count > PARTITIONS_MAX:
+            raise BadMessage(f"expected at most {PARTITIONS_MAX} partitions in a fetch, found more")
+        for _ in range(count):
+            values = item.unpack_from(body, at)
+            at += item.size
+            if flexible:
+                parts.append(WantedPartition(*values))
+                at = skip_tags(body, at)
+            elif version >= 9:
+                partition, epoch, offset, start, size = values
+                parts.append(WantedPartition(partition, epoch, offset, -1, start, size))
+            elif version >= 5:
+                partition, offset, start, size = values
+                parts.append(WantedPartition(partition, -1, offset, -1, start, size))
+            else:
+                partition, offset, size = values
+                parts.append(WantedPartition(partition, -1, offset, -1, -1, size))
+        if flexible:
+            at = skip_tags(body, at)
+        topics.append((name, count))
+    return topics, parts, at
+
+
+def _skip_forgotten(version: int, body: memoryview, at: int) -> int:
+    """What an incremental fetch wants no longer: every request is whole here."""
+    flexible = version >= FLEXIBLE
+    topic_count, at = _read_count(body, at, flexible)
+    for _ in range(topic_count):
+        _, at = _read_topic(version, body, at)
+        count, at = _read_count(body, at, flexible)
+        at += 4 * count
+        if flexible:
+            at = skip_tags(body, at)
+    return at
+
+
+def _read_tags(body: memoryview, at: int, replica_id: int) -> tuple[int, int]:
+    """The replica's state (tag 1) where a follower of a later version sent one; the rest is passed over."""
+    count, at = read_uvarint(body, at)
+    for _ in range(count):
+        tag, at = read_uvarint(body, at)
+        size, at = read_uvarint(body, at)
+        if at + size > len(body):
+            raise BadMessage(f"expected a tagged field within {len(body)} bytes, found it to end at {at + size}")
+        if tag == 1 and size >= _STATE.size:
+            replica_id, _ = _STATE.unpack_from(body, at)
+        at += size
+    return replica_id, at
+
+
+def _read_topic(version: int, body: memoryview, at: int) -> tuple[bytes, int]:
+    if version >= BY_ID:
+        end = at + 16
+    elif version >= FLEXIBLE:
+        size, at = read_uvarint(body, at)
+        end = at + size - 1
+    else:
+        size = int.from_bytes(body[at : at + 2], "big", signed=True)
+        at += 2
+        end = at + size
+    if end < at or end > len(body):
+        raise BadMessage(f"expected a topic within {len(body)} bytes, found it from {at} to {end}")
+    return bytes(body[at:end]), end
+
+
+def _read_count(body: memoryview, at: int, flexible: bool) -> tuple[int, int]:
+    if flexible:
+        count, at = read_uvarint(body, at)
+        count -= 1
+    else:
+        (count,) = _COUNT.unpack_from(body, at)
+        at += 4
+    if not -1 <= count <= PARTITIONS_MAX:
+        raise BadMessage(f"expected at most {PARTITIONS_MAX} items in a fetch, found {count}")
+    return max(count, 0), at
+
+
+# --- Responses --------------------------------------------------------------------------------------
+
+
+def encode_fetched(
+    version: int,
+    head: bytes,
+    topics: Sequence[tuple[bytes, int]],
+    results: Sequence[FetchedPartition],
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Buffer | FetchedPartition]:
+    """A response behind ``head`` as pieces in order. A partition stands for its own records.
+
+    ``results`` stand in the order of the request's partitions.
+    """
+    flexible = version >= FLEXIBLE
+    pieces: list[Buffer | FetchedPartition] = []
+    out = bytearray(head)
+    out += _TOP.pack(0, 0, 0) if version >= 7 else b"\0\0\0\0"
+    _write_count(out, len(topics), flexible)
+    at = 0
+    for name, count in topics:
+        _write_topic(out, version, name)
+        _write_count(out, count, flexible)
+        for item in results[at : at + count]:
+            _write_partition(out, version, item)
+            size = item.size
+            if flexible:
+                write_uvarint(out, size + 1)
+            else:
+                out += _COUNT.pack(size)
+            if size:
+                pieces += (out, item)
+                out = bytearray()
+            if flexible:
+                _write_partition_tags(out, item)
+        at += count
+        if flexible:
+            out.append(0)
+    if version >= 16 and endpoints:
+        out.append(1)
+        write_node_endpoints(out, endpoints)
+    elif flexible:
+        out.append(0)
+    if out:
+        pieces.append(out)
+    return pieces
+
+
+def encode_fetch_refused(version: int, head: bytes, error: int) -> bytes:
+    """A response that refuses the whole request; versions below 7 cannot say so."""
+    assert version >= 7
+    return head + _TOP.pack(0, error, 0) + (b"\x01\0" if version >= FLEXIBLE else b"\0\0\0\0")
+
+
+def _write_partition(out: bytearray, version: int, item: FetchedPartition) -> None:
+    if version >= 5:
+        out += _RESULT_START.pack(
+            item.partition, item.error, item.high_watermark, item.last_stable_offset, item.log_start_offset
+        )
+    else:
+        out += _RESULT.pack(item.partition, item.error, item.high_watermark, item.last_stable_offset)
+    _write_count(out, len(item.aborted), version >= FLEXIBLE)
+    for producer_id, first_offset in item.aborted:
+        out += _ABORTED.pack(producer_id, first_offset)
+        if version >= FLEXIBLE:
+            out.append(0)
+    if version >= 11:
+        out += _COUNT.pack(item.preferred_read_replica)
+
+
+def _write_partition_tags(out: bytearray, item: FetchedPartition) -> None:
+    diverging = item.diverging_epoch != NO_LEADER_EPOCH
+    leader = bool(item.error) and item.current_leader != NO_NODE
+    out.append(diverging + leader)
+    if diverging:
+        out += b"\x00\x0d"
+        out += _EPOCH_END.pack(item.diverging_epoch, item.diverging_end_offset)
+        out.append(0)
+    if leader:
+        out += b"\x01\x09"
+        out += _LEADER.pack(item.current_leader, item.current_leader_epoch)
+        out.append(0)
+
+
+def _write_topic(out: bytearray, version: int, name: bytes) -> None:
+    if version >= BY_ID:
+        out += name
+    elif version >= FLEXIBLE:
+        write_uvarint(out, len(name) + 1)
+        out += name
+    else:
+        out += len(name).to_bytes(2, "big")
+        out += name
+
+
+def _write_count(out: bytearray, count: int, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _COUNT.pack(count)
