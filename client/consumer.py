@@ -240,7 +240,8 @@ class AsyncConsumer:
 
     def seek(self, partition: TopicPartition, offset: int, *, leader_epoch: int = -1) -> None:
         """Read on from ``offset``. With the ``leader_epoch`` of the record before it, a log that was cut
-        below it in the meantime is noticed (KIP-320)."""
+        below it in the meantime is noticed (KIP-320); nothing is read before a leader of that epoch or a later
+        one is known."""
         self._core.seek(partition, offset, leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:

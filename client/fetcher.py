@@ -189,6 +189,8 @@ class Fetcher:
                 if state.reset is not None:
                     state.asking = True
                     resets.append(state)
+                elif state.fetch_epoch > view.leader_epoch:
+                    look_again = min(look_again, self._behind(state, now))
                 elif state.needs_validation(view.leader_epoch):
                     state.asking = True
                     self._spawn(self._validate(state, state.generation, topic, view))
@@ -220,6 +222,13 @@ class Fetcher:
                 count = 0 if topic is None else len(topic.partitions)
                 state.error = UnknownTopicOrPartitionError(f"{at}: expected a partition from 0 to {count - 1}")
             self._on_data()
+        return now + self._config.retry_backoff_ms + 1
+
+    def _behind(self, state: PartitionState, now: int) -> int:
+        """The leader known is of an older epoch than what was read, or committed, before: whoever says so has not
+        heard of the newer one, and its log may hold less. Source: ``Metadata.updateLastSeenEpochIfNewer``."""
+        self._cluster.want(state.at.topic)
+        self._cluster.request_refresh()
         return now + self._config.retry_backoff_ms + 1
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -5,6 +5,7 @@ state                 what happens
 ====================  ===========================================================================
 new, in a group       the group's committed offset is looked up; there is none: without a position
 without a position    an offset is looked up by the reset policy (or the timestamp asked for)
+ahead of its leader   the leader known is of an older epoch than the position: a newer one is waited for
 to be validated       the leader is of a newer epoch than the position: does its log still hold the
                       records read before (KIP-320)? It is asked where their epoch ends
 fetching              fetches go out from ``fetch_offset`` on, one at a time per partition

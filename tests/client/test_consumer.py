@@ -430,6 +430,21 @@ async def test_a_truncation_with_a_policy_goes_on_where_the_logs_part(cluster: S
         assert c.metrics()["log-truncation-total"] == 1
 
 
+async def test_a_leader_of_an_older_epoch_than_the_position_is_not_asked(cluster: ScriptedCluster) -> None:
+    """A deposed leader that has not heard of it would say that the log ends before the position."""
+    fill(cluster, 30)
+    async with consumer(cluster, retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 26, leader_epoch=1)
+        cluster.fetch_judge = diverging(0, 20)
+        assert await c.poll(0.2) == []
+        assert await c.position(ONE) == 26
+        cluster.fetch_judge = None
+        cluster.move("one", 0, 2)
+        assert [r.offset for r in await read(c, 4)] == [26, 27, 28, 29]
+        assert c.metrics()["log-truncation-total"] == 0
+
+
 async def test_a_new_leader_is_asked_whether_the_position_still_holds(cluster: ScriptedCluster) -> None:
     fill(cluster, 30)
     async with consumer(cluster, auto_offset_reset="none", retry_backoff_ms=1) as c:
