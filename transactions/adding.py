@@ -31,7 +31,7 @@ class Adding:
 
     def __init__(self, shard: ShardState) -> None:
         self._shard = shard
-        shard.idle = self.serve
+        shard.watch_idle(self.serve)
 
     def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0) -> None:
         """Add them, or only look (``verify_only``). All are added or none."""

@@ -16,10 +16,27 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.java_hash import coordinator_partition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.model.sinks import coordinator_key, job_fault, part_fault, sink_fault, sink_key
 from tidelog.proto.coordinator_records import STRING_BYTES_MAX
 from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.network import CallContext
 from tidelog.proto.record_encoder import BatchBuilder
+from tidelog.proto.sink_api import (
+    AbortJobRequest,
+    AbortJobResponse,
+    BeginSinkTransactionRequest,
+    BeginSinkTransactionResponse,
+    CommitBatchRequest,
+    CommitBatchResponse,
+    DeleteSinkRequest,
+    DeleteSinkResponse,
+    DescribedSink,
+    DescribeSinksRequest,
+    DescribeSinksResponse,
+    ListedSink,
+    ListSinksRequest,
+    ListSinksResponse,
+)
 from tidelog.proto.transaction_api import (
     AddedTransaction,
     AddOffsetsToTxnRequest,
@@ -104,7 +121,8 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
             led.shard.set_settings(settings)
 
     def partition_for(self, key: str) -> int:
-        return coordinator_partition(key, self._partitions)
+        """``key``: a transactional id, or what :func:`tidelog.model.sinks.sink_key` makes of a sink's name."""
+        return coordinator_partition(coordinator_key(key), self._partitions)
 
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
         return Shard(
@@ -212,6 +230,76 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         self._perform(led, led.shard.end(request, waiter, self._now(), context.connection))
         return future
 
+    # --- Ledgers of sinks ---------------------------------------------------------------------------
+
+    def begin_sink_transaction(
+        self, request: BeginSinkTransactionRequest, context: CallContext
+    ) -> asyncio.Future[BeginSinkTransactionResponse]:
+        fault = sink_fault(request.sink) or job_fault(request.batch, request.job)
+        fault = fault or part_fault("attempt", request.attempt)
+        if fault is not None:
+            return done(BeginSinkTransactionResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
+        led = self._active(sink_key(request.sink))
+        if not isinstance(led, Led):
+            return done(BeginSinkTransactionResponse(led))
+        waiter, future = self._waiter(BeginSinkTransactionResponse)
+        self._perform(led, led.shard.begin_sink_transaction(request, waiter, self._now()))
+        return future
+
+    def commit_batch(self, request: CommitBatchRequest, context: CallContext) -> asyncio.Future[CommitBatchResponse]:
+        fault = sink_fault(request.sink) or job_fault(request.batch, request.job)
+        if fault is not None:
+            return done(CommitBatchResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
+        led = self._active(sink_key(request.sink))
+        if not isinstance(led, Led):
+            return done(CommitBatchResponse(led))
+        waiter, future = self._waiter(CommitBatchResponse)
+        self._perform(led, led.shard.commit_batch(request, waiter, self._now()))
+        return future
+
+    def abort_job(self, request: AbortJobRequest, context: CallContext) -> asyncio.Future[AbortJobResponse]:
+        fault = sink_fault(request.sink) or job_fault(request.batch, request.job)
+        if fault is not None:
+            return done(AbortJobResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
+        led = self._active(sink_key(request.sink))
+        if not isinstance(led, Led):
+            return done(AbortJobResponse(led))
+        waiter, future = self._waiter(AbortJobResponse)
+        self._perform(led, led.shard.abort_job(request, waiter, self._now()))
+        return future
+
+    def delete_sink(self, request: DeleteSinkRequest, context: CallContext) -> asyncio.Future[DeleteSinkResponse]:
+        fault = sink_fault(request.sink)
+        if fault is not None:
+            return done(DeleteSinkResponse(ErrorCode.INVALID_REQUEST, fault))
+        led = self._active(sink_key(request.sink))
+        if not isinstance(led, Led):
+            return done(DeleteSinkResponse(led))
+        waiter, future = self._waiter(DeleteSinkResponse)
+        self._perform(led, led.shard.delete_sink(request, waiter, self._now()))
+        return future
+
+    def describe_sinks(
+        self, request: DescribeSinksRequest, context: CallContext
+    ) -> asyncio.Future[DescribeSinksResponse]:
+        return done(DescribeSinksResponse(tuple(self._describe_sink(name) for name in request.sinks)))
+
+    def _describe_sink(self, name: str) -> DescribedSink:
+        fault = sink_fault(name)
+        if fault is not None:
+            return DescribedSink(name, ErrorCode.INVALID_REQUEST, error_message=fault)
+        led = self._active(sink_key(name))
+        return led.shard.describe_sink(name) if isinstance(led, Led) else DescribedSink(name, led)
+
+    def list_sinks(self, request: ListSinksRequest, context: CallContext) -> asyncio.Future[ListSinksResponse]:
+        """As :meth:`list_transactions`."""
+        found: list[ListedSink] = []
+        for led in self._actives():
+            found += led.shard.list_sinks()
+        loading = any(led.standing is not Standing.ACTIVE for led in self._led.values())
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
+        return done(ListSinksResponse(error, tuple(found)))
+
     # --- Administration -----------------------------------------------------------------------------
 
     def describe(
@@ -245,15 +333,16 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
     def gauges(self) -> TransactionGauges:
         """Looks at each transactional id: for scraping, not for hot paths."""
         transactions: dict[str, int] = {}
-        waiting = loaded = 0
+        waiting = loaded = sinks = 0
         for led in self._actives():
             loaded += 1
+            sinks += len(led.shard.state.sinks)
             for entry in led.shard.state.entries.values():
                 waiting += len(entry.unmarked)
                 if entry.value is not None:
                     state = entry.value.state.value
                     transactions[state] = transactions.get(state, 0) + 1
-        return TransactionGauges(transactions, waiting, loaded, len(self._led) - loaded)
+        return TransactionGauges(transactions, waiting, sinks, loaded, len(self._led) - loaded)
 
     # --- Effects ------------------------------------------------------------------------------------
 

@@ -30,6 +30,10 @@ class TransactionCounters:
     expired_ids: int = 0
     rotated_ids: int = 0
     """Producer ids that were replaced before their epochs ran out."""
+    sink_batches: int = 0
+    """Batches of sinks that were decided."""
+    sink_takeovers: int = 0
+    """Jobs that began to write a sink's batch."""
     appends: int = 0
     failed_appends: int = 0
     loads: int = 0
@@ -48,5 +52,7 @@ class TransactionGauges(NamedTuple):
     transactions: Mapping[str, int]
     waiting_for_markers: int
     """Partitions whose markers are on their way."""
+    sinks: int
+    """Ledgers that are kept."""
     partitions_loaded: int
     partitions_loading: int

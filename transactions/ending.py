@@ -19,6 +19,7 @@ from typing import Final
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.moment import Moment
+from tidelog.model.sinks import is_sinks
 from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.transaction_api import (
     EndTxnRequest,
@@ -101,6 +102,7 @@ class Ending:
             previous=NOBODY,
             partitions=NO_PARTITIONS if idle else value.partitions,
             started_ms=now.wall_ms if idle else value.started_ms,
+            timeout_ms=value.timeout_ms if entry.attempt is None else self._shard.settings.sink_prepared_timeout_ms,
             updated_ms=now.wall_ms,
             kept=False,
             client_version=_SECOND_PROTOCOL,
@@ -116,7 +118,11 @@ class Ending:
 
     def end(self, request: EndTxnRequest, waiter: int, now: Moment, connection: int = 0) -> None:
         """Commit or abort, as a producer asks for it. ``connection`` counts in the first protocol alone."""
-        if request.bump_epoch:
+        answer: EndTxnResponse | ErrorCode | None
+        if is_sinks(request.transactional_id) and (request.committed or not request.bump_epoch):
+            what = "a sink's transaction is committed by CommitBatch alone; its own writer may abort it"
+            answer = EndTxnResponse(ErrorCode.INVALID_REQUEST, error_message=what)
+        elif request.bump_epoch:
             answer = self._end(request, waiter, now)
         else:
             answer = self._end_first_protocol(request, waiter, now, connection)
@@ -208,19 +214,7 @@ class Ending:
 
         def write(following: Identity, then: Moment) -> None:
             assert value is not None
-            idle = value.state.is_idle
-            after = replace(
-                value,
-                state=_DECIDED[committed],
-                identity=value.identity.next,
-                previous=value.identity,
-                following=following,
-                partitions=NO_PARTITIONS if idle else value.partitions,
-                started_ms=then.wall_ms if idle or value.started_ms == NO_START else value.started_ms,
-                updated_ms=then.wall_ms,
-                kept=value.kept and value.state is TransactionState.PREPARED,
-                client_version=_SECOND_PROTOCOL,
-            )
+            after = decided(value, committed=committed, following=following, wall_ms=then.wall_ms)
             self._write_decision(entry, after, cause, asker(after), then)
 
         if value.state is TransactionState.PREPARED and value.following != NOBODY:
@@ -239,15 +233,28 @@ class Ending:
         self, entry: Entry, after: Transaction, cause: Cause, askers: Sequence[Asker], now: Moment
     ) -> None:
         def moved(then: Moment) -> None:
-            if after.state is TransactionState.PREPARE_COMMIT:
-                self._shard.counters.committed += 1
-            else:
-                self._shard.counters.aborted += 1
-                self._shard.counters.timed_out += cause is Cause.TIMED_OUT
-                self._shard.counters.fenced += cause is Cause.FENCED
-            self.send_markers(entry, then)
+            self.carry_out(entry, cause, then)
 
         self._shard.move(entry, after, cause, askers, now, moved=moved)
+
+    def carry_out(self, entry: Entry, cause: Cause, now: Moment) -> None:
+        """A decision is in the log for good."""
+        counters = self._shard.counters
+        assert entry.value is not None
+        if entry.value.state is TransactionState.PREPARE_COMMIT:
+            counters.committed += 1
+        else:
+            counters.aborted += 1
+            counters.timed_out += cause in (Cause.TIMED_OUT, Cause.SINK_TIMED_OUT)
+            counters.fenced += cause is Cause.FENCED
+        self.send_markers(entry, now)
+
+    def discard(self, entry: Entry, cause: Cause, now: Moment) -> None:
+        """Abort a transaction that nobody asks about; a sink's that is empty is just forgotten."""
+        if entry.attempt is not None and entry.value is not None and entry.value.state is TransactionState.EMPTY:
+            self._shard.move(entry, None, cause, (), now)
+        else:
+            self.abort(entry, cause, (), now)
 
     # --- Timeouts -----------------------------------------------------------------------------------
 
@@ -256,12 +263,13 @@ class Ending:
         self._shard.timers.set(TIMEOUTS_KEY, now.monotonic_ms + interval)
 
     def abort_timed_out(self, now: Moment) -> None:
-        """Abort what was open for too long, never what is prepared. What cannot be done now is done next time."""
+        """Abort what was open for too long, or prepared if it is a sink's. What cannot be done now is done later."""
         for entry in list(self._shard.ongoing.values()):
             if not self._shard.can_append:
                 break
-            if entry.busy is None and entry.value is not None and entry.value.has_timed_out(now.wall_ms):
-                self.abort(entry, Cause.TIMED_OUT, (), now)
+            if entry.busy is None and entry.value is not None and entry.has_timed_out(now.wall_ms):
+                ongoing = entry.value.state is TransactionState.ONGOING
+                self.discard(entry, Cause.TIMED_OUT if ongoing else Cause.SINK_TIMED_OUT, now)
         self.schedule(now)
 
     # --- Markers ------------------------------------------------------------------------------------
@@ -314,10 +322,11 @@ class Ending:
             self._complete(entry, now)
 
     def _complete(self, entry: Entry, now: Moment) -> None:
-        """All markers are written; that it is so is written too, and tried again until it is."""
+        """All markers are written; that it is so is written too, and tried again until it is. A sink's transaction has
+        no next one, and is forgotten by it."""
         value = entry.value
         assert value is not None
-        after = replace(
+        completed = replace(
             value,
             state=_COMPLETED[value.state],
             identity=value.after,
@@ -325,6 +334,7 @@ class Ending:
             partitions=NO_PARTITIONS,
             updated_ms=now.wall_ms,
         )
+        after, cause = (completed, Cause.MARKED) if entry.attempt is None else (None, Cause.SINK_MARKED)
 
         def moved(then: Moment) -> None:
             self._shard.counters.completed += 1
@@ -333,7 +343,24 @@ class Ending:
             key = TimerKey(TimerKind.COMPLETE, transactional_id=entry.transactional_id)
             self._shard.timers.set(key, then.monotonic_ms + _COMPLETE_AGAIN_MS)
 
-        self._shard.move(entry, after, Cause.MARKED, (), now, moved=moved, busy=Busy.COMPLETING, refused=refused)
+        self._shard.move(entry, after, cause, (), now, moved=moved, busy=Busy.COMPLETING, refused=refused)
+
+
+def decided(value: Transaction, *, committed: bool, following: Identity = NOBODY, wall_ms: int) -> Transaction:
+    """What becomes of a transaction by the decision about it: the markers carry its next epoch."""
+    idle = value.state.is_idle
+    return replace(
+        value,
+        state=_DECIDED[committed],
+        identity=value.identity.next,
+        previous=value.identity,
+        following=following,
+        partitions=NO_PARTITIONS if idle else value.partitions,
+        started_ms=wall_ms if idle or value.started_ms == NO_START else value.started_ms,
+        updated_ms=wall_ms,
+        kept=value.kept and value.state is TransactionState.PREPARED,
+        client_version=_SECOND_PROTOCOL,
+    )
 
 
 def _stranger(value: Transaction, asker: Identity) -> ErrorCode:

@@ -61,7 +61,6 @@ class Expiring:
             for entry in entries:
                 entry.busy = None
                 if error is ErrorCode.NONE:
-                    entry.value = None
                     self._shard.forget(entry)
                     self._shard.counters.expired_ids += 1
                 self._shard.idle(entry, then)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.model.moment import Moment
+from tidelog.model.sinks import is_sinks
 from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.transactions.ending import Ending
 from tidelog.transactions.shard_state import Asker, ShardState
@@ -39,6 +40,10 @@ class Initialising:
     ) -> None:
         """``transactional_id`` is the request's, and fit to be one. Who is let in speaks on ``connection`` from now on,
         or on a newer one."""
+        if is_sinks(transactional_id):
+            what = f"{transactional_id[:100]!r}: ids of this form are given out by the ledgers of sinks alone"
+            self._shard.answer(waiter, InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=what))
+            return
         error = self._fault(request)
         if error is None:
             error = self._init(transactional_id, request, waiter, now)

@@ -10,7 +10,9 @@ import logging
 from tidelog.proto.coordinator_fields import BadCoordinatorRecord
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
+from tidelog.proto.sink_records import decode_sink_key, decode_sink_value
 from tidelog.proto.transaction_records import TransactionLogKey, decode_transaction_key, decode_transaction_value
+from tidelog.transactions import ledger
 from tidelog.transactions.shard_state import ShardState
 from tidelog.transactions.transaction import Entry, loaded
 
@@ -43,17 +45,28 @@ class Replaying:
     def _record(self, key: bytes, value: bytes | None) -> bool:
         decoded = decode_transaction_key(key)
         if not isinstance(decoded, TransactionLogKey):
-            return False
+            return self._ledger(key, value)
         transactional_id = decoded.transactional_id
+        entry = self._shard.entries.get(transactional_id)
         if value is None:
-            self._shard.entries.pop(transactional_id, None)
-            self._shard.ongoing.pop(transactional_id, None)
+            if entry is not None:
+                self._shard.forget(entry)
             return True
         found = loaded(decode_transaction_value(value))
         if found is None:
             return False
-        entry = self._shard.entries.get(transactional_id)
-        if entry is None:  # no bound keeps out what the log has
-            entry = self._shard.entries[transactional_id] = Entry(transactional_id, bytes(key), None)
+        if entry is None:
+            entry = Entry(transactional_id, bytes(key), None)
+            self._shard.enter(entry)
         self._shard.put(entry, found)
+        return True
+
+    def _ledger(self, key: bytes, value: bytes | None) -> bool:
+        name = decode_sink_key(key)
+        if name is None:
+            return False
+        found = ledger.NEW if value is None else ledger.loaded(decode_sink_value(value))
+        sink = self._shard.enter_sink(name)
+        sink.ledger = found
+        self._shard.drop_unused(sink)
         return True

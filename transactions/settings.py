@@ -48,3 +48,17 @@ class TransactionSettings:
     add_wait_max_ms: int = 100
     """``transaction.coordinator.add.wait.max.ms`` (Tidelog's own): how long they wait before they are told to ask
     again (CONCURRENT_TRANSACTIONS). Short, since others of the same request wait along."""
+    sink_timeout_ms: int = 900_000
+    """``transaction.sink.timeout.ms`` (Tidelog's own): how long a sink's transaction may be open."""
+    sink_prepared_timeout_ms: int = 3_600_000
+    """``transaction.sink.prepared.timeout.ms`` (Tidelog's own): how long one may be prepared. Its batch is then to be
+    written anew; until then it keeps readers of committed records from going on."""
+    sinks_max: int = 10_000
+    """``transaction.coordinator.sinks.max`` (Tidelog's own): ledgers of one partition of ``__transaction_state``, which
+    never expire; one more is refused with POLICY_VIOLATION."""
+    sink_transactions_max: int = 10_000
+    """``transaction.sink.transactions.max`` (Tidelog's own): transactions of one sink that are not ended; one more is
+    refused with POLICY_VIOLATION."""
+    sink_fenced_jobs_max: int = 1_000
+    """``transaction.sink.fenced.jobs.max`` (Tidelog's own): superseded jobs of an undecided batch that are kept from
+    taking over again; the oldest beyond them are forgotten."""

@@ -16,6 +16,14 @@ from tidelog.model.ids import LeaderEpoch, ProducerId, TopicPartition
 from tidelog.model.moment import Moment
 from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.records import Batch
+from tidelog.proto.sink_api import (
+    AbortJobRequest,
+    BeginSinkTransactionRequest,
+    CommitBatchRequest,
+    DeleteSinkRequest,
+    DescribedSink,
+    ListedSink,
+)
 from tidelog.proto.transaction_api import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -35,6 +43,9 @@ from tidelog.transactions.effects import Effect, StopMarkers
 from tidelog.transactions.ending import Ending
 from tidelog.transactions.expiring import Expiring
 from tidelog.transactions.initialising import Initialising, unallocated
+from tidelog.transactions.ledger_beginning import LedgerBeginning
+from tidelog.transactions.ledger_deciding import LedgerDeciding
+from tidelog.transactions.ledger_describing import describe_sink, list_sinks
 from tidelog.transactions.replaying import Replaying
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.shard_state import ShardState, TimerKey, TimerKind
@@ -44,7 +55,16 @@ from tidelog.transactions.transaction import Identity
 class Shard:
     """State machine of one partition under one leader epoch, which is the coordinator epoch of its markers."""
 
-    __slots__ = ("_adding", "_ending", "_expiring", "_initialising", "_replaying", "_state")
+    __slots__ = (
+        "_adding",
+        "_ending",
+        "_expiring",
+        "_initialising",
+        "_ledger_beginning",
+        "_ledger_deciding",
+        "_replaying",
+        "_state",
+    )
 
     def __init__(
         self,
@@ -62,6 +82,8 @@ class Shard:
         self._ending = Ending(self._state)
         self._initialising = Initialising(self._state, self._ending)
         self._adding = Adding(self._state)
+        self._ledger_deciding = LedgerDeciding(self._state, self._ending)
+        self._ledger_beginning = LedgerBeginning(self._state, self._ledger_deciding)
         self._expiring = Expiring(self._state)
         self._replaying = Replaying(self._state)
 
@@ -100,6 +122,8 @@ class Shard:
             entry.connection = self._state.connections_before + 1
             if entry.value is not None and entry.value.state.is_decided:
                 self._ending.send_markers(entry, now)
+        for sink in list(self._state.sinks.values()):
+            self._ledger_deciding.sweep(sink, now)
         self._ending.schedule(now)
         self._expiring.schedule(now)
         return self._effects()
@@ -149,6 +173,30 @@ class Shard:
         self._ending.end(request, waiter, now, connection)
         return self._effects()
 
+    # --- Ledgers of sinks ---------------------------------------------------------------------------
+
+    def begin_sink_transaction(self, request: BeginSinkTransactionRequest, waiter: int, now: Moment) -> list[Effect]:
+        self._ledger_beginning.begin(request, waiter, now)
+        return self._effects()
+
+    def commit_batch(self, request: CommitBatchRequest, waiter: int, now: Moment) -> list[Effect]:
+        self._ledger_deciding.commit(request, waiter, now)
+        return self._effects()
+
+    def abort_job(self, request: AbortJobRequest, waiter: int, now: Moment) -> list[Effect]:
+        self._ledger_deciding.abort(request, waiter, now)
+        return self._effects()
+
+    def delete_sink(self, request: DeleteSinkRequest, waiter: int, now: Moment) -> list[Effect]:
+        self._ledger_deciding.delete(request, waiter, now)
+        return self._effects()
+
+    def describe_sink(self, name: str) -> DescribedSink:
+        return describe_sink(name, self._state.sinks.get(name))
+
+    def list_sinks(self) -> list[ListedSink]:
+        return list_sinks(self._state.sinks.values())
+
     # --- Administration -----------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> DescribedTransaction:
@@ -193,13 +241,15 @@ class Shard:
         if allocation is None:
             return []
         entry = allocation.entry
-        entry.busy = None
+        if entry is not None:
+            entry.busy = None
         if producer_id is not None:
             allocation.got(producer_id, now)
         else:
             allocation.missed()
             unallocated(allocation.askers, self._state)
-            self._state.idle(entry, now)
+            if entry is not None:
+                self._state.idle(entry, now)
         return self._effects()
 
     def marked(self, token: Token, partitions: Sequence[GroupPartition], error: ErrorCode, now: Moment) -> list[Effect]:
@@ -230,6 +280,7 @@ class Shard:
         state.sendings.clear()
         state.entries.clear()
         state.ongoing.clear()
+        state.sinks.clear()
         state.timers.clear()
         return self._effects()
 
@@ -245,6 +296,8 @@ class Shard:
                 self._adding.give_up(key.transactional_id, now)
             case TimerKind.COMPLETE:
                 self._ending.complete_again(key.transactional_id, now)
+            case TimerKind.SWEEP:
+                self._ledger_deciding.sweep_again(key.transactional_id, now)
 
     def _give_up_append(self, number: int) -> None:
         """Who waits is told to ask again; what is written ends in its own time (Kafka's REQUEST_TIMED_OUT)."""

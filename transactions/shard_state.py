@@ -13,11 +13,13 @@ from tidelog.model.names import TOPIC_NAME_LENGTH_MAX
 from tidelog.model.timers import Timers
 from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.request import Response
+from tidelog.proto.sink_records import encode_sink_key, encode_sink_value
 from tidelog.proto.transaction_api import AddedTransaction
 from tidelog.proto.transaction_records import encode_transaction_key, encode_transaction_value
 from tidelog.replication.coordinator_log import Token
 from tidelog.transactions.counters import TransactionCounters
 from tidelog.transactions.effects import Allocate, Answer, Append, Effect
+from tidelog.transactions.ledger import Ledger, Sink
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.transaction import Busy, Entry, Transaction
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition
@@ -41,6 +43,8 @@ class TimerKind(enum.IntEnum):
     """Who waits to add partitions is told to ask again."""
     COMPLETE = 4
     """The last record of a transaction is tried again."""
+    SWEEP = 5
+    """A sink's transactions are looked over for what the ledger has abandoned."""
 
 
 class TimerKey(NamedTuple):
@@ -73,7 +77,7 @@ class Under:
 class Allocation(NamedTuple):
     """A producer id that was asked for. ``got`` is told of it, ``missed`` that there is none."""
 
-    entry: Entry
+    entry: Entry | None
     askers: Sequence[Asker]
     got: Callable[[ProducerId, Moment], None]
     missed: Callable[[], None]
@@ -91,11 +95,12 @@ class ShardState:
         "counters",
         "effects",
         "entries",
-        "idle",
+        "idle_watchers",
         "leader_epoch",
         "ongoing",
         "sendings",
         "settings",
+        "sinks",
         "timers",
         "waiting_adds",
     )
@@ -115,6 +120,7 @@ class ShardState:
         """The newest connection that this node had when it was elected."""
         self.counters = counters
         self.entries: dict[str, Entry] = {}
+        self.sinks: dict[str, Sink] = {}
         self.ongoing: dict[str, Entry] = {}
         """Those that may time out."""
         self.sendings: dict[int, Entry] = {}
@@ -123,8 +129,7 @@ class ShardState:
         self.effects: list[Effect] = []
         self.appends: dict[int, Under] = {}
         self.allocations: dict[int, Allocation] = {}
-        self.idle: Callable[[Entry, Moment], None] = lambda entry, now: None
-        """Told when nothing is under way with an id any longer."""
+        self.idle_watchers: list[Callable[[Entry, Moment], None]] = []
         self.waiting_adds = 0
         self._next_number = 0
 
@@ -156,17 +161,27 @@ class ShardState:
 
     def allocate(
         self,
-        entry: Entry,
+        entry: Entry | None,
         askers: Sequence[Asker],
         got: Callable[[ProducerId, Moment], None],
         missed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Ask for a producer id; nothing else happens to ``entry`` until it is there or refused."""
-        assert entry.busy is None
-        entry.busy = Busy.ALLOCATING
+        """Ask for a producer id; nothing else happens to ``entry``, if there is one, until it is there or refused."""
+        if entry is not None:
+            assert entry.busy is None
+            entry.busy = Busy.ALLOCATING
         number = self.number()
         self.allocations[number] = Allocation(entry, askers, got, missed)
         self.effects.append(Allocate(self.token(number)))
+
+    def watch_idle(self, watcher: Callable[[Entry, Moment], None]) -> None:
+        """Have ``watcher`` told when nothing is under way with an id any longer."""
+        self.idle_watchers.append(watcher)
+
+    def idle(self, entry: Entry, now: Moment) -> None:
+        """Nothing is under way with this id, unless one of those who are told begins something."""
+        for watcher in self.idle_watchers:
+            watcher(entry, now)
 
     # --- Transactional ids --------------------------------------------------------------------------
 
@@ -174,8 +189,15 @@ class ShardState:
         """Begin an id; None where there are ``ids_max`` already."""
         if len(self.entries) >= self.settings.ids_max:
             return None
-        entry = self.entries[transactional_id] = Entry(transactional_id, encode_transaction_key(transactional_id), None)
+        entry = Entry(transactional_id, encode_transaction_key(transactional_id), None)
+        self.enter(entry)
         return entry
+
+    def enter(self, entry: Entry) -> None:
+        """Keep an id, and its sink where it is a sink's: no bound keeps out what the log has."""
+        self.entries[entry.transactional_id] = entry
+        if entry.attempt is not None:
+            self.enter_sink(entry.attempt.sink).transactions[entry.transactional_id] = entry
 
     def known(self, transactional_id: str) -> tuple[Entry, Transaction] | None:
         """An id that has a record, and what that says."""
@@ -183,7 +205,13 @@ class ShardState:
         return None if entry is None or entry.value is None else (entry, entry.value)
 
     def forget(self, entry: Entry) -> None:
+        entry.value = None
         del self.entries[entry.transactional_id]
+        self.ongoing.pop(entry.transactional_id, None)
+        sink = self.sink_of(entry)
+        if sink is not None:
+            del sink.transactions[entry.transactional_id]
+            self.drop_unused(sink)
 
     def record(self, entry: Entry, value: Transaction) -> CoordinatorRecord:
         return CoordinatorRecord(entry.key, encode_transaction_value(value.stored()))
@@ -201,7 +229,7 @@ class ShardState:
     def move(
         self,
         entry: Entry,
-        after: Transaction,
+        after: Transaction | None,
         cause: Cause,
         askers: Sequence[Asker],
         now: Moment,
@@ -210,16 +238,20 @@ class ShardState:
         busy: Busy = Busy.MOVING,
         refused: Callable[[ErrorCode, Moment], None] | None = None,
     ) -> None:
-        """Write what the id becomes; it becomes so when that is replicated. ``moved`` or ``refused`` hear of it then,
-        before the askers; without ``refused`` all stays as it was."""
+        """Write what the id becomes (None: it is forgotten); it becomes so when that is replicated. ``moved`` or
+        ``refused`` hear of it then, before the askers; without ``refused`` all stays as it was."""
         before = TransactionState.EMPTY if entry.value is None else entry.value.state
-        assert Transition(before, after.state, cause) in ALLOWED, f"{before} to {after.state}: {cause}"
+        state = TransactionState.DEAD if after is None else after.state
+        assert Transition(before, state, cause) in ALLOWED, f"{before} to {state}: {cause}"
         entry.busy = busy
 
         def ended(error: ErrorCode, then: Moment) -> None:
             if error is ErrorCode.NONE:
                 entry.busy = None
-                self.put(entry, after)
+                if after is None:
+                    self.forget(entry)
+                else:
+                    self.put(entry, after)
                 if moved is not None:
                     moved(then)
             elif refused is not None:
@@ -234,15 +266,45 @@ class ShardState:
                 self.idle(entry, then)
 
         under = Under(askers, ended)
-        self.append((self.record(entry, after),), under, now)
+        record = CoordinatorRecord(entry.key, None) if after is None else self.record(entry, after)
+        self.append((record,), under, now)
 
     def put(self, entry: Entry, value: Transaction) -> None:
         """The id is so from now on."""
         entry.value = value
-        if value.state is TransactionState.ONGOING:
+        if entry.may_time_out:
             self.ongoing[entry.transactional_id] = entry
         else:
             self.ongoing.pop(entry.transactional_id, None)
+
+    # --- Sinks --------------------------------------------------------------------------------------
+
+    def new_sink(self, name: str) -> Sink | None:
+        """Begin a sink; None where there are ``sinks_max`` already."""
+        return None if len(self.sinks) >= self.settings.sinks_max else self.enter_sink(name)
+
+    def enter_sink(self, name: str) -> Sink:
+        """The sink of this name; no bound keeps out what the log has."""
+        sink = self.sinks.get(name)
+        if sink is None:
+            sink = self.sinks[name] = Sink(name, encode_sink_key(name))
+        return sink
+
+    def sink_of(self, entry: Entry) -> Sink | None:
+        return None if entry.attempt is None else self.sinks.get(entry.attempt.sink)
+
+    def drop_unused(self, sink: Sink) -> None:
+        if sink.is_unused:
+            self.sinks.pop(sink.name, None)
+
+    def ledger_record(self, sink: Sink, ledger: Ledger) -> CoordinatorRecord:
+        return CoordinatorRecord(sink.key, encode_sink_value(ledger.stored()))
+
+    def sinks_fault(self) -> str:
+        return (
+            f"expected fewer than {self.settings.sinks_max} sinks here (transaction.coordinator.sinks.max): delete"
+            " those that are no longer used"
+        )
 
 
 def told(error: ErrorCode) -> ErrorCode:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from tidelog.model.sinks import sink_attempt
 from tidelog.proto.request import Response
 from tidelog.proto.transaction_api import AddedTransaction
 from tidelog.proto.transaction_records import NO_TIMEOUT_MS, TransactionLogValue
@@ -84,14 +85,6 @@ class Transaction:
     def told_after(self) -> Identity:
         """The same as its own producer is told: what another producer was given is not its business."""
         return self.previous.next if self.kept else self.after
-
-    def has_timed_out(self, wall_ms: int) -> bool:
-        """Whether it is open, undecided, not prepared, and was for longer than its timeout."""
-        return (
-            self.state is TransactionState.ONGOING
-            and self.timeout_ms != NO_TIMEOUT_MS
-            and self.started_ms + self.timeout_ms < wall_ms
-        )
 
     def stored(self) -> TransactionLogValue:
         """As a record holds it."""
@@ -172,12 +165,14 @@ class WaitingAdd(NamedTuple):
 class Entry:
     """A transactional id: ``value`` is what is in the log for good, None before its first record is."""
 
-    __slots__ = ("adds", "busy", "connection", "key", "sending", "transactional_id", "unmarked", "value")
+    __slots__ = ("adds", "attempt", "busy", "connection", "key", "sending", "transactional_id", "unmarked", "value")
 
     def __init__(self, transactional_id: str, key: bytes, value: Transaction | None) -> None:
         self.transactional_id = transactional_id
         self.key = key
         self.value = value
+        self.attempt = sink_attempt(transactional_id)
+        """Which of a sink's transactions this is; None: a producer's own."""
         self.busy: Busy | None = None
         self.adds: list[WaitingAdd] = []
         self.unmarked: dict[TopicPartition, None] = {}
@@ -186,6 +181,23 @@ class Entry:
         """The number under which the markers were sent; -1: none are on their way."""
         self.connection = 0
         """No connection before this one speaks for the producer any more. Not in the log."""
+
+    @property
+    def may_time_out(self) -> bool:
+        """Whether time may end what it has open: a producer's own unless it is prepared, a sink's also then, since the
+        ledger decides about that and not somebody outside."""
+        state = None if self.value is None else self.value.state
+        return state is TransactionState.ONGOING or (
+            self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)
+        )
+
+    def has_timed_out(self, wall_ms: int) -> bool:
+        """Whether it is undecided for longer than its timeout, which begins anew when a sink's is prepared."""
+        value = self.value
+        if value is None or not self.may_time_out or value.timeout_ms == NO_TIMEOUT_MS:
+            return False
+        since_ms = value.updated_ms if value.state is TransactionState.PREPARED else value.started_ms
+        return since_ms + value.timeout_ms < wall_ms
 
     def heard(self, asker: Identity, connection: int) -> bool:
         """Whether ``connection`` (0: of no account) still speaks for ``asker``: none accepted later has spoken.

@@ -55,6 +55,10 @@ class Cause(enum.Enum):
     TIMED_OUT = "open for longer than its timeout"
     MARKED = "all markers are written"
     EXPIRED = "idle for transactional.id.expiration.ms"
+    BATCH_COMMITTED = "a sink's: CommitBatch names it"
+    ABANDONED = "a sink's: CommitBatch does not name it, another job took over, AbortJob"
+    SINK_TIMED_OUT = "a sink's: empty or prepared for longer than its timeout"
+    SINK_MARKED = "a sink's: all markers are written"
 
 
 class Transition(NamedTuple):
@@ -92,8 +96,14 @@ TRANSITIONS: Final = (
     Transition(_TO_COMMIT, _COMMITTED, Cause.MARKED),
     Transition(_TO_ABORT, _ABORTED, Cause.MARKED),
     *(Transition(idle, _DEAD, Cause.EXPIRED) for idle in _IDLE),
+    Transition(_PREPARED, _TO_COMMIT, Cause.BATCH_COMMITTED),
+    *(Transition(undecided, _TO_ABORT, Cause.ABANDONED) for undecided in (_ONGOING, _PREPARED)),
+    Transition(_EMPTY, _DEAD, Cause.ABANDONED),
+    Transition(_PREPARED, _TO_ABORT, Cause.SINK_TIMED_OUT),
+    Transition(_EMPTY, _DEAD, Cause.SINK_TIMED_OUT),
+    *(Transition(decided, _DEAD, Cause.SINK_MARKED) for decided in (_TO_COMMIT, _TO_ABORT)),
 )
-"""All there are. A new id begins Empty, by its first InitProducerId."""
+"""All there are. A new id begins Empty, by its first InitProducerId, or BeginSinkTransaction."""
 
 ALLOWED: Final = frozenset(TRANSITIONS)
 

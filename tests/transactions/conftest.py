@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,13 @@ from tidelog.model.moment import Moment
 from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.record_encoder import BatchBuilder
 from tidelog.proto.records import patch_batch, split_batches
+from tidelog.proto.sink_api import (
+    AbortJobRequest,
+    BeginSinkTransactionRequest,
+    CommitBatchRequest,
+    DeleteSinkRequest,
+    SinkWinner,
+)
 from tidelog.proto.transaction_api import (
     AddOffsetsToTxnRequest,
     AddPartitionsTransaction,
@@ -223,6 +230,35 @@ class Desk:
     ) -> int:
         request = EndTxnRequest(transactional_id, ProducerId(identity[0]), ProducerEpoch(identity[1]), committed, bump)
         return self.ask(self.shard.end, request)
+
+    # --- Requests of sinks --------------------------------------------------------------------------
+
+    def begin_sink(self, batch: int, job: str, attempt: str, sink: str = "s") -> int:
+        request = BeginSinkTransactionRequest(sink, batch, job, attempt)
+        return self.ask(self.shard.begin_sink_transaction, request)
+
+    def commit_batch(self, batch: int, job: str, winners: Mapping[str, tuple[int, int]], sink: str = "s") -> int:
+        """``winners``: attempts and who they are."""
+        named = tuple(SinkWinner(name, ProducerId(who[0]), ProducerEpoch(who[1])) for name, who in winners.items())
+        return self.ask(self.shard.commit_batch, CommitBatchRequest(sink, batch, job, named))
+
+    def abort_job(self, batch: int, job: str, sink: str = "s") -> int:
+        return self.ask(self.shard.abort_job, AbortJobRequest(sink, batch, job))
+
+    def delete_sink(self, sink: str = "s") -> int:
+        return self.ask(self.shard.delete_sink, DeleteSinkRequest(sink))
+
+    def write_attempt(
+        self, batch: int, job: str, attempt: str, *partitions: TopicPartition, sink: str = "s", prepare: bool = True
+    ) -> tuple[int, int]:
+        """A task's work from Begin to Prepare, over the partitions (A and B, unless named)."""
+        waiter = self.begin_sink(batch, job, attempt, sink)
+        who = self.told(waiter)
+        name = self.answers[waiter].transactional_id
+        assert self.error(self.add(who, *(partitions or (A, B)), transactional_id=name)) is ErrorCode.NONE
+        if prepare:
+            assert self.error(self.prepare(who, name)) is ErrorCode.NONE
+        return who
 
     def listed(self, **changes: Any) -> list[str]:
         found = self.shard.list_transactions(ListTransactionsRequest(**changes), self.now)

@@ -14,6 +14,7 @@ from tidelog.proto.coordinator_records import CoordinatorRecord
 from tidelog.proto.transaction_records import TransactionLogValue, encode_transaction_key, encode_transaction_value
 from tidelog.replication.coordinator_log import Token
 from tidelog.transactions.effects import Append
+from tidelog.transactions.ledger_deciding import LedgerDeciding
 from tidelog.transactions.shard_state import ShardState
 from tidelog.transactions.transaction import NOBODY, Identity, loaded
 from tidelog.transactions.transitions import TRANSITIONS, Cause, TransactionState, Transition, diagram, table
@@ -34,7 +35,8 @@ def test_each_transition_stands_once() -> None:
     assert {cause for _, _, cause in TRANSITIONS} == set(Cause)
     assert not [transition for transition in TRANSITIONS if transition.before is TransactionState.DEAD]
     decided = [item for item in TRANSITIONS if item.before.is_decided]
-    assert len(decided) == 2, "a decision leads to its completion, and nowhere else"
+    assert {item.cause for item in decided} == {Cause.MARKED, Cause.SINK_MARKED}, "a decision leads to its completion"
+    assert len(decided) == 4, "and nowhere else"
 
 
 def test_another_transition_is_a_bug(desk: Any) -> None:
@@ -51,10 +53,19 @@ def test_every_transition_happens(desk_type: Any, monkeypatch: pytest.MonkeyPatc
 
     def watched(self: Any, entry: Any, after: Any, cause: Cause, *rest: Any, **more: Any) -> None:
         before = TransactionState.EMPTY if entry.value is None else entry.value.state
-        seen.add(Transition(before, after.state, cause))
+        seen.add(Transition(before, TransactionState.DEAD if after is None else after.state, cause))
         move(self, entry, after, cause, *rest, **more)
 
     monkeypatch.setattr(ShardState, "move", watched)
+    decide = LedgerDeciding._move
+
+    def watched_decision(self: Any, entry: Any, *, committed: bool, now: Any) -> Any:
+        found = decide(self, entry, committed=committed, now=now)
+        after = TransactionState.DEAD if found.after is None else found.after.state
+        seen.add(Transition(entry.value.state, after, found.cause))
+        return found
+
+    monkeypatch.setattr(LedgerDeciding, "_move", watched_decision)
 
     def empty() -> Any:
         desk = desk_type(transactional_id_expiration_ms=3_600_000)
@@ -92,6 +103,15 @@ def test_every_transition_happens(desk_type: Any, monkeypatch: pytest.MonkeyPatc
     desk.prepared(A)
     desk.init(keep=True)
     desk.init()
+    desk = desk_type()
+    winner = desk.write_attempt(0, "j", "won")
+    desk.write_attempt(0, "j", "lost")
+    desk.write_attempt(0, "j", "open", prepare=False)
+    desk.begin_sink(0, "j", "empty")
+    desk.commit_batch(0, "j", {"won": winner})
+    desk.write_attempt(1, "k", "late")
+    desk.begin_sink(1, "k", "never used")
+    desk.pass_time(2 * 3_600_000)
     assert seen == set(TRANSITIONS)
 
 

@@ -1,0 +1,126 @@
+"""The ledger of a sink: which of its numbered batches is decided, and who may write the next.
+
+A *job* is one run of one batch, under a name that is used once. Per sink there is at most one *current* job, that of
+the undecided batch. A job that the ledger does not know becomes the current one (it *takes over*) with its first
+transaction; the one before is *fenced* then and stays so until its batch is decided. An undecided transaction of any
+other job than the current one is as good as aborted: whoever finds it aborts it (presumed abort). So a batch is
+decided once, for one job, and all of that job's winners or none of them are committed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.model.sinks import NO_BATCH, SinkAttempt
+from tidelog.proto.sink_records import SinkLedgerValue
+from tidelog.transactions.transaction import Entry
+
+NO_JOB: Final = ""
+
+
+class Standing(enum.Enum):
+    """What a ledger says of a job and the batch that it names."""
+
+    DECIDED = enum.auto()
+    """The batch is, whoever it was decided for."""
+    CURRENT = enum.auto()
+    FENCED = enum.auto()
+    ANOTHER_BATCH = enum.auto()
+    """The job is the current one, of another batch."""
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A sink as one record tells it. ``fenced``: jobs by the batch that each wrote, the oldest first."""
+
+    last_batch: int = NO_BATCH
+    last_job: str = NO_JOB
+    decided_ms: int = -1
+    batch: int = NO_BATCH
+    job: str = NO_JOB
+    updated_ms: int = -1
+    fenced: Mapping[str, int] = field(default_factory=dict)
+
+    def standing(self, batch: int, job: str) -> Standing:
+        """That a batch is decided goes before everything else."""
+        if batch <= self.last_batch:
+            return Standing.DECIDED
+        if job == self.job:
+            return Standing.CURRENT if batch == self.batch else Standing.ANOTHER_BATCH
+        return Standing.FENCED if job in self.fenced else Standing.UNKNOWN
+
+    def keeps(self, attempt: SinkAttempt) -> bool:
+        """Whether this undecided transaction may yet be committed."""
+        return self.standing(attempt.batch, attempt.job) is Standing.CURRENT
+
+    def taken_over(self, batch: int, job: str, fenced_max: int, wall_ms: int) -> Ledger:
+        """``job`` is the current one from now on. Beyond ``fenced_max`` the oldest fenced job is forgotten: should
+        it come back, it would take over in its turn, and what it had written stays aborted."""
+        fenced = self._fencing(((self.job, self.batch),), fenced_max)
+        return replace(self, batch=batch, job=job, fenced=fenced, updated_ms=wall_ms)
+
+    def aborted(self, batch: int, job: str, fenced_max: int, wall_ms: int) -> Ledger:
+        """``job`` is fenced."""
+        after = replace(self, batch=NO_BATCH, job=NO_JOB) if job == self.job else self
+        return replace(after, fenced=self._fencing(((job, batch),), fenced_max), updated_ms=wall_ms)
+
+    def decided(self, batch: int, job: str, wall_ms: int) -> Ledger:
+        """``batch`` is decided for ``job``. Jobs of later batches, as a sink of two owners has, stay fenced."""
+        others = self.fenced if self.job in (NO_JOB, job) else {**self.fenced, self.job: self.batch}
+        fenced = {other: its for other, its in others.items() if its > batch}
+        return Ledger(batch, job, wall_ms, NO_BATCH, NO_JOB, wall_ms, fenced)
+
+    def stored(self) -> SinkLedgerValue:
+        """As a record holds it."""
+        return SinkLedgerValue(
+            self.last_batch, self.last_job, self.decided_ms, self.batch, self.job, self.updated_ms,
+            tuple(self.fenced.items()),
+        )  # fmt: skip
+
+    def _fencing(self, jobs: Iterable[tuple[str, int]], fenced_max: int) -> dict[str, int]:
+        fenced = {**self.fenced, **{job: batch for job, batch in jobs if job != NO_JOB}}
+        for oldest in list(fenced)[: max(len(fenced) - fenced_max, 0)]:
+            del fenced[oldest]
+        return fenced
+
+
+NEW: Final = Ledger()
+"""What is known of a sink that nothing is known of."""
+
+
+def loaded(value: SinkLedgerValue) -> Ledger:
+    """What a record tells."""
+    return Ledger(*value[:6], dict(value.fenced))
+
+
+class Sink:
+    """A sink and its transactions; ``ledger`` is what is in the log for good, NEW before its first record is."""
+
+    __slots__ = ("busy", "key", "ledger", "name", "transactions")
+
+    def __init__(self, name: str, key: bytes) -> None:
+        self.name = name
+        self.key = key
+        self.ledger = NEW
+        self.busy = False
+        """A record of the ledger is being replicated."""
+        self.transactions: dict[str, Entry] = {}
+        """Those of its transactions that are not forgotten, by their ids."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is nothing to be known of it."""
+        return self.ledger is NEW and not self.busy and not self.transactions
+
+    def abandons(self, entry: Entry) -> bool:
+        """Whether this transaction is undecided, and will not be committed any more."""
+        return (
+            entry.value is not None
+            and not entry.value.state.is_decided
+            and entry.attempt is not None
+            and not self.ledger.keeps(entry.attempt)
+        )
