@@ -23,6 +23,7 @@ from tidelog.broker.handlers.find_coordinator import FindCoordinator, Place
 from tidelog.broker.handlers.forwarding import Forwarding
 from tidelog.broker.handlers.log_dirs import LogDirs
 from tidelog.broker.handlers.metadata import Metadata
+from tidelog.broker.handlers.offsets import Offsets
 from tidelog.broker.handlers.producer_ids import allocator
 from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
@@ -34,7 +35,7 @@ from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.peers import Peers
 from tidelog.broker.reconciler import Reconciler, strays
-from tidelog.broker.services import Calls, as_async, broker_service, held_until
+from tidelog.broker.services import Calls, broker_service, held_until
 from tidelog.broker.supervisor import Supervisor
 from tidelog.broker.traffic import Traffic
 from tidelog.broker.transactions import Transactions
@@ -48,17 +49,13 @@ from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.proto.api import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     Endpoint,
     IncrementalAlterConfigsRequest,
-    ListOffsetsRequest,
     MetadataRequest,
-    OffsetForLeaderEpochRequest,
     SupportedFeature,
     UpdateFeaturesRequest,
 )
@@ -393,9 +390,6 @@ class BrokerRole:
         return {
             MetadataRequest: self._metadata.handle,
             DescribeClusterRequest: self._metadata.describe_cluster,
-            ListOffsetsRequest: as_async(self.replicas.list_offsets),
-            OffsetForLeaderEpochRequest: as_async(self.replicas.offset_for_leader_epoch),
-            DeleteRecordsRequest: self._delete_records,
             CreateTopicsRequest: forwarding.create_topics,
             DeleteTopicsRequest: forwarding.delete_topics,
             CreatePartitionsRequest: forwarding.create_partitions,
@@ -404,9 +398,7 @@ class BrokerRole:
             DescribeConfigsRequest: Configs(self._config.node_id, self._view, lambda: self.settings).describe,
             DescribeLogDirsRequest: LogDirs(self.logs).describe,
             FindCoordinatorRequest: FindCoordinator(self._view, self._creation, places).handle,
+            **Offsets(self.replicas, self._view).calls(),
             **self.groups.calls(),
             **self.transactions.calls(),
         }
-
-    async def _delete_records(self, request: DeleteRecordsRequest, _: CallContext) -> DeleteRecordsResponse:
-        return await self.replicas.delete_records(request)

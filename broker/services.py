@@ -7,7 +7,7 @@ followers. Controller listeners serve the quorum and what brokers and tools ask 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tidelog.proto.api import Request
@@ -41,12 +41,3 @@ def broker_service(
     if follow is not None:
         streams[StreamKind.REPLICA_FETCH] = follow
     return Service(dict(calls), streams)
-
-
-def as_async(work: Callable[[Any], Any]) -> CallHandler:
-    """A handler out of a function that answers at once."""
-
-    async def serve(request: Any, _: CallContext) -> Any:
-        return work(request)
-
-    return serve

@@ -15,7 +15,7 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.config_def import ConfigError
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId, random_id
-from tidelog.model.names import collision_key, is_internal, topic_name_fault
+from tidelog.model.names import METADATA_LOG, collision_key, is_internal, topic_name_fault
 from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.api import (
     CreatedTopic,
@@ -135,8 +135,9 @@ class TopicChanges:
         for entry in topic.configs:
             if entry.name in settings:
                 raise _Refused(ErrorCode.INVALID_CONFIG, f"expected each setting once, found {entry.name!r} twice")
-            if entry.value is not None:
-                settings[entry.name] = entry.value
+            if entry.value is None:
+                raise _Refused(ErrorCode.INVALID_CONFIG, f"{entry.name}: expected a value, found none")
+            settings[entry.name] = entry.value
         fault = settings_fault(self._configs, image, topic.name, settings, replication_factor)
         if fault is not None:
             raise _Refused(ErrorCode.INVALID_CONFIG, fault)
@@ -296,6 +297,8 @@ def _check_name(image: MetadataImage, name: str, new_names: Collection[str]) -> 
     fault = topic_name_fault(name)
     if fault is not None:
         raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if name == METADATA_LOG:
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"expected a name of clients, found {name!r}, the quorum's own log")
     if image.topic_ids.get(name) is not None:
         raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"expected a name without a topic, found {name!r}, which exists")
     key = collision_key(name)

@@ -9,6 +9,8 @@ TOPIC_NAME_LENGTH_MAX: Final = 249
 """So that ``<topic>-<partition>`` and its ``.<id>-delete`` form fit a file name of 255 bytes."""
 GROUP_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+METADATA_LOG: Final = "__cluster_metadata"
+"""Kafka's name of the quorum's log: no topic here, and never one of clients."""
 INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -11,6 +11,7 @@ from tidelog.broker.kafka.metadata import reachable_controller
 from tidelog.broker.kafka.metadata_bytes import OPERATIONS_NOT_ASKED
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
+from tidelog.model.names import METADATA_LOG
 from tidelog.proto.api import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -26,7 +27,6 @@ CONTROLLERS: Final = 2
 MISMATCHED_ENDPOINT_TYPE: Final = 114
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 """Kafka's error numbers that only this listener says."""
-METADATA_LOG: Final = "__cluster_metadata"
 
 
 def apis(config: NodeConfig) -> tuple[Api, ...]:

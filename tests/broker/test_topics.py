@@ -18,7 +18,19 @@ from tidelog.client.errors import (
     UnknownTopicOrPartitionError,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.api import CreateTopicsRequest, DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest
+from tidelog.model.ids import LeaderEpoch, Offset
+from tidelog.proto.api import (
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    EpochEndPartition,
+    InitProducerIdRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
 from tidelog.testing.async_cluster import AsyncCluster
 
 
@@ -41,6 +53,37 @@ def replica_dirs(cluster: AsyncCluster, topic: str) -> list[Path]:
         for found in cluster.node_directory(node).iterdir()
         if found.name.startswith(f"{topic}-")
     ]
+
+
+async def test_who_asks_the_wrong_broker_for_offsets_hears_that_it_is_the_wrong_one(
+    cluster: AsyncCluster, admin: Admin
+) -> None:
+    await admin.create_topics([NewTopic("narrow", 3, 1)])
+    network = cluster.client_network()
+    led = 0
+    for node in cluster.node_ids:
+        address = cluster.nodes[node].client_address
+        assert address is not None
+        connection = network.connect(address)
+        known = (await connection.call(MetadataRequest(("narrow",)), timeout_s=10)).topics[0]
+        parts = [*range(3), 9]
+        ask = ListOffsetsRequest(tuple(ListOffsetsPartition("narrow", part, -1) for part in parts))
+        purge = DeleteRecordsRequest(tuple(DeleteRecordsPartition("narrow", part, Offset(0)) for part in parts))
+        end = OffsetForLeaderEpochRequest(
+            tuple(EpochEndPartition(known.topic_id, part, LeaderEpoch(0)) for part in parts)
+        )
+        mine = [p.leader == node for p in known.partitions]
+        led += sum(mine)
+        wanted = [ErrorCode.NONE if own else ErrorCode.NOT_LEADER_OR_FOLLOWER for own in mine]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        listed = (await connection.call(ask, timeout_s=10)).results
+        purged = (await connection.call(purge, timeout_s=10)).results
+        ends = (await connection.call(end, timeout_s=10)).results
+        assert [found.error for found in listed] == [*wanted, unknown]
+        assert [found.error for found in purged] == [*wanted, unknown]
+        assert [found.error for found in ends] == [*wanted, ErrorCode.UNKNOWN_TOPIC_ID]
+        await connection.close()
+    assert led == 3
 
 
 async def test_a_new_topic_is_known_at_once_where_it_was_made(cluster: AsyncCluster) -> None:

@@ -109,6 +109,7 @@ def test_defaults_of_the_cluster(make_bench: Callable[..., Any]) -> None:
             ErrorCode.INVALID_CONFIG,
             "cleanup.policy: expected a list of compact | delete, found 'burn'",
         ),
+        ("__cluster_metadata", {}, ErrorCode.INVALID_REQUEST, "the quorum's own log"),
     ],
 )
 def test_refused(three: Any, name: str, more: dict[str, Any], error: ErrorCode, text: str) -> None:
