@@ -33,6 +33,12 @@ BENCHMARKS: Final = {
     "group-rebalance": "tidelog.bench.groups:rebalance",
     "group-join": "tidelog.bench.groups:join",
     "group-read": "tidelog.bench.groups:during_rebalance",
+    "transaction": "tidelog.bench.transactions:one_at_a_time",
+    "transaction-rate": "tidelog.bench.transactions:many_at_once",
+    "transaction-batches": "tidelog.bench.transactions:large_batches",
+    "read-committed": "tidelog.bench.transactions:read_committed",
+    "kafka": "tidelog.bench.kafka:kafka_throughput",
+    "kafka-requests": "tidelog.bench.kafka:kafka_requests",
 }
 """Benchmark → where it is. Imported when it runs: each brings its own."""
 

@@ -1,0 +1,157 @@
+"""Transactions: how long one takes, how many a broker does in a second, and what they cost large batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.figures import median
+from tidelog.cli.workload import consume_all, percentile, values_of
+
+ONE_TIMES: Final = 300
+ONE_WARM_UP: Final = 30
+ONE_RECORDS: Final = 100
+ONE_PARTITIONS: Final = 4
+PRODUCERS: Final = 32
+RATE_S: Final = 6.0
+RATE_WARM_UP_S: Final = 2.0
+RATE_RECORDS: Final = 4
+RATE_PARTITIONS: Final = 8
+ROUNDS: Final = 5
+ROUND_S: Final = 1.5
+CONSUME_RECORDS: Final = 3_000_000
+CONSUME_IN_ONE: Final = 10_000
+_TOPIC: Final = "bench"
+_VALUE: Final = values_of(100, 1)[0]
+
+
+def one_at_a_time(place: Path) -> Mapping[str, float]:
+    """From entering the block to having left it, in ms: begin, 100 records to four partitions, commit. The next
+    begins at once, so what the one before left to be done counts, too."""
+    from tidelog import Admin
+
+    with running(place, 3) as cluster:
+        with Admin(cluster.bootstrap) as admin:
+            create_topic(admin, _TOPIC, partitions=ONE_PARTITIONS, copies=3)
+        took = asyncio.run(_one_at_a_time(cluster.bootstrap))
+    return {"transaction_100_p50": percentile(took, 0.5), "transaction_100_p99": percentile(took, 0.99)}
+
+
+async def _one_at_a_time(bootstrap: str) -> list[float]:
+    from tidelog.aio import Producer
+
+    took = []
+    async with Producer(bootstrap, transactional_id="bench") as producer:
+        await producer.init_transactions()
+        for _ in range(ONE_WARM_UP + ONE_TIMES):
+            started = time.perf_counter()
+            async with producer.transaction():
+                for number in range(ONE_RECORDS):
+                    await producer.send(_TOPIC, _VALUE, partition=number % ONE_PARTITIONS)
+            took.append((time.perf_counter() - started) * 1000)
+    return took[ONE_WARM_UP:]
+
+
+def many_at_once(place: Path) -> Mapping[str, float]:
+    """Transactions per second of 32 producers, each with one after the other, on one node."""
+    from tidelog import Admin
+
+    with running(place, 1) as cluster:
+        with Admin(cluster.bootstrap) as admin:
+            create_topic(admin, _TOPIC, partitions=RATE_PARTITIONS)
+        return {"transaction_rate_32": asyncio.run(_many_at_once(cluster.bootstrap))}
+
+
+async def _many_at_once(bootstrap: str) -> float:
+    from tidelog.aio import Producer
+
+    async with AsyncExitStack() as stack:
+        producers = []
+        for number in range(PRODUCERS):
+            producer = await stack.enter_async_context(Producer(bootstrap, transactional_id=f"bench-{number}"))
+            producers.append(producer)
+        await asyncio.gather(*(producer.init_transactions() for producer in producers))
+        begin = time.perf_counter() + RATE_WARM_UP_S
+        end = begin + RATE_S
+        counts = await asyncio.gather(*(_one_after_another(p, n, begin, end) for n, p in enumerate(producers)))
+    return sum(counts) / RATE_S
+
+
+async def _one_after_another(producer: Any, number: int, begin: float, end: float) -> int:
+    count = 0
+    while (now := time.perf_counter()) < end:
+        async with producer.transaction():
+            for _ in range(RATE_RECORDS):
+                await producer.send(_TOPIC, _VALUE, partition=number % RATE_PARTITIONS)
+        count += begin <= now and time.perf_counter() <= end
+    return count
+
+
+def large_batches(place: Path) -> Mapping[str, float]:
+    """Records per second of an idempotent and of a transactional producer over those of a plain one, in turns."""
+    from tidelog import Admin
+
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {"enable_idempotence": False},
+        "idempotent": {"enable_idempotence": True},
+        "transactional": {"transactional_id": "bench"},
+    }
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+        create_topic(admin, _TOPIC, copies=3)
+        for number in range(ROUNDS + 1):
+            for kind in list(kinds) if number % 2 else reversed(kinds):
+                rate = _produce(cluster.bootstrap, kinds[kind])
+                if number:  # the first is to warm up
+                    rates[kind].append(rate)
+    plain = median(rates["plain"])
+    return {f"produce_{kind}_ratio": median(rates[kind]) / plain for kind in ("idempotent", "transactional")}
+
+
+def _produce(bootstrap: str, settings: Mapping[str, Any]) -> float:
+    """Records of 100 bytes per second by ``send_many``, the one transaction's commit included."""
+    from tidelog import Producer
+
+    values = values_of(100, 10_000)
+    in_transaction = "transactional_id" in settings
+    with Producer(bootstrap, acks="all", **settings) as producer:
+        producer.partitions_for(_TOPIC)
+        if in_transaction:
+            producer.init_transactions()
+        sent = 0
+        started = time.perf_counter()
+        if in_transaction:
+            producer.begin_transaction()
+        while time.perf_counter() - started < ROUND_S:
+            producer.send_many(_TOPIC, values)
+            sent += len(values)
+        producer.flush()
+        if in_transaction:
+            producer.commit_transaction()
+        return sent / (time.perf_counter() - started)
+
+
+def read_committed(place: Path) -> Mapping[str, float]:
+    """Values per second of a reader of what is committed over those of one that sees everything, in turns."""
+    from tidelog import Admin, Producer
+
+    rates: dict[str, list[float]] = {"read_committed": [], "read_uncommitted": []}
+    values = values_of(100, CONSUME_IN_ONE)
+    with running(place, 1) as cluster:
+        with Admin(cluster.bootstrap) as admin:
+            create_topic(admin, _TOPIC)
+        with Producer(cluster.bootstrap, transactional_id="bench") as producer:
+            for _ in range(CONSUME_RECORDS // CONSUME_IN_ONE):
+                with producer.transaction():
+                    producer.send_many(_TOPIC, values)
+        for number in range(ROUNDS + 1):
+            for level in list(rates) if number % 2 else reversed(rates):
+                found = consume_all(cluster.bootstrap, _TOPIC, CONSUME_RECORDS, as_records=False, isolation_level=level)
+                if number:
+                    rates[level].append(found.per_second)
+    return {"consume_committed_ratio": median(rates["read_committed"]) / median(rates["read_uncommitted"])}
