@@ -89,7 +89,7 @@ class Producing:
                 results.append(replica.refused(nothing, ErrorCode.CORRUPT_MESSAGE, str(corrupt)))
                 continue
             if is_transactional(batches):
-                verdict = self.verifying.look(replica, request, batches, first_protocol=first_protocol)
+                verdict = self.verifying.look(replica, request, batches, now_ms, first_protocol=first_protocol)
                 if isinstance(verdict, Refusal):
                     results.append(replica.refused(nothing, verdict.code, verdict.message))
                     continue

@@ -14,6 +14,8 @@ what the producer state refuses          refused at once
 *p* is being asked for, a newer epoch    INVALID_PRODUCER_EPOCH
 nothing is known of *p*, sequence > 0    OUT_OF_ORDER_SEQUENCE_NUMBER, in the second protocol: each
                                          transaction has an epoch of its own, and begins at 0
+the same, an earlier one of *e* was      OUT_OF_ORDER_SEQUENCE_NUMBER, in the first protocol: it comes
+refused here, and may come again         again, and goes first
 anything else                            the coordinator is asked
 =======================================  ==========================================================
 
@@ -149,7 +151,13 @@ class Verifying:
         """Questions so far."""
 
     def look(
-        self, replica: Replica, request: ProduceRequest, batches: Sequence[Batch], *, first_protocol: bool
+        self,
+        replica: Replica,
+        request: ProduceRequest,
+        batches: Sequence[Batch],
+        now_ms: int,
+        *,
+        first_protocol: bool,
     ) -> Asking | Refusal | None:
         """Judge batches of which at least one is transactional: to be appended at once (``None``), to wait for an
         answer, or refused. An asking that is new has nothing waiting yet; :meth:`ask` begins it."""
@@ -173,6 +181,8 @@ class Verifying:
             if epoch > found.epoch:
                 self.refuse(found, ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has gone on to {epoch}")
             elif found.stands:
+                if first_protocol:
+                    producers.waits(batches[0], now_ms)
                 return found
             else:
                 self._refuse_cleared(found)
@@ -191,6 +201,8 @@ class Verifying:
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"expected at most {self._askings_max} producers to begin a transaction at once on this node",
             )
+        if first_protocol:
+            producers.waits(batches[0], now_ms)
         asking = Asking(self, replica, producer_id, epoch, second_protocol=not first_protocol)
         replica.verifying[producer_id] = asking
         self.askings += 1

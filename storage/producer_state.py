@@ -8,6 +8,8 @@ a batch of producer *p*, epoch *e*    outcome
 ====================================  =========================================================
 *p* unknown                           appended, whatever its sequence (its state may have expired,
                                       or its records were deleted)
+*p* unknown, an earlier sequence      OUT_OF_ORDER_SEQUENCE_NUMBER: that comes first
+of *e* has waited here in vain
 *e* below the known epoch             INVALID_PRODUCER_EPOCH
 *e* above it, sequence 0              appended; the older epoch's batches are forgotten
 *e* above it, other sequence          OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -145,6 +147,15 @@ class CompletedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+class Waited(NamedTuple):
+    """The earliest ``sequence`` under ``epoch`` that has waited for its transaction to be verified. ``seen_ms``: when
+    a batch did so last."""
+
+    epoch: int
+    sequence: int
+    seen_ms: int
+
+
 class VerificationGuard:
     """Stands for "nothing of this producer was appended since"; told from others by identity.
 
@@ -166,7 +177,7 @@ class ProducerStates:
     transaction is forgotten as if it had expired.
     """
 
-    __slots__ = ("_ended", "_guards", "_open", "_producers", "producers_max")
+    __slots__ = ("_ended", "_guards", "_open", "_producers", "_waited", "producers_max")
 
     def __init__(self, producers: Iterable[Producer] = (), *, producers_max: int = PRODUCERS_MAX) -> None:
         self.producers_max = producers_max
@@ -176,6 +187,7 @@ class ProducerStates:
         self._ended: list[tuple[int, int]] = []
         """(first offset, marker's offset) of transactions whose marker may not be committed yet, a heap."""
         self._guards: dict[int, VerificationGuard] = {}
+        self._waited: dict[int, Waited] = {}
         for producer in sorted(producers, key=lambda each: each.last_used_ms):
             self._producers[producer.producer_id] = producer
         opened = [producer for producer in self._producers.values() if producer.transaction_offset >= 0]
@@ -244,6 +256,26 @@ class ProducerStates:
         if self._guards.get(producer_id) is guard:
             del self._guards[producer_id]
 
+    # --- The first batch of an unknown producer ------------------------------------------------------
+
+    def waits(self, batch: Batch, now_ms: int) -> None:
+        """A batch of a producer that may be unknown waits to be verified. Where that fails it comes again, and one
+        behind it may come before it: so the earliest sequence is kept until something of the producer is appended.
+
+        Kept for as long, and for as many producers, as the producers themselves. Source: KIP-890,
+        ``VerificationStateEntry.maybeUpdateLowestSequenceAndEpoch``.
+        """
+        producer_id, found = batch.producer_id, Waited(batch.producer_epoch, batch.base_sequence, now_ms)
+        if producer_id in self._producers:
+            return
+        known = self._waited.pop(producer_id, None)
+        if known is None:
+            if len(self._waited) >= self.producers_max:
+                del self._waited[next(iter(self._waited))]
+        elif known.epoch > found.epoch or (known.epoch == found.epoch and _is_later(found.sequence, known.sequence)):
+            found = known._replace(seen_ms=now_ms)
+        self._waited[producer_id] = found
+
     # --- Judging -------------------------------------------------------------------------------------
 
     def check(self, batches: Sequence[Batch]) -> Refusal | list[Offset] | None:
@@ -271,6 +303,14 @@ class ProducerStates:
                             found[number] = offset
                             continue
                     known = (producer.epoch, producer.last_sequence, producer.transaction_offset >= 0)
+                elif self._waited:
+                    waited = self._waited.get(producer_id)
+                    if waited is not None and waited.epoch == epoch and _is_later(sequence, waited.sequence):
+                        return Refusal(
+                            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                            f"expected sequence {waited.sequence} from producer {producer_id} (epoch {epoch}), which "
+                            f"has come before and is not appended yet, found {sequence}",
+                        )
             if known is not None:
                 refusal = _judge(batch, *known)
                 if refusal is not None:
@@ -366,6 +406,9 @@ class ProducerStates:
                 gone.append(producer.producer_id)
         for producer_id in gone:
             del self._producers[producer_id]
+        if self._waited:
+            waited = self._waited
+            self._waited = {each: found for each, found in waited.items() if now_ms - found.seen_ms < expiration_ms}
         return len(gone)
 
     def clear(self) -> None:
@@ -373,11 +416,13 @@ class ProducerStates:
         self._open.clear()
         self._ended.clear()
         self._guards.clear()
+        self._waited.clear()
 
     def _take(self, producer_id: int, epoch: int) -> Producer:
         """Return the producer's state, made if need be, and put it last in the order of use."""
         producer = self._producers.pop(producer_id, None)
         if producer is None:
+            self._waited.pop(producer_id, None)
             producer = Producer(producer_id, epoch)
             if len(self._producers) >= self.producers_max:
                 self._forget_one()
@@ -409,6 +454,11 @@ def _judge(batch: Batch, epoch: int, last_sequence: int, transaction_open: bool)
             f"expected a transactional batch while producer {producer_id} has a transaction open, found another",
         )
     return None
+
+
+def _is_later(sequence: int, other: int) -> bool:
+    """Whether it comes after the other; sequences begin anew after the last one."""
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
 
 def _old_epoch(producer_id: int, found: int, known: int) -> Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tidelog.broker.kafka.apis import Api, KafkaContext
+from tidelog.broker.kafka.authorized_operations import GROUP_OPERATIONS
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.group_api import DeleteGroupsRequest, DescribedGroup, DescribeGroupsRequest, ListGroupsRequest
 from tidelog.proto.kafka.messages import field
@@ -14,9 +15,12 @@ _NOT_FOUND: Final = 6
 
 
 async def describe_groups(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    """Which operations are allowed is not said: there is no access control yet."""
     answer = await context.call(DescribeGroupsRequest(tuple(request.groups)))
-    return {"groups": [_described(group, version) for group in answer.groups]}
+    groups = [_described(group, version) for group in answer.groups]
+    if field(request, "include_authorized_operations", False):
+        for group in groups:
+            group["authorized_operations"] = GROUP_OPERATIONS
+    return {"groups": groups}
 
 
 def _described(group: DescribedGroup, version: int) -> dict[str, Any]:

@@ -299,3 +299,62 @@ def test_no_record_twice_and_none_out_of_order_whatever_is_sent(batch: MakeBatch
             answered.append(request)
     assert stored == [(start + n) & LAST for n in range(len(stored))]
     assert len(stored) > 50
+
+
+# --- The earliest sequence that has waited (KIP-890) ------------------------------------------------------
+
+
+def test_of_an_unknown_producer_the_earliest_that_waited_comes_first(batch: MakeBatch) -> None:
+    """``VerificationStateEntryTest`` and ``testLastSequence``: the lowest one seen, until something is appended."""
+    partition = Partition()
+    for sequence in (7, 5, 9):
+        partition.states.waits(batch(1, producer=(P, 0, sequence)), 0)
+    assert partition.append(batch(1, producer=(P, 0, 7))) is OUT_OF_ORDER
+    assert partition.append(batch(1, producer=(P + 1, 0, 7))) == 0
+    assert partition.append(batch(1, producer=(P, 0, 5))) == 1
+    assert partition.append(batch(1, producer=(P, 0, 6))) == 2
+    partition.states.waits(batch(1, producer=(P, 0, 1)), 0)
+    assert partition.append(batch(1, producer=(P, 0, 7))) == 3, "of a known producer nothing is kept"
+
+
+def test_an_earlier_one_than_what_waited_may_come(batch: MakeBatch) -> None:
+    partition = Partition()
+    partition.states.waits(batch(1, producer=(P, 0, 5)), 0)
+    assert partition.append(batch(1, producer=(P, 0, 3))) == 0
+
+
+def test_sequences_that_begin_anew_are_later(batch: MakeBatch) -> None:
+    partition = Partition()
+    partition.states.waits(batch(1, producer=(P, 0, 0)), 0)
+    partition.states.waits(batch(1, producer=(P, 0, LAST)), 0)
+    assert partition.append(batch(1, producer=(P, 0, 0))) is OUT_OF_ORDER
+    assert partition.append(batch(1, producer=(P, 0, LAST))) == 0
+    assert partition.append(batch(1, producer=(P, 0, 0))) == 1
+
+
+def test_what_waited_under_another_epoch_counts_no_more(batch: MakeBatch) -> None:
+    partition = Partition()
+    partition.states.waits(batch(1, producer=(P, 1, 5)), 0)
+    partition.states.waits(batch(1, producer=(P, 0, 2)), 0)
+    assert partition.append(batch(1, producer=(P, 1, 6))) is OUT_OF_ORDER
+    partition.states.waits(batch(1, producer=(P, 2, 8)), 0)
+    assert partition.append(batch(1, producer=(P, 2, 8))) == 0
+
+
+def test_a_marker_ends_the_wait(batch: MakeBatch) -> None:
+    partition = Partition()
+    partition.states.waits(batch(1, producer=(P, 0, 5)), 0)
+    partition.marker(1)
+    assert partition.append(batch(1, producer=(P, 1, 0))) == 1
+
+
+def test_what_waited_expires_and_is_bounded_like_producers(batch: MakeBatch) -> None:
+    partition = Partition(ProducerStates(producers_max=2))
+    for producer_id, now_ms in ((1, 0), (2, 10), (3, 20)):
+        partition.states.waits(batch(1, producer=(producer_id, 0, 5)), now_ms)
+    assert [partition.append(batch(1, producer=(each, 0, 6))) for each in (1, 2, 3)] == [0, OUT_OF_ORDER, OUT_OF_ORDER]
+    partition.states.expire(110, 100)
+    assert partition.append(batch(1, producer=(3, 0, 6))) is OUT_OF_ORDER
+    assert partition.append(batch(1, producer=(2, 0, 6))) == 1
+    partition.states.expire(120, 100)
+    assert partition.append(batch(1, producer=(3, 0, 6))) == 2
