@@ -318,6 +318,9 @@ TRANSACTIONS_COMPLETED: Final = _own(
     "transactions_completed", COUNTER, "Transactions all of whose markers are written."
 )
 TRANSACTIONAL_IDS_EXPIRED: Final = _own("transactional_ids_expired", COUNTER, "Transactional ids that were forgotten.")
+SINKS: Final = _own("sinks", GAUGE, "Ledgers of sinks that this node keeps.")
+SINK_BATCHES: Final = _own("sink_batches_decided", COUNTER, "Batches of sinks that were decided.")
+SINK_TAKEOVERS: Final = _own("sink_takeovers", COUNTER, "Jobs that began to write a sink's batch.")
 TRANSACTION_LOADS: Final = _own("transaction_partition_loads", COUNTER, "Partitions of __transaction_state loaded.")
 TRANSACTION_LOADS_FAILED: Final = _own(
     "transaction_partition_loads_failed", COUNTER, "How often one could not be loaded."
@@ -348,7 +351,8 @@ TRANSACTION_METRICS: Final = (
     TRANSACTION_PARTITIONS, MARKERS_AWAITED, MARKERS_WAITING, MARKERS_RETRIED, MARKERS_REFUSED, TRANSACTION_CALLS_LATE,
     TRANSACTIONS_BEGUN, TRANSACTIONS_PREPARED, TRANSACTIONS_COMMITTED, TRANSACTIONS_ABORTED, TRANSACTIONS_TIMED_OUT,
     TRANSACTIONS_FENCED, TRANSACTIONS_COMPLETED, TRANSACTIONAL_IDS_EXPIRED, TRANSACTION_LOADS, TRANSACTION_LOADS_FAILED,
-    TRANSACTION_RECORDS_PASSED_OVER, TRANSACTION_APPENDS, TRANSACTION_APPENDS_FAILED,
+    TRANSACTION_RECORDS_PASSED_OVER, TRANSACTION_APPENDS, TRANSACTION_APPENDS_FAILED, SINKS, SINK_BATCHES,
+    SINK_TAKEOVERS,
 )  # fmt: skip
 CONTROLLER_METRICS: Final = (
     ACTIVE_CONTROLLERS, TOPICS, PARTITIONS, OFFLINE_PARTITIONS, ACTIVE_BROKERS, FENCED_BROKERS,

@@ -127,4 +127,9 @@ def transaction_settings(config: NodeConfig) -> TransactionSettings:
         partitions_max=config.transaction_partitions_max,
         waiting_adds_max=config.transaction_coordinator_waiting_adds_max,
         add_wait_max_ms=config.transaction_coordinator_add_wait_max_ms,
+        sink_timeout_ms=config.transaction_sink_timeout_ms,
+        sink_prepared_timeout_ms=config.transaction_sink_prepared_timeout_ms,
+        sinks_max=config.transaction_coordinator_sinks_max,
+        sink_transactions_max=config.transaction_sink_transactions_max,
+        sink_fenced_jobs_max=config.transaction_sink_fenced_jobs_max,
     )

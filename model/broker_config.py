@@ -305,6 +305,19 @@ class NodeConfig:
     transaction_coordinator_add_wait_max_ms: int = integer(
         100, "How long such a request waits before it has to ask again.", at_least=0
     )
+    transaction_coordinator_sinks_max: int = integer(
+        10_000, "Most ledgers of sinks in one partition of __transaction_state; they never expire.", at_least=1
+    )
+    transaction_sink_timeout_ms: int = integer(900_000, "How long a sink's transaction may be open.", at_least=1)
+    transaction_sink_prepared_timeout_ms: int = integer(
+        _HOUR_MS, "How long one may be prepared; its batch has to be written anew after that.", at_least=1
+    )
+    transaction_sink_transactions_max: int = integer(
+        10_000, "Most transactions of one sink that have not ended.", at_least=1
+    )
+    transaction_sink_fenced_jobs_max: int = integer(
+        1_000, "Most superseded jobs of a sink's undecided batch that are remembered, the latest.", at_least=1
+    )
 
     # --- Logs: defaults of topics (see model/topic_config.py) and their upkeep ---
     log_cleanup_policy: tuple[str, ...] = listing(
@@ -729,6 +742,11 @@ OWN_SETTINGS: Final = frozenset(
         "transaction.coordinator.waiting.adds.max",
         "transaction.coordinator.add.wait.max.ms",
         "transaction.partitions.max",
+        "transaction.coordinator.sinks.max",
+        "transaction.sink.timeout.ms",
+        "transaction.sink.prepared.timeout.ms",
+        "transaction.sink.transactions.max",
+        "transaction.sink.fenced.jobs.max",
     }
 )
 """Settings that Kafka does not have."""

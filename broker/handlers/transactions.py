@@ -20,6 +20,14 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.proto.group_api import OffsetCommitResult
 from tidelog.proto.network import CallContext, CallHandler
+from tidelog.proto.sink_api import (
+    AbortJobRequest,
+    BeginSinkTransactionRequest,
+    CommitBatchRequest,
+    DeleteSinkRequest,
+    DescribeSinksRequest,
+    ListSinksRequest,
+)
 from tidelog.proto.transaction_api import (
     AddedPartition,
     AddedTransaction,
@@ -78,6 +86,12 @@ class TransactionCalls:
             EndTxnRequest: _handed_on(coordinator.end),
             DescribeTransactionsRequest: _handed_on(coordinator.describe),
             ListTransactionsRequest: _handed_on(coordinator.list_transactions),
+            BeginSinkTransactionRequest: _handed_on(coordinator.begin_sink_transaction),
+            CommitBatchRequest: _handed_on(coordinator.commit_batch),
+            AbortJobRequest: _handed_on(coordinator.abort_job),
+            DeleteSinkRequest: _handed_on(coordinator.delete_sink),
+            DescribeSinksRequest: _handed_on(coordinator.describe_sinks),
+            ListSinksRequest: _handed_on(coordinator.list_sinks),
             TxnOffsetCommitRequest: self.commit_offsets,
             WriteTxnMarkersRequest: self.write_markers,
             DescribeProducersRequest: self.describe_producers,
