@@ -16,6 +16,7 @@ from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.api import (
     AlteredResource,
+    ConfigChange,
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -36,6 +37,9 @@ CONFIG_TIMEOUT_S: Final = 30.0
 """Bound of the calls that name none."""
 VISIBLE_TIMEOUT_S: Final = 5.0
 """Longest wait for the change to show in this broker's image; the answer leaves then all the same."""
+
+SETTING_VISIBLE_TIMEOUT_S: Final = 1.0
+"""The same for settings: another change of the same setting may hide this one."""
 
 
 class Forwarding:
@@ -99,12 +103,25 @@ class Forwarding:
         # Not repeated after an unknown outcome: "append" and "subtract" would then count twice.
         safe = all(c.operation in ("set", "delete") for r in request.resources for c in r.changes)
         try:
-            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe, patient=True)
+            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe, patient=True)
         except ControllerUnavailable as error:
             code, text = _timed_out(error)
             return IncrementalAlterConfigsResponse(
                 tuple(AlteredResource(item.resource, code, text) for item in request.resources)
             )
+        if not request.validate_only:
+            done = {item.resource for item in answer.resources if item.error is ErrorCode.NONE}
+            wanted = [
+                (item.resource, change.name, _after(change))
+                for item in request.resources
+                for change in item.changes
+                if item.resource in done and change.operation in ("set", "delete")
+            ]
+            await self._view.wait_until(
+                lambda image: all(image.config(at.resource_type, at.name).get(name) == to for at, name, to in wanted),
+                timeout_s=SETTING_VISIBLE_TIMEOUT_S,
+            )
+        return answer
 
     async def update_features(self, request: UpdateFeaturesRequest, _: CallContext) -> UpdateFeaturesResponse:
         try:
@@ -115,6 +132,10 @@ class Forwarding:
 
     async def _visible(self, shown: Callable[[MetadataImage], bool]) -> None:
         await self._view.wait_until(shown, timeout_s=VISIBLE_TIMEOUT_S)
+
+
+def _after(change: ConfigChange) -> str | None:
+    return change.value.strip() if change.operation == "set" and change.value is not None else None
 
 
 def _bound_s(timeout_ms: int) -> float:

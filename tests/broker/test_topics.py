@@ -20,17 +20,22 @@ from tidelog.client.errors import (
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset
 from tidelog.proto.api import (
+    AlterResource,
+    ConfigChange,
     CreateTopicsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
     EpochEndPartition,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
+from tidelog.proto.api import ConfigResource as WireResource
 from tidelog.testing.async_cluster import AsyncCluster
 
 
@@ -84,6 +89,27 @@ async def test_who_asks_the_wrong_broker_for_offsets_hears_that_it_is_the_wrong_
         assert [found.error for found in ends] == [*wanted, ErrorCode.UNKNOWN_TOPIC_ID]
         await connection.close()
     assert led == 3
+
+
+async def test_a_new_setting_is_known_at_once_where_it_was_made(cluster: AsyncCluster, admin: Admin) -> None:
+    await admin.create_topics([NewTopic("t", 1, 3)])
+    address = cluster.nodes[cluster.node_ids[2]].client_address
+    assert address is not None
+    connection = cluster.client_network().connect(address)
+    at = WireResource("topic", "t")
+
+    async def change(operation: str, value: str | None) -> tuple[str, ...]:
+        altered = AlterResource(at, (ConfigChange("cleanup.policy", operation, value),))
+        done = await connection.call(IncrementalAlterConfigsRequest((altered,)), timeout_s=10)
+        assert done.resources[0].error is ErrorCode.NONE
+        asked = DescribeConfigsRequest((at,), include_synonyms=True)
+        (found,) = (await connection.call(asked, timeout_s=10)).resources
+        return next(tuple(s.source for s in item.synonyms) for item in found.configs if item.name == "cleanup.policy")
+
+    for _ in range(20):
+        assert await change("set", " compact ") == ("DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG")
+        assert await change("delete", None) == ("DEFAULT_CONFIG",)
+    await connection.close()
 
 
 async def test_a_new_topic_is_known_at_once_where_it_was_made(cluster: AsyncCluster) -> None:
