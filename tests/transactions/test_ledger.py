@@ -180,6 +180,18 @@ def test_another_job_takes_over(desk: Any, fail_over: bool) -> None:
     assert already(desk, desk.begin_sink(0, "j", "more"))
 
 
+def test_a_sink_of_two_owners_keeps_its_promises(desk: Any) -> None:
+    later = desk.write_attempt(6, "j", "a")
+    sooner = desk.write_attempt(5, "k", "a")
+    assert outcomes(desk) == {later[0]: False}
+    assert not already(desk, desk.commit_batch(5, "k", {"a": sooner}))
+    assert [(item.batch, item.job) for item in sink(desk).fenced] == [(6, "j")], "it could take over once more else"
+    assert desk.error(desk.begin_sink(6, "j", "b")) is FENCED
+    assert already(desk, desk.commit_batch(5, "j", {})), "decided goes before fenced"
+    assert not already(desk, desk.commit_batch(6, "l", {}))
+    assert sink(desk).fenced == ()
+
+
 def test_a_winner_has_to_be_prepared_and_the_jobs(desk: Any) -> None:
     who = desk.write_attempt(0, "j", "a", prepare=False)
     assert desk.error(desk.commit_batch(0, "j", {"a": who})) is INVALID

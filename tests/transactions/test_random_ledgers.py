@@ -110,9 +110,16 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
                 waiter = self.desk.end(self.identity[attempt], committed, transactional_id=name)
                 self._ask(waiter, "end", (attempt, committed))
 
-        @rule(sink=sinks, job=jobs, count=st.integers(1, 3), speculative=st.booleans(), again=st.booleans())
-        def whole_job(self, sink: str, job: str, count: int, speculative: bool, again: bool) -> None:
-            """Without this, few of them get far; perhaps until its driver dies."""
+        @rule(
+            sink=sinks,
+            job=jobs,
+            count=st.integers(1, 3),
+            speculative=st.booleans(),
+            commits=st.integers(0, 2),
+            careless=st.sampled_from(["", "", "", "unprepared", "identity"]),
+        )
+        def whole_job(self, sink: str, job: str, count: int, speculative: bool, commits: int, careless: str) -> None:
+            """Without this, few of them get far; perhaps its driver dies, or errs about its tasks."""
             self.everything_is_replicated()
             batch = self._next(sink, 0)
             run = (sink, batch, f"{job}{batch}")
@@ -125,12 +132,14 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
                     return
                 self.add(0 if whose == self._known(0) else self._number(whose), {PARTITIONS[0]})
                 self.everything_is_replicated()
-                self.prepare(self._number(whose))
+                if careless != "unprepared" or attempt != ATTEMPTS[0]:
+                    self.prepare(self._number(whose))
                 if attempt in ATTEMPTS[:count]:
-                    winners[attempt] = self.identity[whose]
+                    producer_id, epoch = self.identity[whose]
+                    winners[attempt] = (producer_id - (careless == "identity"), epoch)
             self.everything_is_replicated()
-            for _ in range(1 + again):
-                self._commit(run, winners)
+            for _ in range(commits):
+                self._commit(run, winners, careless == "identity")
 
         def _number(self, attempt: SinkAttempt) -> int:
             return len(self.identity) - 1 - list(self.identity).index(attempt)
@@ -144,9 +153,11 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             known = {name: self.identity.get(SinkAttempt(*run, name), (7, 0)) for name in sorted(which)}
             self._commit(run, known)
 
-        def _commit(self, run: Run, winners: dict[str, tuple[int, int]]) -> None:
+        def _commit(self, run: Run, winners: dict[str, tuple[int, int]], careless: bool = False) -> None:
+            """``careless``: the producers named are not those of the attempts."""
             sink, batch, job = run
-            self._ask(self.desk.commit_batch(batch, job, winners, sink), "commit", (run, frozenset(winners)))
+            waiter = self.desk.commit_batch(batch, job, winners, sink)
+            self._ask(waiter, "commit", (run, frozenset(winners), careless))
 
         @rule(sink=sinks, ahead=ahead, job=jobs)
         def abort(self, sink: str, ahead: int, job: str) -> None:
@@ -281,10 +292,11 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
                     if what.batch > decided:
                         self.gone |= others & begun
                 case "commit":
-                    (sink, batch, job), winners = what
+                    (sink, batch, job), winners, careless = what
                     found = self.ledgers[sink].last_batch
                     assert found >= batch, "told of a decision that is not in the log"
                     if not answer.already_committed:
+                        assert not careless, "committed for somebody else"
                         assert self.decisions[sink, batch] == (job, winners)
                         assert (answer.last_batch, answer.last_job) == (batch, job)
                 case "abort":
@@ -318,7 +330,14 @@ def machine_type(desk_type: type[Any]) -> type[RuleBasedStateMachine]:
             assert waiting == set(self.asked) - set(self.desk.answers)
 
         def teardown(self) -> None:
-            """Left alone, what was begun times out; then the next batch can be written."""
+            """Left alone, what is abandoned is aborted, the rest times out; then the next batch can be written."""
+            for _ in range(4):
+                self.everything_is_replicated()
+                self.markers_are_written()
+                self.desk.pass_time(200)
+                self._look()
+            for sink in self.desk.shard.state.sinks.values():
+                assert not [item for item in sink.transactions.values() if sink.abandons(item)]
             for _ in range(16):
                 self.everything_is_replicated()
                 self.markers_are_written()
