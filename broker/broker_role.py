@@ -26,6 +26,9 @@ from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.offsets import Offsets
 from tidelog.broker.handlers.producer_ids import allocator
 from tidelog.broker.handlers.topic_creation import TopicCreation
+from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
+from tidelog.broker.kafka.services import KafkaServices, ServeKafka
+from tidelog.broker.kafka.table import Surroundings, served
 from tidelog.broker.lifecycle import LifecycleRunner, RegistrationRefused
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
 from tidelog.broker.log_cleaning import LogCleaning
@@ -96,7 +99,10 @@ class BrokerRole:
         channel: ControllerChannel,
         view: MetadataView,
         run_blocking: RunBlocking,
+        serve_kafka: ServeKafka | None = None,
     ) -> None:
+        """``serve_kafka`` binds the listeners that speak Kafka's protocol; without it there are none."""
+        self._serve_kafka = serve_kafka
         self._config = config
         self._cluster_id = cluster_id
         self._network = network
@@ -105,7 +111,7 @@ class BrokerRole:
         self._channel = channel
         self._view = view
         self._run_blocking = run_blocking
-        self._servers: list[Server] = []
+        self._servers: dict[str, Server] = {}
         self._ready = asyncio.Event()
         self._lifecycle: LifecycleRunner | None = None
         self._log_chores: list[asyncio.Task[None]] = []
@@ -116,7 +122,10 @@ class BrokerRole:
         # Two, so that consumers that do not take their answers hold up nobody but consumers.
         self.produce_budget = MemoryBudget(config.queued_max_request_bytes)
         self.fetch_budget = MemoryBudget(config.queued_max_request_bytes)
+        self.kafka_traffic = KafkaTraffic()
         self.client_address: Address | None = None
+        self.kafka_address: Address | None = None
+        """Where clients of Kafka's protocol reach this broker; ``None`` where none does."""
         self._peers = Peers(config.replication_listener, view, network.connect)
         self.replicas = ReplicaManager(
             config.node_id,
@@ -168,12 +177,22 @@ class BrokerRole:
     async def listen(self) -> None:
         """Bind the listeners. What comes in is held until the broker is ready. Raises ``OSError``."""
         calls = held_until(self._ready, self._calls())
+        kafka = self._config.kafka_listeners
         for listener in self._config.broker_listeners:
+            if listener in kafka:
+                continue
             follow = self.replicas.replica_session if listener.name == self._config.replication_listener else None
             service = broker_service(calls, self._produce_session, self._fetch_session, follow)
             address = Address(listener.host, listener.port)
-            self._servers.append(await self._network.serve(listener.name, address, service))
-        self.client_address = self._servers[0].address
+            self._servers[listener.name] = await self._network.serve(listener.name, address, service)
+        self.client_address = next(iter(self._servers.values())).address
+        if self._serve_kafka is None or not kafka:
+            return
+        services = self._kafka_services(calls)
+        for listener in kafka:
+            address = Address(listener.host, listener.port)
+            self._servers[listener.name] = await self._serve_kafka(listener.name, address, services)
+        self.kafka_address = self._servers[kafka[0].name].address
 
     async def register(self) -> None:
         """Begin to speak with the controller, and return once this broker is unfenced.
@@ -269,8 +288,8 @@ class BrokerRole:
     async def _close_network(self, grace_s: float) -> None:
         self._producer_ids.close()
         self._creation.close()
-        servers, self._servers = self._servers, []
-        await asyncio.gather(*(server.close(grace_s) for server in servers))
+        servers, self._servers = self._servers, {}
+        await asyncio.gather(*(server.close(grace_s) for server in servers.values()))
         await self._peers.close()
 
     # --- Standing -----------------------------------------------------------------------------------
@@ -369,8 +388,7 @@ class BrokerRole:
         return list(self.logs.directory_ids)
 
     def _endpoints(self) -> tuple[Endpoint, ...]:
-        listeners = self._config.broker_listeners
-        ports = {own.name: server.address.port for own, server in zip(listeners, self._servers, strict=True)}
+        ports = {name: server.address.port for name, server in self._servers.items()}
         return tuple(Endpoint(found.name, found.host, found.port) for found in self._config.advertised(ports))
 
     # --- Serving ------------------------------------------------------------------------------------
@@ -380,6 +398,20 @@ class BrokerRole:
 
     def _fetch_session(self, _: CallContext) -> FetchSession:
         return FetchSession(self.replicas, self.fetch_budget, self.traffic, self._config.fetch_max_bytes, self._ready)
+
+    def _kafka_services(self, calls: Calls) -> KafkaServices:
+        return KafkaServices(
+            calls,
+            served(Surroundings(self._config, self._view, lambda: self.settings)),
+            self.replicas,
+            self._view,
+            self.produce_budget,
+            self.traffic,
+            self.kafka_traffic,
+            self._config,
+            self._ready,
+            lambda error: self._supervisor.fail("a handler raised", error),
+        )
 
     def _calls(self) -> Calls:
         forwarding = Forwarding(self._channel, self._view)

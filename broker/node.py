@@ -19,6 +19,7 @@ from tidelog.broker.broker_role import BrokerRole
 from tidelog.broker.controller_channel import ControllerChannel
 from tidelog.broker.http import HttpServer, Page, text_page
 from tidelog.broker.identity import settle_identity
+from tidelog.broker.kafka.services import ServeKafka
 from tidelog.broker.lifecycle import RegistrationRefused
 from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.metadata_view import MetadataView, RemoteFeed
@@ -60,6 +61,8 @@ class Node:
 
     ``threaded``: whether disk waits and the Raft engine may use threads (not in a simulation, where
     ``run_blocking`` says how a disk wait passes instead).
+    ``serve_kafka``: what binds listeners that speak Kafka's protocol; without it the node has none, whatever
+    its configuration names.
     ``cluster_id``: see :func:`tidelog.broker.identity.settle_identity`.
     """
 
@@ -75,6 +78,7 @@ class Node:
         on_fatal: OnFatal | None = None,
         threaded: bool = True,
         run_blocking: RunBlocking = run_inline,
+        serve_kafka: ServeKafka | None = None,
     ) -> None:
         self.config = config
         self.view = MetadataView()
@@ -89,6 +93,7 @@ class Node:
         self._rng = rng
         self._wanted_cluster = cluster_id
         self._threaded = threaded
+        self._serve_kafka = serve_kafka
         self._run_unthreaded = run_blocking
         self._on_fatal = on_fatal
         self.failure = ""
@@ -204,6 +209,11 @@ class Node:
         return None if self.broker is None else self.broker.client_address
 
     @property
+    def kafka_address(self) -> Address | None:
+        """Where clients of Kafka's protocol reach this node, ``None`` where there is no listener for them."""
+        return None if self.broker is None else self.broker.kafka_address
+
+    @property
     def standing(self) -> Standing | None:
         """The broker's standing with the controller, ``None`` without the broker role."""
         return None if self.broker is None else self.broker.standing
@@ -292,6 +302,7 @@ class Node:
             channel=channel,
             view=self.view,
             run_blocking=self._run_blocking(),
+            serve_kafka=self._serve_kafka,
         )
         if self.controller is not None:
             self.controller.subscribe_sending(broker.sending)

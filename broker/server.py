@@ -46,6 +46,7 @@ def run(
     Returns 0 after a signal, 1 after a failure of the node itself. Raises ``ConfigError``, ``OSError``
     or :class:`~tidelog.broker.node.NodeRefused` with a text of one line for what the user can mend.
     """
+    from tidelog.broker.kafka.server import serve_kafka
     from tidelog.broker.node import Node  # heavy: after the caller has judged the configuration
     from tidelog.model.clock import SystemClock
     from tidelog.proto.grpc_transport import GrpcNetwork
@@ -61,6 +62,7 @@ def run(
             cluster_id=cluster_id,
             on_fatal=on_fatal,
             threaded=True,
+            serve_kafka=serve_kafka,
         )
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -103,9 +105,9 @@ async def _serve(
     if on_ready is not None:
         on_ready(node)
     else:
-        address = node.client_address
-        if address is not None:
-            print(f"tidelog://{address}", flush=True)  # noqa: T201  what a launcher waits for
+        for scheme, address in (("tidelog", node.client_address), ("kafka", node.kafka_address)):
+            if address is not None:
+                print(f"{scheme}://{address}", flush=True)  # noqa: T201  what a launcher waits for
     code = await stopped
     if code == EXIT_STOPPED:
         log.info("stopping")

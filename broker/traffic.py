@@ -65,5 +65,4 @@ class Traffic:
         for item in response.partitions:
             if item.error is not ErrorCode.NONE:
                 self.failed_fetches += 1
-            for piece in item.records:
-                self.bytes_out += len(piece)
+            self.bytes_out += item.size

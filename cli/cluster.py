@@ -81,6 +81,8 @@ def start(
     count = f"{count_of(len(fresh), 'node')} started" if fresh else f"{were} running"
     click.echo(f"{count}, serving after {took:.1f} s. Data: {directory}")
     click.echo(f"Clients: {found.bootstrap}")
+    if found.kafka_bootstrap:
+        click.echo(f"Kafka clients: {found.kafka_bootstrap}")
 
 
 @cluster.command(short_help="Show each node: state, addresses, memory, data.")
@@ -234,5 +236,6 @@ def _as_json(found: LocalCluster) -> dict[str, Any]:
         "directory": str(found.directory),
         "cluster_id": found.cluster_id,
         "bootstrap": found.bootstrap,
+        "kafka_bootstrap": found.kafka_bootstrap,
         "nodes": [row(status) for status in found.status()],
     }

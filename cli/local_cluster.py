@@ -38,7 +38,7 @@ from tidelog.model.properties import format_properties, parse_properties
 
 FORMAT_VERSION: Final = 1
 NODES_MAX: Final = 9
-PORTS_FIRST: Final = (9092, 9093, 9094, 9095)
+PORTS_FIRST: Final = (9092, 9093, 9094, 9095, 9096)
 """The first node's ports where they are free: clients, replication, controller, HTTP."""
 PORT_STEP: Final = 100
 READY_TIMEOUT_S: Final = 30.0
@@ -59,10 +59,13 @@ def default_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
+    """``kafka`` is 0 in clusters that were laid out before brokers spoke Kafka's protocol."""
+
     client: int
     replication: int
     controller: int
     http: int
+    kafka: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +273,9 @@ class LocalCluster:
         cluster_id = id_text(random_id(rng))
         table = _fixed(nodes) if fixed_ports else None
         if table is None or ports.taken([port for row in table.values() for port in asdict(row).values()]):
-            found = ports.free_ports(4 * nodes, rng)
-            table = {number: NodePorts(*found[4 * (number - 1) : 4 * number]) for number in range(1, nodes + 1)}
+            found = ports.free_ports(len(PORTS_FIRST) * nodes, rng)
+            step = len(PORTS_FIRST)
+            table = {number: NodePorts(*found[step * (number - 1) : step * number]) for number in range(1, nodes + 1)}
         texts = {number: _properties(directory, number, table, settings or {}) for number in table}
         for number in table:  # a typo shows now, not in a log file
             NodeConfig.from_properties(_properties(directory, number, table, {}), overrides=dict(settings or {}))
@@ -354,6 +358,11 @@ class LocalCluster:
     def bootstrap(self) -> str:
         """What a client is given to find the cluster."""
         return ",".join(f"{ports.LOOPBACK}:{node.ports.client}" for node in self.nodes.values())
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """What a client of Kafka's protocol is given, ``bootstrap.servers`` of its own; "" where there is none."""
+        return ",".join(f"{ports.LOOPBACK}:{node.ports.kafka}" for node in self.nodes.values() if node.ports.kafka)
 
     # --- Processes ---
 
@@ -457,10 +466,11 @@ def _properties(directory: Path, number: int, table: Mapping[int, NodePorts], se
     copies = min(3, len(table))
     if fixed := sorted(_LAID_OUT & settings.keys()):
         raise ConfigError(f"{fixed[0]}: set by the cluster's layout, cannot be given")
+    kafka = f"KAFKA://{host}:{own.kafka}," if own.kafka else ""
     made = {
         "node.id": str(number),
         "process.roles": "broker,controller",
-        "listeners": f"CLIENT://{host}:{own.client},REPLICATION://{host}:{own.replication},"
+        "listeners": f"{kafka}CLIENT://{host}:{own.client},REPLICATION://{host}:{own.replication},"
         f"CONTROLLER://{host}:{own.controller}",
         "http.listener": f"HTTP://{host}:{own.http}",
         "controller.quorum.voters": ",".join(f"{other}@{host}:{row.controller}" for other, row in table.items()),

@@ -49,6 +49,9 @@ def server(
     def say(node: Node) -> None:
         roles = " and ".join(node_config.process_roles)
         where = " ".join(str(listener) for listener in node_config.listeners)
+        for scheme, address in (("tidelog", node.client_address), ("kafka", node.kafka_address)):
+            if address is not None:
+                logging.getLogger("tidelog").info("clients: %s://%s", scheme, address)
         logging.getLogger("tidelog").info(
             "node %d serves as %s at %s, %.2f s after its start",
             node_config.node_id, roles, where, time.monotonic() - started,

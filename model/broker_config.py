@@ -73,8 +73,8 @@ class NodeConfig:
     )
     listeners: tuple[Listener, ...] = structured(
         (),
-        "Where this node listens, NAME://host:port,…; by default CLIENT, REPLICATION and CONTROLLER, as its "
-        "roles want them, on ports 9092 to 9094 of the loopback address.",
+        "Where this node listens, NAME://host:port,…; by default KAFKA, CLIENT, REPLICATION and CONTROLLER, as its "
+        "roles want them, on ports 9096 and 9092 to 9094 of the loopback address.",
         read=parse_listeners,
         write=format_items,
     )
@@ -92,6 +92,9 @@ class NodeConfig:
     )
     controller_listener_names: tuple[str, ...] = listing(
         ("CONTROLLER",), "The listeners of the controller role, also of nodes that have not got it."
+    )
+    kafka_listener_names: tuple[str, ...] = listing(
+        ("KAFKA",), "The listeners, of those for clients, that speak Kafka's wire protocol."
     )
     controller_quorum_voters: tuple[Voter, ...] = structured(
         (),
@@ -425,6 +428,8 @@ class NodeConfig:
     DEFINITION: ClassVar[ConfigDef]
 
     def __post_init__(self) -> None:
+        for setting in ("controller_listener_names", "kafka_listener_names"):
+            object.__setattr__(self, setting, tuple(name.upper() for name in getattr(self, setting)))
         if not self.listeners:
             object.__setattr__(self, "listeners", self._default_listeners())
         self._check_roles()
@@ -517,11 +522,16 @@ class NodeConfig:
         return tuple(found for found in self.listeners if found.name not in self.controller_listener_names)
 
     @property
+    def kafka_listeners(self) -> tuple[Listener, ...]:
+        """Those of the broker's listeners that speak Kafka's wire protocol."""
+        return tuple(found for found in self.broker_listeners if found.name in self.kafka_listener_names)
+
+    @property
     def replication_listener(self) -> str:
         """Name of the listener on which other brokers reach this one."""
         if self.inter_broker_listener_name is not None:
             return self.inter_broker_listener_name.upper()
-        names = [found.name for found in self.broker_listeners]
+        names = [found.name for found in self.broker_listeners if found.name not in self.kafka_listener_names]
         return "REPLICATION" if "REPLICATION" in names or not names else names[0]
 
     @property
@@ -542,10 +552,9 @@ class NodeConfig:
         return (Voter(self.node_id, own.host, own.port),)
 
     def advertised(self, bound_ports: Mapping[str, int]) -> tuple[Listener, ...]:
-        """Where others reach this broker's listeners. ``bound_ports``: real port by listener name, for
-        those that asked for a free one."""
+        """Where others reach this broker's listeners. ``bound_ports``: real port by name, of those that are bound."""
         by_name = {found.name: found for found in self.advertised_listeners}
-        made = [by_name.get(own.name, own) for own in self.broker_listeners]
+        made = [by_name.get(own.name, own) for own in self.broker_listeners if own.name in bound_ports]
         return tuple(found if found.port else found._replace(port=bound_ports[found.name]) for found in made)
 
     def topic_defaults(self) -> TopicConfig:
@@ -585,9 +594,10 @@ class NodeConfig:
     def _default_listeners(self) -> tuple[Listener, ...]:
         own: list[Listener] = []
         if BROKER in self.process_roles:
+            own += [Listener(name, "127.0.0.1", 9096) for name in self.kafka_listener_names[:1]]
             own += [Listener("CLIENT", "127.0.0.1", 9092), Listener("REPLICATION", "127.0.0.1", 9093)]
         if CONTROLLER in self.process_roles and self.controller_listener_names:
-            own.append(Listener(self.controller_listener_names[0].upper(), "127.0.0.1", 9094))
+            own.append(Listener(self.controller_listener_names[0], "127.0.0.1", 9094))
         return tuple(own)
 
     def _check_roles(self) -> None:
@@ -597,9 +607,6 @@ class NodeConfig:
             raise ConfigError("process.roles: expected broker, controller or both, found none")
         if not self.controller_listener_names:
             raise ConfigError("controller.listener.names: expected at least one name, found none")
-        if any(name != name.upper() for name in self.controller_listener_names):
-            upper = tuple(name.upper() for name in self.controller_listener_names)
-            object.__setattr__(self, "controller_listener_names", upper)
 
     def _check_listeners(self) -> None:
         names = [found.name for found in self.listeners]
@@ -614,7 +621,13 @@ class NodeConfig:
             raise ConfigError(f"listeners: expected one for clients and brokers, found {shown}")
         if not self.is_broker and self.broker_listeners:
             raise ConfigError(f"listeners: expected only those in controller.listener.names, found {shown}")
-        brokers = [found.name for found in self.broker_listeners]
+        kafka = [found.name for found in self.kafka_listeners]
+        brokers = [found.name for found in self.broker_listeners if found.name not in kafka]
+        if self.is_broker and not brokers:
+            raise ConfigError(
+                f"listeners: expected one beside {', '.join(kafka)} (kafka.listener.names): brokers replicate by "
+                f"another protocol, found {shown}"
+            )
         if self.is_broker and self.replication_listener not in brokers:
             raise ConfigError(
                 f"inter.broker.listener.name: expected one of {', '.join(brokers)}, found {self.replication_listener}"
@@ -681,7 +694,7 @@ _WITHOUT_COUNTERPART: Final = {
     "max.connections.per.ip": "max.connections bounds each listener",
     "max.connections.per.ip.overrides": "max.connections bounds each listener",
     "max.connection.creation.rate": "max.connections bounds each listener",
-    "max.incremental.fetch.session.cache.slots": "a fetch session lives and ends with its stream",
+    "max.incremental.fetch.session.cache.slots": "a fetch session lives and ends with its stream, or there is none",
     "max.request.partition.size.limit": "metadata is answered whole",
     "num.io.threads": "a node serves on one event loop",
     "num.network.threads": "a node serves on one event loop",
@@ -726,6 +739,7 @@ DEVIATIONS: Final[dict[str, str]] = {
 
 OWN_SETTINGS: Final = frozenset(
     {
+        "kafka.listener.names",
         "http.listener",
         "controlled.shutdown.timeout.ms",
         "controller.partitions.max",

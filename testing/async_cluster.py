@@ -2,7 +2,8 @@
 
 Nodes have the ids 1 to ``nodes`` and both roles, unless ``controllers`` says how many of them form the
 quorum; the others are brokers only. Nodes speak through memory (the default) or gRPC over the loopback
-address; links between them can be cut in both.
+address; links between them can be cut in both. Clients of Kafka's protocol reach them over the loopback
+address in either case; their links cannot be cut.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class AsyncCluster(WatchedCluster):
         if key in self.nodes:
             raise ValueError(f"node {node_id} runs already")
         disk = self._disks[key] = KillableFiles()
+        from tidelog.broker.kafka.server import serve_kafka
+
         node = Node(
             self.node_config(key),
             network=self._network(f"node{key}", self.node_config(key)),
@@ -143,6 +146,7 @@ class AsyncCluster(WatchedCluster):
             rng=random.Random(self._rng.random()),
             cluster_id=self.cluster_id,
             on_fatal=lambda what, error: self._failed(key, what, error),
+            serve_kafka=serve_kafka,
         )
         self.nodes[key] = node
         try:
@@ -225,6 +229,11 @@ class AsyncCluster(WatchedCluster):
         """Where clients begin: every node's client address."""
         return ",".join(str(self._addresses[n]["CLIENT"]) for n in self.node_ids)
 
+    @property
+    def kafka_bootstrap(self) -> str:
+        """Where clients of Kafka's protocol begin, ``bootstrap.servers`` of theirs: any client of this machine."""
+        return ",".join(str(self._addresses[n]["KAFKA"]) for n in self.node_ids)
+
     def client_network(self) -> NodeNetwork:
         """The carrier for clients of this cluster; their end is called ``"client"``."""
         return self._network(CLIENT)
@@ -292,9 +301,13 @@ class AsyncCluster(WatchedCluster):
     def _choose_addresses(self) -> dict[NodeId, dict[str, Address]]:
         names = {n: ["CLIENT", "REPLICATION"] + ["CONTROLLER"] * (n in self.controller_ids) for n in self.node_ids}
         if self.transport == MEMORY:
-            return {n: {name: Address(f"node{n}", 9092 + i) for i, name in enumerate(names[n])} for n in names}
-        ports = iter(free_ports(sum(map(len, names.values())), random.Random()))
-        return {n: {name: Address(LOOPBACK, next(ports)) for name in names[n]} for n in names}
+            own = {n: {name: Address(f"node{n}", 9092 + i) for i, name in enumerate(names[n])} for n in names}
+        else:
+            ports = iter(free_ports(sum(map(len, names.values())), random.Random()))
+            own = {n: {name: Address(LOOPBACK, next(ports)) for name in names[n]} for n in names}
+        for port, listeners in zip(free_ports(len(own), random.Random()), own.values(), strict=True):
+            listeners["KAFKA"] = Address(LOOPBACK, port)
+        return own
 
     def _network(self, name: str, config: NodeConfig | None = None) -> NodeNetwork:
         if self.transport == MEMORY:

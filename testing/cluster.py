@@ -134,6 +134,11 @@ class Cluster:
         return self._inner.bootstrap
 
     @property
+    def kafka_bootstrap(self) -> str:
+        """``bootstrap.servers`` for any client of Kafka's protocol on this machine, whatever the transport."""
+        return self._inner.kafka_bootstrap
+
+    @property
     def cluster_id(self) -> str:
         return self._inner.cluster_id
 

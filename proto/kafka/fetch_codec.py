@@ -81,7 +81,7 @@ class KafkaFetch:
 
 
 def decode_fetch(version: int, body: memoryview) -> KafkaFetch:
-    """Read a request. Raises :class:`BadMessage`."""
+    """Read a request. What comes behind it is passed over, as in Kafka. Raises :class:`BadMessage`."""
     try:
         return _decode(version, body)
     except (struct.error, IndexError) as error:
@@ -108,8 +108,6 @@ def _decode(version: int, body: memoryview) -> KafkaFetch:
         replica_id, at = _read_tags(body, at, replica_id)
     elif version >= 11:
         rack, at = read_string(body, at)
-    if at != len(body):
-        raise BadMessage(f"expected a fetch request of {at} bytes, found {len(body)}")
     return KafkaFetch(
         replica_id, wait_ms_max, bytes_min, bytes_max, isolation, session_id, session_epoch, topics, parts, rack or ""
     )

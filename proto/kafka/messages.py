@@ -18,13 +18,23 @@ from tidelog.proto.kafka.wire import BadMessage, Data
 
 
 def decode_request(api_key: int, version: int, body: Data) -> Any:
-    """Return the request's fields as a named tuple, unknown tagged fields left out. Raises :class:`BadMessage`."""
-    return _decode(api_key, version, "request", body)
+    """Return the request's fields as a named tuple, unknown tagged fields left out. Raises :class:`BadMessage`.
+
+    What comes after the last field is passed over, as in Kafka: librdkafka leaves three bytes behind a request for
+    the metadata of all topics.
+    """
+    value, _ = reader_of(schema_of(api_key, version, "request"))(body, 0, Budget(ITEMS_MAX))
+    return value
 
 
 def decode_response(api_key: int, version: int, body: Data) -> Any:
-    """As :func:`decode_request`, of a response."""
-    return _decode(api_key, version, "response", body)
+    """As :func:`decode_request`, of a response, which has to end with its last field."""
+    value, position = reader_of(schema_of(api_key, version, "response"))(body, 0, Budget(ITEMS_MAX))
+    if position != len(body):
+        raise BadMessage(
+            f"expected a response of {position} bytes, found {len(body)} (API {api_key}, version {version})"
+        )
+    return value
 
 
 def encode_response(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
@@ -45,13 +55,6 @@ def encode_request(api_key: int, version: int, values: Mapping[str, Any]) -> byt
 def field(payload: Any, name: str, default: Any) -> Any:
     """A field that the payload's version may lack."""
     return getattr(payload, name, default)
-
-
-def _decode(api_key: int, version: int, kind: str, body: Data) -> Any:
-    value, position = reader_of(schema_of(api_key, version, kind))(body, 0, Budget(ITEMS_MAX))
-    if position != len(body):
-        raise BadMessage(f"expected a {kind} of {position} bytes, found {len(body)}")
-    return value
 
 
 def _encode(api_key: int, version: int, kind: str, values: Mapping[str, Any]) -> bytes:

@@ -57,7 +57,10 @@ class KafkaProduce:
 
 
 def decode_produce(version: int, body: memoryview) -> KafkaProduce:
-    """Read a request; its records are slices of ``body``. Raises :class:`BadMessage`."""
+    """Read a request; its records are slices of ``body``. What comes behind it is passed over, as in Kafka.
+
+    Raises :class:`BadMessage`.
+    """
     try:
         return _decode_flexible(body) if version >= FLEXIBLE else _decode_legacy(version, body)
     except (struct.error, IndexError) as error:
@@ -93,7 +96,7 @@ def _decode_flexible(body: memoryview) -> KafkaProduce:
                 at = skip_tags(body, at)
         topics.append((name, max(count - 1, 0)))
         at = skip_tags(body, at)
-    _check_end(skip_tags(body, at), body)
+    skip_tags(body, at)
     return KafkaProduce(transactional_id, acks, timeout_ms, topics, parts)
 
 
@@ -122,7 +125,6 @@ def _decode_legacy(version: int, body: memoryview) -> KafkaProduce:
             parts.append((partition, body[at : at + size] if size >= 0 else None))
             at += max(size, 0)
         topics.append((name, max(count, 0)))
-    _check_end(at, body)
     return KafkaProduce(transactional_id, acks, timeout_ms, topics, parts)
 
 
@@ -212,8 +214,3 @@ def named_leaders(results: Sequence[ProducedPartition]) -> set[NodeId]:
 def _check_count(count: int) -> None:
     if not -1 <= count <= PARTITIONS_MAX:
         raise BadMessage(f"expected at most {PARTITIONS_MAX} partitions in a produce request, found {count}")
-
-
-def _check_end(at: int, body: memoryview) -> None:
-    if at != len(body):
-        raise BadMessage(f"expected a produce request of {at} bytes, found {len(body)}")

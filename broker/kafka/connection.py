@@ -1,0 +1,437 @@
+"""One connection of a Kafka listener: requests in, answers out in the same order.
+
+Produce and Fetch begin as they arrive, any number of them at a time; every other request begins once what came
+before it on this connection is answered or, of produces and fetches, begun, and nothing begins behind it before
+it is answered. So a connection's calls never overtake each other, as in Kafka, which reads no further request
+while one is at work.
+
+Sockets are used directly: a transport would neither send from files nor read into a large frame's own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from typing import Final, Protocol
+
+from tidelog.broker.kafka.api_versions import ApiVersions
+from tidelog.broker.kafka.apis import Answer, Api, KafkaContext
+from tidelog.broker.kafka.fetch import Fetch
+from tidelog.broker.kafka.incoming import SHARED, Incoming
+from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
+from tidelog.broker.kafka.limits import KafkaLimits
+from tidelog.broker.kafka.outgoing import FileCut, Outgoing
+from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
+from tidelog.broker.kafka.produce import Produce
+from tidelog.broker.memory_budget import MemoryBudget
+from tidelog.broker.services import Calls
+from tidelog.proto.kafka import fetch_codec, produce_codec
+from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, read_request_header, response_header
+from tidelog.proto.kafka.messages import decode_request, encode_response
+from tidelog.proto.kafka.wire import BadMessage
+from tidelog.proto.network import CallContext
+
+REQUESTS_A_TURN: Final = 32
+"""Requests begun before other connections have their turn."""
+LINGER_S: Final = 1.0
+"""How long a connection that we end is drained, so that its peer sees an end and no reset."""
+_LARGE: Final = 64 * 1024
+"""A request of more bytes than this waits for room in the node's budget, as every produce does."""
+
+
+class Host(Protocol):
+    """What a connection needs of its listener."""
+
+    listener: str
+    limits: KafkaLimits
+    calls: Calls
+    apis: Mapping[int, Api]
+    api_versions: ApiVersions
+    produce: Produce
+    fetch: Fetch
+    produce_budget: MemoryBudget
+    traffic: KafkaTraffic
+
+    def bug(self, error: BaseException) -> None:
+        """A handler raised what it must not."""
+
+    def notice(self, peer: str, text: str) -> None:
+        """Log who is cut off and why."""
+
+    def closed(self, connection: KafkaConnection) -> None: ...
+
+
+class _Slot:
+    """A request's place in the order of answers: the answer, or what it waits for."""
+
+    __slots__ = ("held", "pending", "pieces")
+
+    def __init__(self, pending: Pending | None, held: int) -> None:
+        self.pending = pending
+        self.pieces: Pieces | None = None
+        self.held = held
+
+
+class KafkaConnection:
+    """See the module. Made for an accepted socket; :meth:`begin` starts reading."""
+
+    def __init__(self, host: Host, sock: socket.socket, number: int, peer: str) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._number = number
+        self._peer = peer
+        self._call_context = CallContext(host.listener, peer)
+        self._incoming = Incoming(host.limits.frame_bytes_max)
+        self._outgoing = Outgoing()
+        self._slots: deque[_Slot] = deque()
+        self._held = 0
+        """Bytes that unanswered requests hold; counted in the node's budget."""
+        self._kept = 0
+        """Bytes of requests that have not begun; counted there too."""
+        self._call: asyncio.Task[None] | None = None
+        """The request at work that nothing may overtake."""
+        self._pause: asyncio.Future[None] | None = None
+        self._reading = False
+        self._writing = False
+        self._flush_due = False
+        self._go_on_due = False
+        self._open = True
+        self._linger: asyncio.TimerHandle | None = None
+        self.progress_s = self._loop.time()
+        """When bytes last moved."""
+
+    # --- Life ---------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._read_on()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether its peer waits for an answer that is not ready."""
+        return bool(self._slots) or self._call is not None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is its peer's turn: nothing is at work here, or an answer waits to be taken."""
+        return bool(self._outgoing) or not self.at_work
+
+    def abort(self) -> None:
+        """Close at once. What is under way is given up."""
+        self._give_up()
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._sock.fileno() >= 0:
+            self._stop_reading()
+            self._sock.close()
+            self._host.closed(self)
+
+    def end(self, why: str) -> None:
+        """Close so that the peer sees an end, and say why in the log."""
+        if not self._open:
+            return
+        self._host.traffic.malformed += 1
+        self._host.notice(self._peer, why)
+        self._give_up()
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.abort()
+            return
+        self._read_on()
+        self._linger = self._loop.call_later(LINGER_S, self.abort)
+
+    def _give_up(self) -> None:
+        """Drop everything that is under way; only the socket is left."""
+        if not self._open:
+            return
+        self._open = False
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+        slots, self._slots = self._slots, deque()
+        for slot in slots:
+            _drop(slot)
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        self._outgoing.clear()
+        self._incoming.drop()
+        held, self._held, self._kept = self._held + self._kept, 0, 0
+        self._host.produce_budget.give(held)
+
+    def _lost(self) -> None:
+        """The peer is gone."""
+        self.abort()
+
+    # --- Reading ------------------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _readable(self) -> None:
+        if not self._open:
+            self._drain()
+            return
+        try:
+            count = self._incoming.receive(self._sock)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._lost()
+            return
+        if not count:
+            self._lost()
+            return
+        self.progress_s = self._loop.time()
+        self._host.traffic.bytes_in += count
+        self._work()
+
+    def _drain(self) -> None:
+        """What still comes after the end is thrown away."""
+        try:
+            if self._sock.recv(_LARGE):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.abort()
+
+    def _work(self) -> None:
+        """Begin the requests that have arrived, as far as the bounds allow."""
+        try:
+            self._begin_requests()
+        except (BadMessage, CloseConnection) as bad:
+            self.end(str(bad))
+        except Exception as bug:
+            self.abort()
+            self._host.bug(bug)
+        if self._open:
+            self._incoming.keep()
+            self._count_kept()
+            if self._outgoing and not self._writing:
+                self._flush()
+
+    def _begin_requests(self) -> None:
+        for _ in range(REQUESTS_A_TURN):
+            if not self._may_begin():
+                # What was read waits here; a peer that sends on fills the system's buffers, not ours.
+                self._stop_reading()
+                return
+            frame = self._incoming.next_frame()
+            if frame is None:
+                self._read_on()
+                return
+            self._begin(frame)
+            if not self._open:
+                return
+        if not self._go_on_due:
+            self._go_on_due = True
+            self._stop_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._go_on_due = False
+        if self._open:
+            self._work()
+
+    def _resume(self) -> None:
+        """Something was finished: look whether more may begin."""
+        if not self._reading and not self._go_on_due and self._pause is None and self._call is None:
+            self._go_on_due = True
+            self._loop.call_soon(self._go_on)
+
+    def _may_begin(self) -> bool:
+        limits = self._host.limits
+        if (
+            self._call is not None
+            or self._pause is not None
+            or len(self._slots) >= limits.requests_max
+            or self._held >= limits.held_bytes_max
+            or self._outgoing.size >= limits.unsent_bytes_max
+        ):
+            return False
+        budget = self._host.produce_budget
+        if budget.full and self._incoming.peek_key() == produce_codec.API_KEY:
+            pause = self._pause = budget.pause()
+            assert pause is not None
+            pause.add_done_callback(self._paused)
+            return False
+        return True
+
+    def _paused(self, pause: asyncio.Future[None]) -> None:
+        if self._pause is pause:
+            self._pause = None
+            self._resume()
+
+    def _count_kept(self) -> None:
+        kept = self._incoming.held
+        if kept != self._kept:
+            budget = self._host.produce_budget
+            more = kept - self._kept
+            self._kept = kept
+            if more > 0:
+                budget.use(more)
+            else:
+                budget.give(-more)
+
+    # --- Requests -----------------------------------------------------------------------------------
+
+    def _begin(self, frame: memoryview) -> None:
+        host = self._host
+        header = read_request_header(frame)
+        key, version = header.api_key, header.api_version
+        host.traffic.requests[key] = host.traffic.requests.get(key, 0) + 1
+        if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
+            if frame.obj is SHARED:
+                frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
+            head = response_header(key, version, header.correlation_id)
+            self._take(host.produce.handle(version, head, frame[header.end :]))
+        elif key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
+            head = response_header(key, version, header.correlation_id)
+            self._take(host.fetch.handle(version, head, frame[header.end :]))
+        elif key == API_VERSIONS:
+            self._take((host.api_versions.answer(header, frame[header.end :]),))
+        else:
+            self._begin_call(header, frame)
+
+    def _begin_call(self, header: RequestHeader, frame: memoryview) -> None:
+        host, key, version = self._host, header.api_key, header.api_version
+        api = host.apis.get(key)
+        if api is None:
+            raise BadMessage(f"expected an API that this listener serves, found key {key}, version {version}")
+        if not api.least <= version <= api.most:
+            raise BadMessage(f"expected API {key} in version {api.least} to {api.most}, found version {version}")
+        if len(frame) > host.limits.call_bytes_max:
+            most = host.limits.call_bytes_max
+            raise BadMessage(f"expected a request of API {key} of at most {most} bytes, found {len(frame)}")
+        request = decode_request(key, version, frame[header.end :])
+        context = KafkaContext(
+            host.listener, self._peer, self._number, header.client_id, host.calls, self._call_context
+        )
+        slot = _Slot(None, 0)
+        self._slots.append(slot)
+        self._call = self._loop.create_task(self._run(api.handle(request, version, context), header, slot))
+
+    async def _run(self, work: Awaitable[Answer], header: RequestHeader, slot: _Slot) -> None:
+        try:
+            answer = await work
+            if answer is None:
+                raise CloseConnection(f"API {header.api_key} has no error for what the request asks")
+            if not isinstance(answer, bytes):
+                answer = encode_response(header.api_key, header.api_version, answer)
+            head = response_header(header.api_key, header.api_version, header.correlation_id)
+        except (BadMessage, CloseConnection) as bad:
+            self._call = None
+            self.end(str(bad))
+        except Exception as bug:
+            self._call = None
+            self.abort()
+            self._host.bug(bug)
+        else:
+            self._call = None
+            slot.pieces = (head, answer)
+            self._answered()
+
+    def _take(self, answer: Pieces | Pending) -> None:
+        """An answer to the request that was just begun, or what it waits for."""
+        if isinstance(answer, Pending):
+            slot = _Slot(answer, answer.held)
+            self._slots.append(slot)
+            self._held += answer.held
+            self._host.produce_budget.use(answer.held)
+            answer.future.add_done_callback(lambda _: self._finish(slot))
+        elif self._slots:
+            slot = _Slot(None, 0)
+            slot.pieces = answer
+            self._slots.append(slot)
+        elif answer:
+            self._outgoing.add_answer(answer)
+
+    def _finish(self, slot: _Slot) -> None:
+        """What a produce or fetch waited for has come."""
+        pending, slot.pending = slot.pending, None
+        if pending is None or not self._open:
+            return
+        self._held -= slot.held
+        self._host.produce_budget.give(slot.held)
+        try:
+            slot.pieces = pending.finish(pending.future)
+        except CloseConnection as refused:
+            self.end(str(refused))
+        except Exception as bug:
+            self.abort()
+            self._host.bug(bug)
+        else:
+            self._answered()
+
+    def _answered(self) -> None:
+        """Hand over the answers that are ready and next in order."""
+        if not self._open:
+            return
+        slots = self._slots
+        while slots and slots[0].pieces is not None:
+            self._outgoing.add_answer(slots.popleft().pieces)
+        if self._outgoing and not self._writing and not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_soon)
+        self._resume()
+
+    # --- Writing ------------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        self._flush_due = False
+        if self._open and not self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what there is; wait for the socket to take the rest."""
+        try:
+            sent, from_files = self._outgoing.send(self._sock)
+        except FileCut:
+            self.end("a log was cut off while it was sent")
+            return
+        except OSError:
+            self._lost()
+            return
+        traffic = self._host.traffic
+        traffic.bytes_out += sent
+        traffic.bytes_from_files += from_files
+        if sent:
+            self.progress_s = self._loop.time()
+        if self._outgoing:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._fd, self._flush)
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+        self._resume()
+
+
+def _drop(slot: _Slot) -> None:
+    """Let go of an answer that nobody will get."""
+    pending, slot.pending = slot.pending, None
+    if pending is not None and not pending.future.cancel() and not pending.future.cancelled():
+        try:
+            slot.pieces = pending.finish(pending.future)
+        except CloseConnection:
+            return
+    outgoing = Outgoing()
+    outgoing.add(slot.pieces or ())
+    outgoing.clear()

@@ -1,0 +1,138 @@
+"""Kafka's Fetch over the replicas: what there is, or a wait for it; records stay in their files until they are sent.
+
+There are no fetch sessions: every answer says session 0, and every request is whole (KIP-227 lets a broker).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final, Protocol
+
+from tidelog.broker.handlers.data_streams import FETCH_WAIT_MS_MAX
+from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
+from tidelog.broker.kafka.outgoing import Piece
+from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
+from tidelog.broker.kafka.topic_names import TopicNames
+from tidelog.broker.traffic import Traffic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
+from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from tidelog.proto.kafka.fetch_codec import (
+    API_KEY,
+    BY_ID,
+    KafkaFetch,
+    decode_fetch,
+    encode_fetch_refused,
+    encode_fetched,
+)
+
+READ_COMMITTED: Final = 1
+_NO_EPOCH: Final = BrokerEpoch(-1)
+_ENDPOINTS_FROM: Final = 16
+
+
+class FetchReplicas(Protocol):
+    def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]: ...
+
+
+class Fetch:
+    """The Fetch API of one listener. ``bytes_max`` bounds an answer, whatever is asked for."""
+
+    def __init__(
+        self, replicas: FetchReplicas, names: TopicNames, traffic: Traffic, kafka: KafkaTraffic, bytes_max: int
+    ) -> None:
+        self._replicas = replicas
+        self._names = names
+        self._traffic = traffic
+        self._kafka = kafka
+        self._bytes_max = bytes_max
+
+    def handle(self, version: int, head: bytes, body: memoryview) -> Pieces | Pending:
+        """Answer, or begin to wait. Raises ``BadMessage`` and :class:`CloseConnection`."""
+        request = decode_fetch(version, body)
+        self._traffic.fetch_requests += 1
+        if request.replica_id >= 0:
+            raise CloseConnection(
+                f"expected a consumer's fetch (replica id -1), found replica id {request.replica_id}: "
+                "followers replicate by another protocol"
+            )
+        if request.session_id:
+            self._kafka.failed(API_KEY, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return (encode_fetch_refused(version, head, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),)
+        refused: dict[int, FetchedPartition] = {}
+        parts: list[FetchPartition] = []
+        number = 0
+        for name, count in request.topics:
+            topic_id = TopicId(name) if version >= BY_ID else self._names.id_of(name)
+            for wanted in request.parts[number : number + count]:
+                if topic_id is None:
+                    refused[number] = FetchedPartition(
+                        TopicId(b""), wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                else:
+                    parts.append(
+                        FetchPartition(
+                            topic_id,
+                            wanted.partition,
+                            LeaderEpoch(wanted.current_leader_epoch),
+                            Offset(wanted.fetch_offset),
+                            LeaderEpoch(wanted.last_fetched_epoch),
+                            Offset(-1),
+                            max(wanted.bytes_max, 0),
+                        )
+                    )
+                number += 1
+        fetched = self._replicas.fetch(
+            FetchRequest(
+                NO_NODE,
+                _NO_EPOCH,
+                0 if refused else min(max(request.wait_ms_max, 0), FETCH_WAIT_MS_MAX),
+                max(request.bytes_min, 0),
+                min(max(request.bytes_max, 0), self._bytes_max),
+                request.isolation_level == READ_COMMITTED,
+                parts,
+                rack=request.rack,
+            ),
+            in_files=True,
+        )
+
+        def finish(done: asyncio.Future[FetchResponse]) -> Pieces:
+            return self._answer(version, head, request, refused, done.result())
+
+        return finish(fetched) if fetched.done() else Pending(fetched, finish, 0)
+
+    def _answer(
+        self,
+        version: int,
+        head: bytes,
+        request: KafkaFetch,
+        refused: dict[int, FetchedPartition],
+        response: FetchResponse,
+    ) -> Pieces:
+        results = list(response.partitions)
+        if refused:
+            rest = iter(results)
+            results = [refused[number] if number in refused else next(rest) for number in range(len(request.parts))]
+        self._traffic.fetched(response)
+        leaders: set[NodeId] = set()
+        for number, item in enumerate(results):
+            if item.error:
+                if item.error is ErrorCode.UNKNOWN_TOPIC_ID:
+                    results[number] = item = self._elsewhere(item, by_id=version >= BY_ID)
+                self._kafka.failed(API_KEY, item.error)
+                if item.current_leader != NO_NODE:
+                    leaders.add(item.current_leader)
+        endpoints = self._names.endpoints(leaders) if leaders and version >= _ENDPOINTS_FROM else ()
+        pieces: list[Piece] = []
+        for piece in encode_fetched(version, head, request.topics, results, endpoints):
+            if isinstance(piece, FetchedPartition):
+                pieces += piece.records
+                pieces += piece.in_files
+            else:
+                pieces.append(piece)
+        return pieces
+
+    def _elsewhere(self, item: FetchedPartition, *, by_id: bool) -> FetchedPartition:
+        error, leader, epoch = self._names.not_here(item.topic_id, item.partition, by_id=by_id)
+        return replace(item, error=error, current_leader=leader, current_leader_epoch=epoch)

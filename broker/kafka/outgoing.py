@@ -1,0 +1,180 @@
+"""Answers on their way into a socket: bytes scattered over buffers, and stretches of files that the system sends."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.proto.frames import RecordsInFile
+from tidelog.proto.network import Buffer
+
+Piece = Buffer | RecordsInFile
+
+BUFFERS_MAX: Final = 64
+"""Buffers handed to one call of the system."""
+TURN_BYTES_MAX: Final = 4 * 2**20
+"""Bytes sent before other connections have their turn."""
+SENDFILE_MIN: Final = 16 * 1024
+"""Below it a stretch is read and sent together with what surrounds it: one call instead of two."""
+_CHUNK: Final = 256 * 1024
+"""Bytes after which no more is gathered for one call, or read at once where the system cannot send from files."""
+_HAS_SENDFILE: Final = hasattr(os, "sendfile")
+_MORE: Final = getattr(socket, "MSG_MORE", 0)
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+
+
+class FileCut(Exception):
+    """A log's file ended before what was to be sent of it: an unclean election cut it off."""
+
+
+class Outgoing:
+    """What one connection has not sent yet. ``size`` counts what of it is in memory.
+
+    Stretches of files are released once they are sent or dropped.
+    """
+
+    __slots__ = ("_left", "_pieces", "_position", "size")
+
+    def __init__(self) -> None:
+        self._pieces: deque[Piece] = deque()
+        self._position = 0
+        """How far the first piece is sent; of a file, where to go on in it."""
+        self._left = 0
+        """What is left of the file that is the first piece."""
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self._pieces.append(piece)
+            if isinstance(piece, _BUFFERS):
+                self.size += len(piece)
+
+    def add_answer(self, pieces: Sequence[Piece] | None) -> None:
+        """Add one answer, its length before it; nothing where there are no pieces."""
+        if pieces:
+            size = 0
+            for piece in pieces:
+                size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
+            self._pieces.append(size.to_bytes(4, "big"))
+            self.size += 4
+            self.add(pieces)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        pieces, self._pieces = self._pieces, deque()
+        self._position = self._left = self.size = 0
+        for piece in pieces:
+            if not isinstance(piece, _BUFFERS):
+                piece.release()
+
+    def send(self, sock: socket.socket) -> tuple[int, int]:
+        """Send until all is sent, the socket takes no more, or it is others' turn.
+
+        Returns the bytes sent, and how many of them from files by the system. Raises ``OSError`` where the
+        connection is gone or a file cannot be read, and :class:`FileCut`.
+        """
+        total = from_files = 0
+        pieces = self._pieces
+        try:
+            while pieces and total < TURN_BYTES_MAX:
+                first = pieces[0]
+                if isinstance(first, _BUFFERS) or first.size < SENDFILE_MIN:
+                    total += self._send_buffers(sock)
+                elif _HAS_SENDFILE:
+                    sent = self._send_file(sock, first)
+                    total += sent
+                    from_files += sent
+                else:
+                    self._read_file(first)
+        except BlockingIOError:
+            pass
+        return total, from_files
+
+    def _send_buffers(self, sock: socket.socket) -> int:
+        buffers: list[Buffer] = []
+        gathered = more = 0
+        for number in range(min(len(self._pieces), BUFFERS_MAX)):
+            piece = self._pieces[number]
+            if not isinstance(piece, _BUFFERS):
+                if piece.size >= SENDFILE_MIN:
+                    more = _MORE
+                    break
+                piece = self._pieces[number] = _read(piece)
+                self.size += len(piece)
+            buffers.append(piece)
+            gathered += len(piece)
+            if gathered >= _CHUNK:
+                break
+        if self._position:
+            buffers[0] = memoryview(buffers[0])[self._position :]
+        sent = sock.send(buffers[0], more) if len(buffers) == 1 else sock.sendmsg(buffers, (), more)
+        self.size -= sent
+        left = sent
+        for buffer in buffers:
+            if left < len(buffer):
+                self._position += left
+                break
+            left -= len(buffer)
+            self._pieces.popleft()
+            self._position = 0
+        return sent
+
+    def _send_file(self, sock: socket.socket, piece: RecordsInFile) -> int:
+        if not self._left:
+            self._position, self._left = piece.position, piece.size
+        sent = os.sendfile(sock.fileno(), piece.fileno(), self._position, self._left)
+        if not sent:
+            raise FileCut
+        self._position += sent
+        self._left -= sent
+        if not self._left:
+            self._pieces.popleft()
+            self._position = 0
+            piece.release()
+        return sent
+
+    def _read_file(self, piece: RecordsInFile) -> None:
+        """Put the next of a long stretch into memory, before what is left of it."""
+        data = os.pread(piece.fileno(), _CHUNK, piece.position)
+        if len(data) < min(_CHUNK, piece.size):
+            raise FileCut
+        self._pieces.popleft()
+        data = data[: piece.size]
+        if piece.size > len(data):
+            self._pieces.appendleft(_Rest(piece, piece.position + len(data), piece.size - len(data)))
+        else:
+            piece.release()
+        self._pieces.appendleft(data)
+        self.size += len(data)
+
+
+def _read(piece: RecordsInFile) -> bytes:
+    """A short stretch, read. Raises :class:`FileCut`."""
+    data = os.pread(piece.fileno(), piece.size, piece.position)
+    if len(data) < piece.size:
+        raise FileCut
+    piece.release()
+    return data
+
+
+class _Rest:
+    """What is left of a stretch of a file."""
+
+    __slots__ = ("_whole", "position", "size")
+
+    def __init__(self, whole: RecordsInFile, position: int, size: int) -> None:
+        self._whole = whole
+        self.position = position
+        self.size = size
+
+    def fileno(self) -> int:
+        return self._whole.fileno()
+
+    def release(self) -> None:
+        self._whole.release()

@@ -1,0 +1,132 @@
+"""Kafka's Produce over the replicas: records are appended when the request arrives, its order is the log's.
+
+Versions below 12 speak the first transaction protocol (KIP-890). Those below 3, which carry the formats that
+came before record batches, are refused partition by partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final, Protocol
+
+from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
+from tidelog.broker.kafka.pending import Pending, Pieces, Unanswered
+from tidelog.broker.kafka.topic_names import TopicNames
+from tidelog.broker.traffic import Traffic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID
+from tidelog.proto.compression import Compression
+from tidelog.proto.frames import ProducedPartition, ProducePartition, ProduceRequest
+from tidelog.proto.kafka.produce_codec import API_KEY, KafkaProduce, decode_produce, encode_produced, named_leaders
+from tidelog.proto.records import COMPRESSION_MASK, HEADER_SIZE, MAGIC
+
+BATCHES_FROM: Final = 3
+"""The first version whose records are batches of format 2."""
+ZSTD_FROM: Final = 7
+SECOND_PROTOCOL_FROM: Final = 12
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_LOW_AT: Final = 22
+
+
+class ProduceReplicas(Protocol):
+    def produce(
+        self, request: ProduceRequest, *, first_protocol: bool = False
+    ) -> asyncio.Future[list[ProducedPartition]]:
+        """Append now, in order; the answer waits for what ``acks`` asks."""
+
+
+class Produce:
+    """The Produce API of one listener."""
+
+    def __init__(self, replicas: ProduceReplicas, names: TopicNames, traffic: Traffic, kafka: KafkaTraffic) -> None:
+        self._replicas = replicas
+        self._names = names
+        self._traffic = traffic
+        self._kafka = kafka
+        self._time = asyncio.get_running_loop().time
+
+    def handle(self, version: int, head: bytes, body: memoryview) -> Pieces | Pending:
+        """Append what the request holds. ``body`` is this request's own and is not changed by anybody.
+
+        No pieces answer a request with ``acks`` 0. Raises ``BadMessage``, and :class:`Unanswered` where such a
+        request was refused.
+        """
+        request = decode_produce(version, body)
+        self._traffic.produce_requests += 1
+        started = self._time()
+        refused: dict[int, ProducedPartition] = {}
+        parts: list[ProducePartition] = []
+        items = iter(enumerate(request.parts))
+        for name, count in request.topics:
+            topic_id = self._names.id_of(name)
+            for _ in range(count):
+                number, (partition, records) = next(items)
+                if topic_id is None:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    refused[number] = ProducedPartition(ZERO_TOPIC_ID, partition, code)
+                    continue
+                fault = _NO_RECORDS if records is None else _format_fault(version, records)
+                if fault is not None:
+                    refused[number] = ProducedPartition(topic_id, partition, fault[0], error_message=fault[1])
+                elif records is not None:
+                    parts.append(ProducePartition(topic_id, partition, records))
+        produced = self._replicas.produce(
+            ProduceRequest(request.acks, request.timeout_ms, parts, request.transactional_id),
+            first_protocol=version < SECOND_PROTOCOL_FROM,
+        )
+
+        def finish(done: asyncio.Future[list[ProducedPartition]]) -> Pieces:
+            return self._answer(version, head, request, refused, started, done.result())
+
+        return finish(produced) if produced.done() else Pending(produced, finish, len(body))
+
+    def _answer(
+        self,
+        version: int,
+        head: bytes,
+        request: KafkaProduce,
+        refused: dict[int, ProducedPartition],
+        started: float,
+        produced: list[ProducedPartition],
+    ) -> Pieces:
+        results = produced
+        if refused:
+            rest = iter(produced)
+            results = [refused[number] if number in refused else next(rest) for number in range(len(request.parts))]
+        self._traffic.produced(results, self._time() - started)
+        leaders = False
+        for number, item in enumerate(results):
+            if item.error:
+                if item.error is ErrorCode.UNKNOWN_TOPIC_ID:
+                    results[number] = item = self._elsewhere(item)
+                self._kafka.failed(API_KEY, item.error)
+                leaders = leaders or item.current_leader != NO_NODE
+                if not request.acks:
+                    raise Unanswered(f"a produce request without acks was refused: {item.error.name}")
+        if not request.acks:
+            return ()
+        endpoints = self._names.endpoints(named_leaders(results)) if leaders and version >= 10 else ()
+        return (encode_produced(version, head, request.topics, results, endpoints),)
+
+    def _elsewhere(self, item: ProducedPartition) -> ProducedPartition:
+        error, leader, epoch = self._names.not_here(item.topic_id, item.partition, by_id=False)
+        return replace(item, error=error, current_leader=leader, current_leader_epoch=epoch)
+
+
+_NO_RECORDS: Final = (ErrorCode.INVALID_RECORD, "expected a record batch, found null")
+
+
+def _format_fault(version: int, records: memoryview) -> tuple[ErrorCode, str] | None:
+    """What is wrong with the records' format for this version. Source: ``ProduceRequest.validateRecords``."""
+    if version < BATCHES_FROM:
+        return ErrorCode.UNSUPPORTED_VERSION, f"expected produce version {BATCHES_FROM} or later, found {version}"
+    if len(records) < HEADER_SIZE:
+        return None
+    magic = records[_MAGIC_AT]
+    if magic < MAGIC:
+        return ErrorCode.INVALID_RECORD, f"expected record batches of format {MAGIC}, found format {magic}"
+    if version < ZSTD_FROM and records[_ATTRIBUTES_LOW_AT] & COMPRESSION_MASK == Compression.ZSTD:
+        text = f"expected produce version {ZSTD_FROM} or later with zstd, found {version}"
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text
+    return None

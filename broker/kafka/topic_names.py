@@ -1,0 +1,56 @@
+"""Kafka's data requests name topics, the replicas know them by id: the way there and back, by the newest image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, LeaderEpoch, NodeId, TopicId
+from tidelog.proto.kafka.endpoints import NodeEndpoint
+
+
+class TopicNames:
+    """Looks up what one listener's requests name. Names are kept as they came, in UTF-8."""
+
+    def __init__(self, view: MetadataView, listener: str) -> None:
+        self._view = view
+        self._listener = listener
+        self._image: MetadataImage | None = None
+        self._ids: dict[bytes, TopicId] = {}
+
+    def id_of(self, name: bytes) -> TopicId | None:
+        """The topic's id, ``None`` if there is no such topic."""
+        image = self._view.image
+        if image is not self._image:
+            self._image = image
+            self._ids.clear()
+        found = self._ids.get(name)
+        if found is None:
+            found = image.topic_ids.get(name.decode("utf-8", "replace"))
+            if found is not None:
+                self._ids[name] = found
+        return found
+
+    def not_here(self, topic_id: TopicId, partition: int, *, by_id: bool) -> tuple[ErrorCode, NodeId, LeaderEpoch]:
+        """What to say of a partition without a replica here, and who leads it."""
+        topic = self._view.image.topics.get(topic_id)
+        if topic is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return error, NO_NODE, NO_LEADER_EPOCH
+        found = topic.partitions.get(partition)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_NODE, NO_LEADER_EPOCH
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, found.leader, found.leader_epoch
+
+    def endpoints(self, nodes: Iterable[NodeId]) -> list[NodeEndpoint]:
+        """Where live brokers are reached by this listener."""
+        image = self._view.image
+        out = []
+        for node_id in sorted(nodes):
+            broker = image.broker(node_id)
+            found = None if broker is None or broker.fenced else broker.endpoint(self._listener)
+            if broker is not None and found is not None:
+                out.append(NodeEndpoint(node_id, found.host, found.port, broker.rack))
+        return out
