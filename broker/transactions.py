@@ -43,7 +43,9 @@ class Transactions:
         *,
         clock: Clock,
         on_fatal: Callable[[BaseException], None],
+        newest_connection: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``newest_connection`` is the number of the connection that this node accepted last."""
         self._config = config
         self.markers = TransactionMarkers(
             config.node_id, view, connection, lambda request: self._calls.write(request), on_fatal
@@ -56,6 +58,7 @@ class Transactions:
             self.markers,
             groups.partition_for,
             on_fatal,
+            newest_connection=newest_connection,
         )
         self.partitions = TransactionPartitions(
             config.node_id,
