@@ -137,8 +137,10 @@ async def create_partitions(request: Any, _: int, context: KafkaContext) -> Answ
 
 def _new_partitions(count: int, assignments: Sequence[Any] | None) -> tuple[ReplicaAssignment, ...]:
     """The replicas of the last partitions of ``count``: Kafka names none, since they can be no others."""
-    if not assignments:
+    if assignments is None:
         return ()
+    if not assignments:
+        return (ReplicaAssignment(count, ()),)  # no replicas for as many: refused, unlike none at all
     first = count - len(assignments)
     return tuple(
         ReplicaAssignment(first + at, tuple(map(NodeId, given.broker_ids))) for at, given in enumerate(assignments)
