@@ -1,0 +1,1 @@
+"""The Kafka listener under hostile input and under many connections."""

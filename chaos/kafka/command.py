@@ -1,0 +1,102 @@
+"""``./dev fuzz``: hostile frames and many connections at a Kafka port of a node of our own."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelog.chaos.kafka import connections, fuzz_run
+from tidelog.chaos.kafka.fuzzing import BATCH_FRAMES
+from tidelog.chaos.kafka.watched_node import NodeGone
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0 if the node held, 1 if not (its files are kept then), 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="./dev fuzz", description="What a Kafka port must bear: random frames, many connections."
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    frames = kinds.add_parser("kafka", help="random and damaged frames; a witness client must notice nothing")
+    frames.add_argument("--inputs", type=int, default=200_000, metavar="N", help="how many frames (200,000)")
+    frames.add_argument("--seed", type=int, default=1, metavar="S", help="what they follow from (1)")
+    frames.add_argument("--connections", type=int, default=32, metavar="N", help="how many at once (32)")
+    frames.add_argument(
+        "--first-batch", type=int, default=0, metavar="N", help=f"begin at this batch of {BATCH_FRAMES} frames (0)"
+    )
+    crowd = kinds.add_parser("connections", help="idle, half-open, slow and busy connections: bounded memory")
+    crowd.add_argument("--idle", type=int, default=connections.IDLE, metavar="N")
+    crowd.add_argument("--busy", type=int, default=connections.BUSY, metavar="N")
+    crowd.add_argument("--slow", type=int, default=connections.SLOW, metavar="N")
+    crowd.add_argument("--half-open", type=int, default=connections.HALF_OPEN, metavar="N")
+    crowd.add_argument("--seconds", type=float, default=connections.HOLD_S, metavar="S", help="how long each is held")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the node is stopped on the way out
+    place = Path(tempfile.mkdtemp(prefix="tidelog-fuzz-"))
+    try:
+        faults = _frames(place, options) if options.kind == "kafka" else _crowd(place, options)
+    except NodeGone as gone:
+        faults = [f"the node ended: {gone}"]
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    if not faults:
+        shutil.rmtree(place, ignore_errors=True)
+        print("the node held")
+        return 0
+    for fault in faults:
+        print(f"FAULT  {fault}", file=sys.stderr)
+    print(f"the node's files: {place}", file=sys.stderr)
+    return 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _frames(place: Path, options: argparse.Namespace) -> list[str]:
+    report = fuzz_run.run(
+        place,
+        options.inputs,
+        options.seed,
+        connections=options.connections,
+        first_batch=options.first_batch,
+        say=_say,
+    )
+    tally, seen = report.tally, report.testimony
+    _say(
+        f"seed {report.seed}: {tally.inputs:,} inputs in {report.seconds:,.0f} s, {tally.batches:,} batches over "
+        f"{tally.connections:,} connections: {tally.answered:,} answered, {tally.closed:,} closed at, "
+        f"{tally.stalled:,} left waiting, {tally.rough_ends:,} rough ends"
+    )
+    for name, measure in (("before", report.before), ("warm", report.warm), ("after", report.after)):
+        _say(f"{name:<7} {measure.memory_bytes / 1e6:6.1f} MB, {measure.files} files, {measure.threads} threads")
+    cpu_s = report.after.cpu_s - report.before.cpu_s
+    _say(f"peak    {report.memory_peak_bytes / 1e6:6.1f} MB; {cpu_s:,.0f} s of processor")
+    _say(
+        f"witness: {seen.sent:,} sent, {seen.acknowledged:,} acknowledged, {seen.read:,} read in order, "
+        f"slowest acknowledgement {seen.slowest_ms:,.0f} ms"
+    )
+    return report.faults
+
+
+def _crowd(place: Path, options: argparse.Namespace) -> list[str]:
+    report = connections.run(
+        place,
+        idle=options.idle,
+        busy=options.busy,
+        slow=options.slow,
+        half_open=options.half_open,
+        hold_s=options.seconds,
+        say=_say,
+    )
+    seen = report.testimony
+    _say(
+        f"start {report.start.memory_bytes / 1e6:.0f} MB, end {report.end.memory_bytes / 1e6:.0f} MB; witness: "
+        f"{seen.sent:,} sent, {seen.read:,} read in order, slowest acknowledgement {seen.slowest_ms:,.0f} ms"
+    )
+    return report.faults

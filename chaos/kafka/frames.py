@@ -1,0 +1,227 @@
+"""Frames to throw at a Kafka port: well-formed requests of every API and version, damaged ones, and noise.
+
+Everything follows from the seed: a batch of frames is made again from ``(seed, number of the batch)`` alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from tidelog.proto.kafka.headers import is_flexible
+from tidelog.proto.kafka.messages import encode_request
+from tidelog.proto.kafka.schemas import Shape, schema_of, shapes_of
+
+API_VERSIONS: Final = 18
+POOL_FRAMES: Final = 12_000
+"""Well-formed requests that the damaged ones of a run are made of."""
+CORRELATION_AT: Final = 8
+"""Where a frame's correlation id begins, behind length, key and version."""
+RAW_BYTES_MAX: Final = 400
+_FRAME_BYTES_MAX: Final = 64 * 1024
+_DEPTH_MAX: Final = 6
+_NAMES: Final = ("fuzz", "fuzz-2", "__consumer_offsets", "", "no-such", "a" * 249, "\u00e9/..", "x" * 300)
+_WORDS: Final = (
+    "range",
+    "consumer",
+    "roundrobin",
+    "cooperative-sticky",
+    "retention.ms",
+    "cleanup.policy",
+    "PLAIN",
+    "1",
+)
+_EDGES: Final = (0, 1, -1, 2, 3, 127, 128, 255, 256, 32_767, -32_768, 65_535, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+_BITS: Final = {
+    "int8": 8, "int16": 16, "int32": 32, "int64": 64, "error_code": 16, "timedelta_i32": 32, "timedelta_i64": 64,
+    "datetime_i64": 64,
+}  # fmt: skip
+_UNSIGNED: Final = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
+
+ROUGH_ENDS: Final = (
+    b"\xff\xff\xff\xff",
+    b"\x80\0\0\0",
+    b"\x7f\xff\xff\xff" + bytes(64),
+    b"\0\0\0\0",
+    b"\0\0\0\7" + bytes(7),
+    b"\0\0\1\0half",
+    b"\0\0",
+    b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+)
+"""Lengths that lie, frames that end early, and other protocols."""
+
+
+class Batch(NamedTuple):
+    """Frames with their lengths in front, in the order of sending. Their correlation ids count up from 1."""
+
+    number: int
+    frames: tuple[bytes, ...]
+
+
+class FrameSource:
+    """Makes the batches of one seed against one node.
+
+    ``served``: least and most version by API key, as the node says; now and then others are asked too.
+    ``captured``: requests of real clients, without length, which are damaged like our own.
+    ``harmless``: values for fields by name, such that what is well-formed does not change the node for good.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        served: Mapping[int, tuple[int, int]],
+        *,
+        captured: Sequence[bytes] = (),
+        harmless: Mapping[str, Any] | None = None,
+        pool_frames: int = POOL_FRAMES,
+    ) -> None:
+        self._seed = seed
+        self._served = [
+            (key, version) for key, (least, most) in sorted(served.items()) for version in range(least, most + 1)
+        ]
+        self._harmless = dict(harmless or {})
+        rng = random.Random(f"{seed}:pool")
+        made = [self.well_formed(rng, *kind) for kind in self._served]
+        while len(made) < pool_frames:
+            made.append(self.well_formed(rng, *rng.choice(self._served)))
+        self._pool = [*captured, *made] if not captured else [*captured, *made, *(list(captured) * 8)]
+
+    def batch(self, number: int, size: int) -> Batch:
+        """Return batch ``number``: nearly half of it damaged requests, as many well-formed ones, the rest noise."""
+        rng = random.Random(f"{self._seed}:{number}")
+        pool, count, real = self._pool, len(self._pool), rng.random
+        frames = []
+        for place in range(1, size + 1):
+            dice = real()
+            if dice < 0.45:
+                body = damaged(rng, pool[int(real() * count)], pool)
+            elif dice < 0.91:
+                body = pool[int(real() * count)]
+            elif dice < 0.96:
+                body = self.well_formed(rng, *self._served[int(real() * len(self._served))])
+            else:
+                body = rng.randbytes(8 + int(real() * RAW_BYTES_MAX))
+            frames.append(b"".join((len(body).to_bytes(4, "big"), body[:4], place.to_bytes(4, "big"), body[8:])))
+        return Batch(number, tuple(frames))
+
+    def rough_end(self, number: int) -> bytes | None:
+        """What batch ``number`` ends its connection with, if anything: bytes that are no frame, or half of one."""
+        rng = random.Random(f"{self._seed}:{number}:end")
+        return rng.choice(ROUGH_ENDS) if rng.random() < 0.05 else None
+
+    def well_formed(self, rng: random.Random, key: int, version: int) -> bytes:
+        """A request, header and body, whose structure is right and whose values are any."""
+        body = encode_request(key, version, self._fields(rng, schema_of(key, version, "request"), 0))
+        tags = b"\0" if is_flexible(key, version) else b""
+        return b"".join((key.to_bytes(2, "big"), version.to_bytes(2, "big"), bytes(4), b"\0\4fuzz", tags, body))
+
+    def _fields(self, rng: random.Random, schema: Any, depth: int) -> dict[str, Any]:
+        return {shape.name: self._value(rng, shape, depth) for shape in shapes_of(schema)}
+
+    def _value(self, rng: random.Random, shape: Shape, depth: int) -> Any:
+        if shape.name in self._harmless and rng.random() < 0.97:
+            return self._harmless[shape.name]
+        if shape.nullable and shape.kind != "uuid" and rng.random() < 0.1:
+            return -1 if shape.kind in _BITS and not shape.array else None
+        if shape.array:
+            count = 0 if depth >= _DEPTH_MAX else min(int(rng.expovariate(0.7)), 5)
+            return [self._item(rng, shape, depth) for _ in range(count)]
+        return self._item(rng, shape, depth)
+
+    def _item(self, rng: random.Random, shape: Shape, depth: int) -> Any:
+        if shape.entity is not None:
+            return self._fields(rng, shape.entity, depth + 1)
+        return primitive(rng, shape.kind, shape.name)
+
+
+def primitive(rng: random.Random, kind: str, name: str) -> Any:
+    """A value of a type of Kafka's protocol: mostly one that leads somewhere, now and then an edge of its range."""
+    if kind == "string":
+        return rng.choice(_WORDS if "name" not in name or "protocol" in name else _NAMES)
+    if kind in ("bytes", "records"):
+        return rng.randbytes(int(rng.expovariate(0.02)))
+    if kind == "bool":
+        return rng.random() < 0.5
+    if kind == "uuid":
+        return rng.choice((bytes(16), b"\1" * 16, rng.randbytes(16)))
+    if kind == "float64":
+        return rng.choice((0.0, 1.5, -1.0, 1e308, float("nan"), float("inf")))
+    waits = "timeout" in name or "wait" in name
+    if (bits := _UNSIGNED.get(kind)) is not None:
+        return rng.choice(_EDGES) & ((1 << bits) - 1)
+    bits = _BITS[kind]
+    if waits and rng.random() < 0.98:
+        return rng.randrange(20)
+    value = rng.choice(_EDGES) if rng.random() < 0.25 else rng.randrange(-1, 4)
+    half = 1 << (bits - 1)
+    return min(max(value, -half), half - 1)
+
+
+# --- Damage ------------------------------------------------------------------------------------------------
+
+
+def damaged(rng: random.Random, frame: bytes, others: Sequence[bytes]) -> bytes:
+    """The frame after one to four kinds of harm; the correlation id is set anew afterwards."""
+    data = bytearray(frame)
+    real = rng.random
+    for _ in range(1 + int(real() * real() * 4)):
+        _HARMS[int(real() * len(_HARMS))](rng, data, others)
+    if len(data) < 8:
+        data += bytes(8 - len(data))
+    return bytes(data[:_FRAME_BYTES_MAX])
+
+
+def _flip(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    data[int(rng.random() * len(data))] ^= 1 << int(rng.random() * 8)
+
+
+def _overwrite(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    data[int(rng.random() * len(data))] = int(rng.random() * 256)
+
+
+def _lie(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    """A number of another size where a length, a count or an id may stand."""
+    width = rng.choice((1, 2, 4, 8))
+    value = rng.choice(_EDGES) & ((1 << (8 * width)) - 1)
+    at = int(rng.random() * len(data))
+    data[at : at + width] = value.to_bytes(width, "big")
+
+
+def _cut(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    del data[max(8, int(rng.random() * len(data))) :]
+
+
+def _insert(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    at = int(rng.random() * len(data))
+    data[at:at] = rng.randbytes(1 + int(rng.random() * 8))
+
+
+def _remove(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    if len(data) > 16:
+        at = int(rng.random() * (len(data) - 8))
+        del data[at : at + 1 + int(rng.random() * 8)]
+
+
+def _repeat(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    at = int(rng.random() * len(data))
+    data[at:at] = data[at : at + 1 + int(rng.random() * 32)] * (1 + int(rng.random() * 6))
+
+
+def _graft(rng: random.Random, data: bytearray, others: Sequence[bytes]) -> None:
+    """The rest of another request."""
+    other = others[int(rng.random() * len(others))]
+    at = int(rng.random() * len(data))
+    data[at:] = other[int(rng.random() * len(other)) :]
+
+
+def _other_version(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
+    data[2:4] = int(rng.random() * 20).to_bytes(2, "big")
+
+
+_Harm = Callable[[random.Random, bytearray, Sequence[bytes]], None]
+_HARMS: Final[tuple[_Harm, ...]] = (
+    _flip, _flip, _overwrite, _overwrite, _lie, _lie, _cut, _insert, _remove, _repeat, _graft, _other_version
+)  # fmt: skip

@@ -1,0 +1,207 @@
+"""One run of fuzzing against a node of its own: inputs at the port, a witness beside them, measures, a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidelog.chaos.kafka.captured import captured_requests
+from tidelog.chaos.kafka.frames import API_VERSIONS, FrameSource
+from tidelog.chaos.kafka.fuzzing import CONNECTIONS, Tally, fuzz
+from tidelog.chaos.kafka.watched_node import WITNESS_TOPIC, Measure, WatchedNode, watched_node
+from tidelog.chaos.kafka.witness import Testimony, Witness
+
+if TYPE_CHECKING:
+    from tidelog import Admin
+
+Say = Callable[[str], None]
+GROWTH_BYTES_MAX: Final = 96 * 2**20
+"""Most that resident memory may have grown between the end of warming up and the end of the run."""
+FILES_GROWTH_MAX: Final = 24
+"""Most more open files afterwards than before: segments of what was produced, not connections."""
+WARM_INPUTS_MAX: Final = 250_000
+_LOOK_S: Final = 5.0
+_SETTLE_S: Final = 10.0
+_HARMLESS: Final = {"validate_only": True, "allow_auto_topic_creation": False}
+_OWN_TOPICS: Final = frozenset({"fuzz", "fuzz-2", WITNESS_TOPIC})
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run found; ``faults`` is empty if the node held."""
+
+    seed: int
+    tally: Tally
+    testimony: Testimony
+    seconds: float
+    before: Measure
+    warm: Measure
+    after: Measure
+    memory_peak_bytes: int
+    faults: list[str] = field(default_factory=list)
+
+
+def run(
+    place: Path,
+    inputs: int,
+    seed: int,
+    *,
+    connections: int = CONNECTIONS,
+    first_batch: int = 0,
+    say: Say = lambda line: None,
+) -> Report:
+    """Fuzz a fresh node in the empty directory ``place``."""
+    from tidelog import Admin
+
+    with watched_node(place) as node, Admin(node.cluster.bootstrap) as admin:
+        before = node.measure()
+        host, port = address(node.kafka_bootstrap)
+        source = FrameSource(seed, served_versions(host, port), captured=captured_requests(), harmless=_HARMLESS)
+        watch = _Watch(node, admin, inputs, say)
+        tally = Tally()
+        started = time.monotonic()
+        trouble: BaseException | None = None
+        with Witness(node.kafka_bootstrap, WITNESS_TOPIC) as witness:
+            try:
+                asyncio.run(_fuzz_and_watch(host, port, source, inputs, connections, first_batch, tally, watch))
+            except* Exception as group:
+                trouble = group
+        seconds = time.monotonic() - started
+        faults = [] if trouble is None else [_first(trouble)]
+        faults += [f"witness: {fault}" for fault in witness.testimony.faults]
+        after = _settled(node, before)
+        faults += _judged(before, watch.warm or after, after)
+        faults += [f"log: {line}" for line in node.complaints()]
+        return Report(
+            seed=seed,
+            tally=tally,
+            testimony=witness.testimony,
+            seconds=seconds,
+            before=before,
+            warm=watch.warm or after,
+            after=after,
+            memory_peak_bytes=max(watch.memory_peak_bytes, after.memory_bytes),
+            faults=faults,
+        )
+
+
+def address(bootstrap: str) -> tuple[str, int]:
+    """The first ``host:port`` of a list."""
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    return host, int(port)
+
+
+def served_versions(host: str, port: int) -> dict[int, tuple[int, int]]:
+    """Ask a port for its APIs' keys and versions (ApiVersions, version 0)."""
+    with socket.create_connection((host, port), timeout=10) as connection:
+        connection.sendall(struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1))
+        stream = connection.makefile("rb")
+        (size,) = struct.unpack(">i", stream.read(4))
+        body = stream.read(size)
+    _, error, count = struct.unpack_from(">ihi", body)
+    if error:
+        raise RuntimeError(f"expected the served versions, found error {error}")
+    return {key: (least, most) for key, least, most in struct.iter_unpack(">hhh", body[10 : 10 + 6 * count])}
+
+
+class _Watch:
+    """Looks at the node now and then, and takes away what well-formed requests have made of it."""
+
+    def __init__(self, node: WatchedNode, admin: Admin, inputs: int, say: Say) -> None:
+        self._node = node
+        self._admin = admin
+        self._warm_at = min(WARM_INPUTS_MAX, inputs // 5)
+        self._say = say
+        self._started = time.monotonic()
+        self.warm: Measure | None = None
+        self.memory_peak_bytes = 0
+
+    async def run(self, tally: Tally) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await asyncio.to_thread(self._look, tally)
+
+    def _look(self, tally: Tally) -> None:
+        found = self._node.measure()
+        if self.warm is None and tally.inputs >= self._warm_at:
+            self.warm = found
+        self.memory_peak_bytes = max(self.memory_peak_bytes, found.memory_bytes)
+        passed = time.monotonic() - self._started
+        self._say(
+            f"{passed:6.0f} s  {tally.inputs:>10,} inputs ({tally.inputs / passed:,.0f}/s): "
+            f"{tally.answered:,} answered, {tally.closed:,} closed at, {tally.stalled:,} left waiting; "
+            f"{found.memory_bytes / 1e6:.0f} MB, {found.files} files, {found.threads} threads"
+        )
+        self._tidy()
+
+    def _tidy(self) -> None:
+        from tidelog import TidelogError
+
+        try:
+            strange = [topic.name for topic in self._admin.list_topics() if topic.name not in _OWN_TOPICS]
+            if strange:
+                self._admin.delete_topics(strange)
+            groups = [group.group_id for group in self._admin.list_groups() if group.group_id]
+            if groups:
+                self._admin.delete_consumer_groups(groups)
+        except TidelogError:
+            return  # a member is still there, or what was to be deleted went by itself
+
+
+async def _fuzz_and_watch(
+    host: str,
+    port: int,
+    source: FrameSource,
+    inputs: int,
+    connections: int,
+    first_batch: int,
+    tally: Tally,
+    watch: _Watch,
+) -> None:
+    watching = asyncio.create_task(watch.run(tally))
+    try:
+        sending = asyncio.create_task(
+            fuzz(host, port, source, inputs, connections=connections, first_batch=first_batch, tally=tally)
+        )
+        done, _ = await asyncio.wait((sending, watching), return_when=asyncio.FIRST_COMPLETED)
+        if sending not in done:  # the watch found the node gone
+            sending.cancel()
+            await asyncio.wait((sending,))
+        for task in done:
+            task.result()
+    finally:
+        watching.cancel()
+        await asyncio.wait((watching,))
+
+
+def _settled(node: WatchedNode, before: Measure) -> Measure:
+    """The node once its connections are gone, or after a while."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        found = node.measure()
+        if found.files <= before.files + FILES_GROWTH_MAX or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
+def _judged(before: Measure, warm: Measure, after: Measure) -> list[str]:
+    faults = []
+    if after.memory_bytes > warm.memory_bytes + GROWTH_BYTES_MAX:
+        faults.append(f"memory: {warm.memory_bytes / 1e6:.0f} MB warm, {after.memory_bytes / 1e6:.0f} MB at the end")
+    if after.files > before.files + FILES_GROWTH_MAX:
+        faults.append(f"open files: {before.files} before, {after.files} at the end")
+    if after.threads > before.threads + 8:
+        faults.append(f"threads: {before.threads} before, {after.threads} at the end")
+    return faults
+
+
+def _first(trouble: BaseException) -> str:
+    while isinstance(trouble, BaseExceptionGroup):
+        trouble = trouble.exceptions[0]
+    return f"{type(trouble).__name__}: {trouble}"

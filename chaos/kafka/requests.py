@@ -1,0 +1,61 @@
+"""Produce and Fetch requests by hand: whole frames, ready for a socket, for clients that do little else."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tidelog.proto.kafka.headers import is_flexible
+from tidelog.proto.kafka.messages import encode_request
+from tidelog.proto.record_encoder import encode_values
+
+PRODUCE: Final = 0
+PRODUCE_VERSION: Final = 9
+FETCH: Final = 1
+FETCH_VERSION: Final = 12
+_TIMESTAMP_MS: Final = 1_700_000_000_000
+
+
+def frame(api_key: int, version: int, correlation: int, fields: dict[str, Any], client_id: bytes = b"chaos") -> bytes:
+    """A request of these fields (kio's names) with header and length."""
+    head = struct.pack(">hhih", api_key, version, correlation, len(client_id)) + client_id
+    body = head + (b"\0" if is_flexible(api_key, version) else b"") + encode_request(api_key, version, fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+def produce_request(
+    topic: str, values: Sequence[bytes], correlation: int, *, partition: int = 0, acks: int = 1
+) -> bytes:
+    """One batch of values to one partition, without a producer id."""
+    records = bytes(encode_values(values, _TIMESTAMP_MS))
+    return frame(
+        PRODUCE,
+        PRODUCE_VERSION,
+        correlation,
+        {
+            "acks": acks,
+            "timeout": 30_000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
+        },
+    )
+
+
+def fetch_request(
+    topic: str, bytes_max: int, correlation: int, *, partition: int = 0, offset: int = 0, wait_ms: int = 0
+) -> bytes:
+    """At most ``bytes_max`` of one partition from ``offset`` on, outside of any fetch session."""
+    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
+    return frame(
+        FETCH,
+        FETCH_VERSION,
+        correlation,
+        {
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": bytes_max,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic": topic, "partitions": [wanted]}],
+        },
+    )
