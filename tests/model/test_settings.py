@@ -182,14 +182,15 @@ def test_default_node_is_both_and_listens_on_loopback_only() -> None:
     assert config.is_broker
     assert config.is_controller
     assert {listener.host for listener in config.listeners} == {"127.0.0.1"}
-    assert [listener.name for listener in config.broker_listeners] == ["CLIENT", "REPLICATION"]
+    assert [listener.name for listener in config.broker_listeners] == ["KAFKA", "CLIENT", "REPLICATION"]
+    assert [listener.name for listener in config.kafka_listeners] == ["KAFKA"]
     assert config.replication_listener == "REPLICATION"
     assert config.voters == (Voter(config.node_id, "127.0.0.1", 9094),)
 
 
 def test_roles_decide_what_is_listened_on() -> None:
     broker = NodeConfig.parse(ONE | {"process.roles": "broker", "controller.quorum.voters": "9@h:1"})
-    assert [found.name for found in broker.listeners] == ["CLIENT", "REPLICATION"]
+    assert [found.name for found in broker.listeners] == ["KAFKA", "CLIENT", "REPLICATION"]
     controller = NodeConfig.parse(ONE | {"process.roles": "controller"})
     assert [found.name for found in controller.listeners] == ["CONTROLLER"]
 
@@ -198,6 +199,25 @@ def test_one_listener_for_clients_and_brokers() -> None:
     config = NodeConfig.parse(ONE | {"listeners": "CLIENT://:1,CONTROLLER://:2"})
     assert config.replication_listener == "CLIENT"
     assert config.listeners[0].host == "127.0.0.1"
+
+
+def test_brokers_do_not_replicate_through_a_listener_that_speaks_kafkas_protocol() -> None:
+    config = NodeConfig.parse(
+        ONE | {"listeners": "old://:1,CLIENT://:2,CONTROLLER://:3", "kafka.listener.names": "OLD,none"}
+    )
+    assert [listener.name for listener in config.kafka_listeners] == ["OLD"]
+    assert config.replication_listener == "CLIENT"
+    with pytest.raises(ConfigError, match=r"inter.broker.listener.name: expected one of CLIENT, found KAFKA"):
+        NodeConfig.parse(
+            ONE | {"listeners": "KAFKA://:1,CLIENT://:2,CONTROLLER://:3", "inter.broker.listener.name": "KAFKA"}
+        )
+    with pytest.raises(ConfigError, match=r"listeners: expected one beside KAFKA \(kafka.listener.names\)"):
+        NodeConfig.parse(ONE | {"listeners": "KAFKA://:1,CONTROLLER://:3"})
+
+
+def test_only_bound_listeners_are_advertised() -> None:
+    config = NodeConfig.parse(ONE | {"listeners": "KAFKA://:1,CLIENT://:0,CONTROLLER://:3"})
+    assert config.advertised({"CLIENT": 5001}) == (Listener("CLIENT", "127.0.0.1", 5001),)
 
 
 def test_advertised_listeners_take_real_ports() -> None:
@@ -249,7 +269,10 @@ def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) 
         ),
         ({"listeners": "CONTROLLER://h:1"}, "expected one for clients and brokers, found CONTROLLER://h:1"),
         ({"listeners": "CLIENT://0.0.0.0:1,CONTROLLER://h:2"}, "expected an entry for CLIENT://0.0.0.0:1"),
-        ({"advertised_listeners": "OTHER://h:1"}, "expected one of CLIENT, REPLICATION, CONTROLLER, found OTHER"),
+        (
+            {"advertised_listeners": "OTHER://h:1"},
+            "expected one of KAFKA, CLIENT, REPLICATION, CONTROLLER, found OTHER",
+        ),
         ({"advertised_listeners": "CLIENT://0.0.0.0:1"}, "expected an address that others can reach"),
         ({"inter_broker_listener_name": "INSIDE"}, "expected one of CLIENT, REPLICATION, found INSIDE"),
         ({"listener_security_protocol_map": "CLIENT:SSL"}, "expected PLAINTEXT (TLS and SASL are not there yet)"),
