@@ -169,6 +169,7 @@ class BrokerRole:
             self._producer_ids,
             clock=clock,
             on_fatal=lambda error: supervisor.fail("transaction coordination", error),
+            newest_connection=lambda: self.kafka_traffic.accepted,
         )
         view.subscribe(self._on_metadata)
 

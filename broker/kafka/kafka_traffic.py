@@ -35,6 +35,7 @@ class KafkaTraffic:
         """By API key and error code."""
         self.connections = 0
         self.accepted = 0
+        """So far, by all listeners of the node: the number of the newest connection."""
         self.closed = 0
         self.refused = 0
         """Connections beyond ``max.connections``."""

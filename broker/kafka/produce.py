@@ -24,6 +24,8 @@ from tidelog.proto.records import COMPRESSION_MASK, HEADER_SIZE, MAGIC
 BATCHES_FROM: Final = 3
 """The first version whose records are batches of format 2."""
 ZSTD_FROM: Final = 7
+ABORTABLE_FROM: Final = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE."""
 SECOND_PROTOCOL_FROM: Final = 12
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_LOW_AT: Final = 22
@@ -100,6 +102,8 @@ class Produce:
             if item.error:
                 if item.error is ErrorCode.UNKNOWN_TOPIC_ID:
                     results[number] = item = self._elsewhere(item)
+                elif item.error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
+                    results[number] = item = replace(item, error=ErrorCode.INVALID_TXN_STATE)
                 self._kafka.failed(API_KEY, item.error)
                 leaders = leaders or item.current_leader != NO_NODE
                 if not request.acks:

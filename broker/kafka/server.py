@@ -139,7 +139,7 @@ class KafkaListener:
         _tune(sock)
         self.traffic.accepted += 1
         self.traffic.connections += 1
-        connection = KafkaConnection(self, sock, next(self._services.numbers), peer)
+        connection = KafkaConnection(self, sock, self.traffic.accepted, peer)
         self._connections[connection] = None
         connection.begin()
 

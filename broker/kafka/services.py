@@ -6,9 +6,8 @@ A node in a simulation has no sockets: what binds is handed to it, or not.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from tidelog.broker.kafka.apis import Api
 from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
@@ -36,8 +35,6 @@ class KafkaServices:
     ready: asyncio.Event
     """Nothing is read before it is set: a starting node would deny what it is about to lead."""
     on_bug: Callable[[BaseException], None]
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    """Of connections, for all listeners of the node, rising."""
 
 
 ServeKafka = Callable[[str, Address, KafkaServices], Awaitable[Server]]

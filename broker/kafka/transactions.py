@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from tidelog.broker.kafka.apis import Answer, Api, KafkaContext
+from tidelog.broker.kafka.apis import Api, KafkaContext
 from tidelog.broker.kafka.by_topic import by_topic
 from tidelog.broker.kafka.group_offsets import committed_partitions
+from tidelog.broker.kafka.pending import CloseConnection
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from tidelog.proto.group_api import NO_GENERATION, NO_MEMBER, GroupPartition, OffsetCommitResult
@@ -53,7 +54,13 @@ async def _call(request: Any, context: KafkaContext) -> Any:
     return await context.calls[type(request)](request, numbered)
 
 
-async def init_producer_id(request: Any, version: int, context: KafkaContext) -> Answer:
+def _close_if_left(error: ErrorCode, transactional_id: str) -> None:
+    if error is ErrorCode.NETWORK_EXCEPTION:
+        text = f"expected the producer of {transactional_id!r} on its newest connection"
+        raise CloseConnection(f"{text}, found a request on one that it used before")
+
+
+async def init_producer_id(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     answer = await _call(
         InitProducerIdRequest(
             request.transactional_id,
@@ -70,7 +77,7 @@ async def init_producer_id(request: Any, version: int, context: KafkaContext) ->
     }
 
 
-async def add_partitions(request: Any, version: int, context: KafkaContext) -> Answer:
+async def add_partitions(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     """Of clients one transaction; several, some only to be verified, of Kafka's brokers (since version 4)."""
     if version >= _SEVERAL_TRANSACTIONS:
         asked = tuple(
@@ -93,9 +100,9 @@ async def add_partitions(request: Any, version: int, context: KafkaContext) -> A
             ),
         )
     answer: AddPartitionsToTxnResponse = await _call(AddPartitionsToTxnRequest(asked), context)
-    given = [result.error for each in answer.transactions for result in each.results]
-    if ErrorCode.NETWORK_EXCEPTION in given:
-        return None
+    for each in answer.transactions:
+        for result in each.results:
+            _close_if_left(result.error, each.transactional_id)
 
     def added(result: AddedPartition) -> dict[str, Any]:
         return {"partition_error_code": told(result.error, version, fenced=2, abortable=5)}
@@ -116,7 +123,7 @@ def _partitions(topics: Any) -> tuple[GroupPartition, ...]:
     return tuple(GroupPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
 
-async def add_offsets(request: Any, version: int, context: KafkaContext) -> Answer:
+async def add_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     answer = await _call(
         AddOffsetsToTxnRequest(
             request.transactional_id,
@@ -126,12 +133,11 @@ async def add_offsets(request: Any, version: int, context: KafkaContext) -> Answ
         ),
         context,
     )
-    if answer.error is ErrorCode.NETWORK_EXCEPTION:
-        return None
+    _close_if_left(answer.error, request.transactional_id)
     return {"error_code": told(answer.error, version, fenced=2, abortable=4)}
 
 
-async def end_transaction(request: Any, version: int, context: KafkaContext) -> Answer:
+async def end_transaction(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     answer = await _call(
         EndTxnRequest(
             request.transactional_id,
@@ -142,8 +148,7 @@ async def end_transaction(request: Any, version: int, context: KafkaContext) -> 
         ),
         context,
     )
-    if answer.error is ErrorCode.NETWORK_EXCEPTION:
-        return None
+    _close_if_left(answer.error, request.transactional_id)
     return {
         "error_code": told(answer.error, version, fenced=2, abortable=4),
         "producer_id": answer.producer_id,
@@ -151,7 +156,7 @@ async def end_transaction(request: Any, version: int, context: KafkaContext) -> 
     }
 
 
-async def commit_offsets(request: Any, version: int, context: KafkaContext) -> Answer:
+async def commit_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     """What is wrong with the member stands at each partition, in the names that version 3 brought (KIP-447)."""
     answer = await context.call(
         TxnOffsetCommitRequest(

@@ -18,6 +18,7 @@ from tidelog.broker.kafka import (
     transactions,
 )
 from tidelog.broker.kafka.apis import Api, KafkaContext
+from tidelog.broker.kafka.pending import CloseConnection
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.group_api import (
     CommittedOffset,
@@ -166,10 +167,8 @@ class Node:
         return self.answers[type(request)]
 
     def ask(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
-        """The answer as a client of this version reads it; None where the connection is closed."""
+        """The answer as a client of this version reads it."""
         answer = self.raw(api, version, values)
-        if answer is None:
-            return None
         return decode_response(api.key, version, encode_response(api.key, version, answer))
 
     def raw(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
@@ -356,7 +355,8 @@ def test_a_connection_that_its_client_has_left_is_closed_without_an_answer(key: 
     )
     node.answers[AddOffsetsToTxnRequest] = AddOffsetsToTxnResponse(late)
     node.answers[EndTxnRequest] = EndTxnResponse(late)
-    assert node.ask(api(key), 3, {}) is None
+    with pytest.raises(CloseConnection, match="newest connection"):
+        node.ask(api(key), 3, {})
 
 
 def test_brokers_add_and_verify_several_transactions_at_once() -> None:
