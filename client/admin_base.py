@@ -28,6 +28,7 @@ from tidelog.model.ids import NodeId
 from tidelog.proto.api import Request, Response
 from tidelog.proto.group_api import ListGroupsResponse
 from tidelog.proto.network import Network
+from tidelog.proto.sink_api import ListSinksResponse
 from tidelog.proto.transaction_api import ListTransactionsResponse
 
 A = TypeVar("A", bound="AdminBase")
@@ -46,7 +47,7 @@ class Result(Protocol):
 T = TypeVar("T", bound=Result)
 V = TypeVar("V")
 K = TypeVar("K")
-L = TypeVar("L", ListGroupsResponse, ListTransactionsResponse)
+L = TypeVar("L", ListGroupsResponse, ListTransactionsResponse, ListSinksResponse)
 
 
 class AdminBase:

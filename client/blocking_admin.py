@@ -11,6 +11,7 @@ from tidelog.client import background
 from tidelog.client.admin import AsyncAdmin
 from tidelog.client.admin_config import AdminSettings
 from tidelog.client.admin_group_types import GroupDescription, GroupListing, GroupState
+from tidelog.client.admin_sinks import SinkDescription, SinkListing
 from tidelog.client.admin_transaction_types import (
     AbortTransactionSpec,
     FencedProducer,
@@ -23,6 +24,7 @@ from tidelog.client.admin_types import ListedOffset, NewTopic, OffsetSpec, Topic
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.errors import ClientClosedError
 from tidelog.client.group_types import OffsetAndMetadata
+from tidelog.client.sinks import SinkJob, SinkOutcome
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NodeId, TopicPartition
 from tidelog.proto.api import (
@@ -34,6 +36,7 @@ from tidelog.proto.api import (
     LogDir,
 )
 from tidelog.proto.network import Network
+from tidelog.proto.sink_api import SinkWinner
 
 A = TypeVar("A", bound="Admin")
 R = TypeVar("R")
@@ -322,6 +325,30 @@ class Admin:
     def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
         """Write an abort marker into one partition, past the coordinator: only for a transaction that hangs."""
         self._run(self._inner.abort_transaction(spec, timeout=timeout))
+
+    # --- sinks ----------------------------------------------------------------------------------------
+
+    def list_sinks(self, *, timeout: float | None = None) -> list[SinkListing]:
+        """The sinks that have ledgers, by name."""
+        return self._run(self._inner.list_sinks(timeout=timeout))
+
+    def describe_sinks(self, sinks: Iterable[str], *, timeout: float | None = None) -> dict[str, SinkDescription]:
+        """Their ledgers and their transactions."""
+        return self._run(self._inner.describe_sinks(sinks, timeout=timeout))
+
+    def commit_sink_batch(
+        self, job: SinkJob, winners: Sequence[SinkWinner], *, timeout: float | None = None
+    ) -> SinkOutcome:
+        """Decide a batch: these transactions of the job are committed, all others of the sink aborted."""
+        return self._run(self._inner.commit_sink_batch(job, winners, timeout=timeout))
+
+    def abort_sink_job(self, job: SinkJob, *, timeout: float | None = None) -> SinkOutcome:
+        """Abort all that a job has written, and keep it from writing more; nothing where its batch is decided."""
+        return self._run(self._inner.abort_sink_job(job, timeout=timeout))
+
+    def delete_sink(self, sink: str, *, timeout: float | None = None) -> None:
+        """Forget a ledger, for good."""
+        self._run(self._inner.delete_sink(sink, timeout=timeout))
 
     def metrics(self) -> dict[str, int]:
         """Counters by Kafka's metric names."""

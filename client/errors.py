@@ -33,6 +33,9 @@ __all__ = [
     "RequestTimedOutError",
     "RetriableCommitFailedError",
     "SerializationError",
+    "SinkDecisionTooLargeError",
+    "SinkJobFencedError",
+    "SinkTransactionLostError",
     "TidelogError",
     "TopicExistsError",
     "TransactionAbortedError",
@@ -126,6 +129,29 @@ class TransactionAbortedError(TidelogError):
     """The record belongs to a transaction that was aborted, or can only be aborted: nobody who reads what is
     committed ever sees it. ``__cause__`` is what spoilt the transaction, if something did
     (Kafka's ``TransactionAbortedException``)."""
+
+
+class SinkJobFencedError(TidelogError):
+    """This job of a sink is over: it was aborted, or another job has taken over its batch."""
+
+    code = ErrorCode.PRODUCER_FENCED
+    fatal = True
+
+
+class SinkTransactionLostError(TidelogError):
+    """A transaction of a sink's batch is not prepared, or not there: it took too long, or was aborted. Nothing of the
+    batch is committed; run it again, as another job."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+    abortable = True
+
+
+class SinkDecisionTooLargeError(TidelogError):
+    """The decision about a sink's batch would not fit into one record batch: it has too many transactions, with too
+    many partitions. Nothing of it is committed; run it again, as another job, with fewer."""
+
+    code = ErrorCode.RECORD_LIST_TOO_LARGE
+    abortable = True
 
 
 class RebalanceCallbackError(TidelogError):

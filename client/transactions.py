@@ -28,11 +28,14 @@ from tidelog.client.group_types import ConsumerGroupMetadata, Offsets
 from tidelog.client.prepared import PreparedTransaction
 from tidelog.client.producer_config import ProducerConfig
 from tidelog.client.sender import Sender
+from tidelog.client.sinks import sink_error
 from tidelog.client.transaction_errors import Meaning, error_of, of_coordinator, of_offsets
 from tidelog.client.transaction_state import TransactionMachine, TransactionState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from tidelog.model.sinks import SinkAttempt
 from tidelog.proto.group_api import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, OffsetCommitPartition
+from tidelog.proto.sink_api import BeginSinkTransactionRequest, BeginSinkTransactionResponse
 from tidelog.proto.transaction_api import (
     EndTxnRequest,
     EndTxnResponse,
@@ -112,6 +115,14 @@ class Transactions:
         await self._carry_out(
             "init_transactions()", self.machine.initialize, lambda: self._initialize(keep_prepared), timeout_s
         )
+
+    async def begin_sink(self, attempt: SinkAttempt, timeout_s: float | None) -> BeginSinkTransactionResponse:
+        """Begin the one transaction of a sink's attempt, whose name is this producer's transactional id, under the
+        identity that the sink's ledger gives. Nothing begins where the batch is decided."""
+        answer: BeginSinkTransactionResponse = await self._carry_out(
+            "begin()", self.machine.initialize, lambda: self._begin_sink(attempt), timeout_s
+        )
+        return answer
 
     async def commit(self, timeout_s: float | None) -> None:
         await self._carry_out("commit_transaction()", self.machine.commit, self._commit, timeout_s)
@@ -261,6 +272,26 @@ class Transactions:
             identity = (answer.producer_id, answer.producer_epoch)
             self.machine.initialized(identity, ongoing if ongoing[0] >= 0 else None)
             self._sender.take_identity(identity)
+
+    async def _begin_sink(self, attempt: SinkAttempt) -> BeginSinkTransactionResponse:
+        request = BeginSinkTransactionRequest(*attempt)
+        try:
+            answer = await self._link.ask(request, lambda response: response.error)
+        except TidelogError as error:
+            self._fail(error, fatal=True)
+            raise
+        if answer.error is not ErrorCode.NONE:
+            refused = sink_error(answer.error, f"begin() of {self.id}: {answer.error_message or answer.error.name}")
+            self._fail(refused, fatal=True)
+            raise refused
+        if not answer.already_committed:
+            identity = (answer.producer_id, answer.producer_epoch)
+            with self._lock:
+                self.machine.initialized(identity, None)
+                self._sender.take_identity(identity)
+                self.machine.begin()
+                self._retake()
+        return answer
 
     async def _commit(self) -> None:
         await self._flushed()

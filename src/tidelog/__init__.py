@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from tidelog.client.prepared import PreparedTransaction as PreparedTransaction
     from tidelog.client.record import ConsumerBatch as ConsumerBatch
     from tidelog.client.record import ConsumerRecord as ConsumerRecord
+    from tidelog.client.sink_ledger import SinkLedger as SinkLedger
+    from tidelog.client.sink_writer import SinkWriter as SinkWriter
+    from tidelog.client.sinks import SinkJob as SinkJob
+    from tidelog.client.sinks import SinkMessage as SinkMessage
+    from tidelog.client.sinks import SinkOutcome as SinkOutcome
     from tidelog.client.transform import Transform as Transform
     from tidelog.model import assignors as assignors
     from tidelog.model.errors import TidelogError as TidelogError
@@ -63,6 +68,11 @@ _HOMES = {
     "Producer": "client.blocking_producer",
     "ProducerRecord": "client.interceptors",
     "RecordMetadata": "client.delivery",
+    "SinkJob": "client.sinks",
+    "SinkLedger": "client.sink_ledger",
+    "SinkMessage": "client.sinks",
+    "SinkOutcome": "client.sinks",
+    "SinkWriter": "client.sink_writer",
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
     "TransactionState": "client.admin_transaction_types",
@@ -98,6 +108,11 @@ __all__ = [
     "Producer",
     "ProducerRecord",
     "RecordMetadata",
+    "SinkJob",
+    "SinkLedger",
+    "SinkMessage",
+    "SinkOutcome",
+    "SinkWriter",
     "TidelogError",
     "TopicPartition",
     "TransactionState",

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tidelog import PreparedTransaction as PreparedTransaction
     from tidelog import ProducerRecord as ProducerRecord
     from tidelog import RecordMetadata as RecordMetadata
+    from tidelog import SinkJob as SinkJob
+    from tidelog import SinkMessage as SinkMessage
+    from tidelog import SinkOutcome as SinkOutcome
     from tidelog import TidelogError as TidelogError
     from tidelog import TopicPartition as TopicPartition
     from tidelog import TransactionState as TransactionState
@@ -35,12 +38,16 @@ if TYPE_CHECKING:
     from tidelog.client.admin import AsyncAdmin as Admin
     from tidelog.client.consumer import AsyncConsumer as Consumer
     from tidelog.client.producer import AsyncProducer as Producer
+    from tidelog.client.sink_ledger import AsyncSinkLedger as SinkLedger
+    from tidelog.client.sink_writer import AsyncSinkWriter as SinkWriter
     from tidelog.client.transform import AsyncTransform as Transform
 
 _OURS = {
     "Admin": ("client.admin", "AsyncAdmin"),
     "Consumer": ("client.consumer", "AsyncConsumer"),
     "Producer": ("client.producer", "AsyncProducer"),
+    "SinkLedger": ("client.sink_ledger", "AsyncSinkLedger"),
+    "SinkWriter": ("client.sink_writer", "AsyncSinkWriter"),
     "Transform": ("client.transform", "AsyncTransform"),
 }
 
@@ -66,6 +73,11 @@ __all__ = [
     "Producer",
     "ProducerRecord",
     "RecordMetadata",
+    "SinkJob",
+    "SinkLedger",
+    "SinkMessage",
+    "SinkOutcome",
+    "SinkWriter",
     "TidelogError",
     "TopicPartition",
     "TransactionState",

@@ -474,6 +474,32 @@ def test_an_attempt_that_begins_while_its_batch_is_decided_is_told_so(desk: Any)
     assert not desk.shard.state.entries
 
 
+def test_a_winner_that_is_timing_out_is_not_committed(desk_type: Any) -> None:
+    desk = desk_type(sink_prepared_timeout_ms=60_000)
+    who = desk.write_attempt(0, "j", "a")
+    desk.auto = False
+    desk.pass_time(75_000)
+    assert desk.error(desk.commit_batch(0, "j", {"a": who})) is CONCURRENT
+    desk.end_append()
+    assert desk.error(desk.commit_batch(0, "j", {"a": who})) in (INVALID, CONCURRENT)
+    assert outcomes(desk) == {who[0]: False}
+
+
+def test_a_fenced_job_that_is_forgotten_has_no_winners(desk_type: Any) -> None:
+    desk = desk_type(sink_fenced_jobs_max=1)
+    who = desk.write_attempt(0, "j", "a")
+    desk.auto = False
+    for job in "kl":
+        desk.begin_sink(0, job, "x")
+        desk.allocate()
+        desk.end_append()
+        while desk.appends:
+            desk.end_append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert state(desk, 0, "j", "a") is TransactionState.PREPARED
+    assert [item.job for item in sink(desk).fenced] == ["k"]
+    assert desk.error(desk.commit_batch(0, "j", {"a": who})) is INVALID
+
+
 def test_an_abort_that_cannot_be_written_is_tried_again_after_a_pause(desk: Any) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.auto = False

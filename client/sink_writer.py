@@ -1,0 +1,303 @@
+"""The task's side of a sink: writes some records of a batch, and prepares them for the driver's decision.
+
+Source of the protocol: presumed abort with one decision, :mod:`tidelog.transactions.ledger`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar, Unpack
+
+from tidelog.client.background import BackgroundLoop
+from tidelog.client.blocking_producer import Producer
+from tidelog.client.errors import ConfigError, IllegalStateError, TidelogError
+from tidelog.client.producer import AsyncProducer
+from tidelog.client.producer_batch import Headers
+from tidelog.client.producer_config import ProducerConfig, ProducerSettings
+from tidelog.client.producer_core import ProducerCore
+from tidelog.client.sinks import SinkJob, SinkMessage, sink_error
+from tidelog.client.transactions import Transactions
+from tidelog.model.clock import Clock
+from tidelog.model.sinks import SinkAttempt, part_fault
+from tidelog.proto.network import Network
+
+W = TypeVar("W", bound="AsyncSinkWriter")
+B = TypeVar("B", bound="SinkWriter")
+
+log = logging.getLogger(__name__)
+
+
+class _Work:
+    """What the asyncio and the blocking writer share: whose it is, how far it is, what it has to tell."""
+
+    def __init__(self, job: SinkJob, attempt: str | None, settings: ProducerSettings) -> None:
+        self.job: Final = SinkJob(*job).checked()
+        self.attempt: Final = SinkAttempt(*self.job, uuid.uuid4().hex if attempt is None else attempt)
+        fault = part_fault("attempt", self.attempt.attempt)
+        if fault is not None:
+            raise ValueError(fault)
+        for name in ("transactional_id", "transaction_two_phase_commit_enable"):
+            if name in settings:
+                raise ConfigError(f"{name}: a sink's writer sets this itself")
+        self.settings: Final[dict[str, Any]] = {
+            **settings,
+            "transactional_id": self.attempt.transactional_id,
+            "transaction_two_phase_commit_enable": True,
+        }
+        ProducerConfig.of(self.settings)
+        self.begun = False
+        self.already_committed = False
+        self.rows = 0
+        self.message: SinkMessage | None = None
+
+    def check(self, call: str) -> None:
+        """Raises ``IllegalStateError`` once it is prepared or aborted."""
+        if self.message is not None:
+            raise IllegalStateError(f"{call}: this writer has prepared its records already")
+
+    async def begin(self, core: ProducerCore, timeout: float | None) -> bool:
+        answer = await core.require_transactions().begin_sink(self.attempt, timeout)
+        self.begun, self.already_committed = True, answer.already_committed
+        return not self.already_committed
+
+    def prepare_nothing(self) -> SinkMessage:
+        """Where there is no producer: nothing was begun."""
+        self.message = SinkMessage(*self.job)
+        return self.message
+
+    async def prepare(self, core: ProducerCore, timeout: float | None) -> SinkMessage:
+        if self.message is not None:
+            return self.message
+        if not self.begun or self.already_committed:
+            self.message = SinkMessage(*self.job, already_committed=self.already_committed)
+            return self.message
+        transactions = core.require_transactions()
+        try:
+            await transactions.prepare(timeout)
+        except TidelogError as error:
+            if error.retriable:
+                raise
+            said = f"prepare() of {transactions.id}: its transaction took too long, or another job has taken over"
+            lost = sink_error(error.code, f"{said}: {error}")
+            raise (error if type(lost) is type(error) else lost) from error
+        if not transactions.machine.started:
+            return self.prepare_nothing()
+        identity = transactions.machine.identity
+        assert identity is not None
+        self.message = SinkMessage(*self.job, self.attempt.attempt, *identity, self.rows)
+        return self.message
+
+    async def abort(self, core: ProducerCore, timeout: float | None) -> None:
+        if not self.begun or self.already_committed:
+            return
+        transactions: Transactions = core.require_transactions()
+        try:
+            await transactions.abort(timeout)
+        except TidelogError as error:
+            if error.retriable:
+                raise
+            log.debug("%s: not aborted, it is over: %s", transactions.id, error)
+
+
+class AsyncSinkWriter:
+    """Writes one task's records of a sink's batch; ``tidelog.aio.SinkWriter``.
+
+    Use it on one event loop, as ``async with SinkWriter("localhost:9092", job) as writer:``. ``job`` comes from the
+    driver; ``attempt`` names this writer and must never be used twice (a fresh uuid if it is not given). What is
+    written becomes visible when the driver commits the batch with the :class:`SinkMessage` of :meth:`prepare`. Leaving
+    the block without having prepared aborts it. ``settings``: those of a producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        job: SinkJob,
+        *,
+        attempt: str | None = None,
+        _network: Network | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self._work = _Work(job, attempt, settings)
+        self._producer: AsyncProducer | None = None
+        self._make: Callable[[], AsyncProducer] = lambda: AsyncProducer(
+            bootstrap_servers, _network=_network, _clock=_clock, _rng=_rng, **self._work.settings
+        )
+
+    async def __aenter__(self: W) -> W:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Abort what is not prepared, and stop. May be called twice."""
+        if self._producer is not None:
+            await self._producer.close(timeout)
+
+    @property
+    def already_committed(self) -> bool:
+        """The batch is decided: what is sent is passed over."""
+        return self._work.already_committed
+
+    async def begin(self, *, timeout: float | None = None) -> bool:
+        """Ask the sink's ledger for a transaction; the first record does so by itself. False: the batch is decided
+        already, and all that is sent is passed over. Raises ``SinkJobFencedError``. ``timeout`` as in the producer's
+        ``init_transactions``: the call goes on, and made again waits on for it."""
+        self._work.check("begin()")
+        if self._work.begun:
+            return not self._work.already_committed
+        if self._producer is None:
+            self._producer = self._make()
+            await self._producer.start()
+        return await self._work.begin(self._producer._core, timeout)
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Queue a record, as a producer does. Whether it was written :meth:`prepare` tells."""
+        self._work.check("send()")
+        if await self.begin():
+            assert self._producer is not None
+            await self._producer.send(
+                topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+            )
+            self._work.rows += 1
+
+    async def send_many(
+        self, topic: str, values: Sequence[Any], *, keys: Sequence[Any] | None = None, partition: int | None = None
+    ) -> None:
+        """Queue many records at once, the fastest way. Nothing begins where there are none."""
+        self._work.check("send_many()")
+        if len(values) and await self.begin():
+            assert self._producer is not None
+            await self._producer.send_many(topic, values, keys=keys, partition=partition)
+            self._work.rows += len(values)
+
+    async def prepare(self, *, timeout: float | None = None) -> SinkMessage:
+        """Wait until all is written, and freeze it for the driver's decision. Called again, the same message.
+
+        Raises what kept a record from being written, ``SinkTransactionLostError`` or ``SinkJobFencedError`` where the
+        transaction is over; the batch cannot be committed with this writer's part then.
+        """
+        if self._producer is None:
+            return self._work.prepare_nothing()
+        return await self._work.prepare(self._producer._core, timeout)
+
+    async def abort(self, *, timeout: float | None = None) -> None:
+        """Have nothing of it seen by anybody, prepared or not. The driver could not commit this part any more."""
+        if self._producer is not None:
+            await self._work.abort(self._producer._core, timeout)
+
+
+class SinkWriter:
+    """Writes one task's records of a sink's batch.
+
+        with SinkWriter("localhost:9092", job) as writer:
+            writer.send_many("orders", rows)
+            message = writer.prepare()
+
+    As :class:`AsyncSinkWriter`, whose methods say more. For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        job: SinkJob,
+        *,
+        attempt: str | None = None,
+        _network: Network | None = None,
+        _background: BackgroundLoop | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self._work = _Work(job, attempt, settings)
+        self._producer: Producer | None = None
+        self._make: Callable[[], Producer] = lambda: Producer(
+            bootstrap_servers,
+            _network=_network,
+            _background=_background,
+            _clock=_clock,
+            _rng=_rng,
+            **self._work.settings,
+        )
+
+    def __enter__(self: B) -> B:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Abort what is not prepared, and stop. May be called twice."""
+        if self._producer is not None:
+            self._producer.close(timeout)
+
+    @property
+    def already_committed(self) -> bool:
+        """The batch is decided: what is sent is passed over."""
+        return self._work.already_committed
+
+    def begin(self, *, timeout: float | None = None) -> bool:
+        """Ask the sink's ledger for a transaction; false: the batch is decided already."""
+        self._work.check("begin()")
+        if self._work.begun:
+            return not self._work.already_committed
+        if self._producer is None:
+            self._producer = self._make()
+        return self._producer._background.run(self._work.begin(self._producer._core, timeout))
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Queue a record."""
+        self._work.check("send()")
+        if self.begin():
+            assert self._producer is not None
+            self._producer.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+            self._work.rows += 1
+
+    def send_many(
+        self, topic: str, values: Sequence[Any], *, keys: Sequence[Any] | None = None, partition: int | None = None
+    ) -> None:
+        """Queue many records at once."""
+        self._work.check("send_many()")
+        if len(values) and self.begin():
+            assert self._producer is not None
+            self._producer.send_many(topic, values, keys=keys, partition=partition)
+            self._work.rows += len(values)
+
+    def prepare(self, *, timeout: float | None = None) -> SinkMessage:
+        """Wait until all is written, and freeze it for the driver's decision."""
+        if self._producer is None:
+            return self._work.prepare_nothing()
+        return self._producer._background.run(self._work.prepare(self._producer._core, timeout))
+
+    def abort(self, *, timeout: float | None = None) -> None:
+        """Have nothing of it seen by anybody."""
+        if self._producer is not None:
+            self._producer._background.run(self._work.abort(self._producer._core, timeout))
