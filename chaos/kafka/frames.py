@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.proto.kafka.headers import is_flexible
 from tidelog.proto.kafka.messages import encode_request
 from tidelog.proto.kafka.schemas import Shape, schema_of, shapes_of
+from tidelog.proto.kafka.wire import BadMessage
 
 API_VERSIONS: Final = 18
 POOL_FRAMES: Final = 12_000
@@ -113,8 +114,16 @@ class FrameSource:
         return rng.choice(ROUGH_ENDS) if rng.random() < 0.05 else None
 
     def well_formed(self, rng: random.Random, key: int, version: int) -> bytes:
-        """A request, header and body, whose structure is right and whose values are any."""
-        body = encode_request(key, version, self._fields(rng, schema_of(key, version, "request"), 0))
+        """A request, header and body, whose structure is right and whose values are any.
+
+        Of versions so old that nobody knows their fields any more, the body is noise.
+        """
+        try:
+            schema = schema_of(key, version, "request")
+        except BadMessage:
+            body = rng.randbytes(int(rng.random() * RAW_BYTES_MAX))
+        else:
+            body = encode_request(key, version, self._fields(rng, schema, 0))
         tags = b"\0" if is_flexible(key, version) else b""
         return b"".join((key.to_bytes(2, "big"), version.to_bytes(2, "big"), bytes(4), b"\0\4fuzz", tags, body))
 

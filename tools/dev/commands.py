@@ -64,6 +64,10 @@ def _sim(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.sim", *arguments))
 
 
+def _fuzz(arguments: Sequence[str]) -> int:
+    return _start(*_python("-m", "tidelog.chaos.kafka", *arguments))
+
+
 def _format(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     fixed = _start(venv_bin("ruff"), "check", "--fix", *(arguments or ["."]))
@@ -124,6 +128,7 @@ COMMANDS = {
     "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
     "sim": Command("sim [--seeds N]", "the cluster in simulated time under seeded faults", _sim, environment.RUN),
+    "fuzz": Command("fuzz kafka", "hostile frames, or crowds of connections, at a Kafka port", _fuzz, environment.DEV),
     "run": Command("run COMMAND …", "a command in the private environment: ./dev run tidelog", _run, environment.RUN),
     "shell": Command("shell", "a shell in the private environment", _shell, environment.RUN),
     "format": Command("format", "sort imports, format the code", _format, environment.DEV),
