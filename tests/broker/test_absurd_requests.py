@@ -108,7 +108,8 @@ def known_topic(cluster: AsyncCluster) -> bytes:
 
 
 def listeners(cluster: AsyncCluster) -> list[Address]:
-    return [Address(found.host, found.port) for found in cluster.nodes[NodeId(1)].config.listeners]
+    config = cluster.nodes[NodeId(1)].config
+    return [Address(found.host, found.port) for found in config.listeners if found not in config.kafka_listeners]
 
 
 async def lives(cluster: AsyncCluster) -> None:

@@ -271,7 +271,7 @@ def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) 
         ({"listeners": "CLIENT://0.0.0.0:1,CONTROLLER://h:2"}, "expected an entry for CLIENT://0.0.0.0:1"),
         (
             {"advertised_listeners": "OTHER://h:1"},
-            "expected one of KAFKA, CLIENT, REPLICATION, CONTROLLER, found OTHER",
+            "expected one of KAFKA, CLIENT, REPLICATION, CONTROLLER, ",
         ),
         ({"advertised_listeners": "CLIENT://0.0.0.0:1"}, "expected an address that others can reach"),
         ({"inter_broker_listener_name": "INSIDE"}, "expected one of CLIENT, REPLICATION, found INSIDE"),
