@@ -32,7 +32,7 @@ from tidelog.testing.ports import LOOPBACK, free_ports
 from tidelog.testing.watched_cluster import WatchedCluster
 
 if TYPE_CHECKING:
-    from tidelog.aio import Admin, Consumer, Producer
+    from tidelog.aio import Admin, Consumer, Producer, SinkJob, SinkLedger, SinkWriter
 
 CLIENT: Final = "client"
 """Name of the clients' end in :meth:`AsyncCluster.partition`."""
@@ -262,6 +262,18 @@ class AsyncCluster(WatchedCluster):
         from tidelog.aio import Admin
 
         return Admin(self.bootstrap, _network=self.client_network(), **config)
+
+    def sink_ledger(self, sink: str, **config: Any) -> SinkLedger:
+        """An asyncio ledger of a sink that is connected to this cluster."""
+        from tidelog.aio import SinkLedger
+
+        return SinkLedger(self.bootstrap, sink, _network=self.client_network(), **config)
+
+    def sink_writer(self, job: SinkJob, **config: Any) -> SinkWriter:
+        """An asyncio writer of a sink's job that is connected to this cluster."""
+        from tidelog.aio import SinkWriter
+
+        return SinkWriter(self.bootstrap, job, _network=self.client_network(), **config)
 
     async def create_topic(
         self,

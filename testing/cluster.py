@@ -25,7 +25,7 @@ from tidelog.testing.async_cluster import MEMORY, AsyncCluster, Side
 from tidelog.testing.watched_cluster import READY_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tidelog import Admin, Consumer, Producer
+    from tidelog import Admin, Consumer, Producer, SinkJob, SinkLedger, SinkWriter
     from tidelog.broker.node import Node
 
 R = TypeVar("R")
@@ -195,6 +195,18 @@ class Cluster:
         from tidelog import Admin
 
         return Admin(self.bootstrap, **self._client(), **config)
+
+    def sink_ledger(self, sink: str, **config: Any) -> SinkLedger:
+        """A blocking ledger of a sink that is connected to this cluster."""
+        from tidelog import SinkLedger
+
+        return SinkLedger(self.bootstrap, sink, **self._client(), **config)
+
+    def sink_writer(self, job: SinkJob, **config: Any) -> SinkWriter:
+        """A blocking writer of a sink's job that is connected to this cluster."""
+        from tidelog import SinkWriter
+
+        return SinkWriter(self.bootstrap, job, **self._client(), **config)
 
     def create_topic(
         self,

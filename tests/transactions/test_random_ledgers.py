@@ -28,13 +28,13 @@ from tidelog.proto.sink_records import SinkLedgerValue, decode_sink_key, decode_
 from tidelog.proto.transaction_records import TransactionLogKey, decode_transaction_key, decode_transaction_value
 
 SINKS = ("s", "t")
-JOBS = ("j", "k", "l", "m")
+JOBS = ("j", "k", "l")
 ATTEMPTS = ("a", "b", "c")
 PARTITIONS = tuple(TopicPartition(topic, 0) for topic in "abc")
-sinks = st.sampled_from(SINKS)
+sinks = st.sampled_from(("s", "s", "s", "t"))
 jobs = st.sampled_from(JOBS)
 attempts = st.sampled_from(ATTEMPTS)
-ahead = st.sampled_from([0, 0, 0, 0, -1, 1])
+ahead = st.sampled_from([0, 0, 0, 0, 0, -1, -2, 1])
 NONE = ErrorCode.NONE
 COMMITTED, ABORTED, FORGOTTEN = 2, 3, 99
 Run = tuple[str, int, str]
