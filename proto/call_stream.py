@@ -1,7 +1,7 @@
-"""Calls as frames of one stream: for calls that nodes repeat several times a second for ever.
+"""Calls as frames of one stream: for calls that are repeated often: heartbeats, and those of each transaction.
 
 A unary gRPC call wakes each side four or five times, a frame of an open stream twice; on an idle
-cluster the wake-ups are what costs. A frame holds::
+cluster the wake-ups are what costs, and half of a small transaction's processor time. A frame holds::
 
     request   head | u32 timeout, ms | u8 length of the name | name of the method | protobuf
     answer    head | u8 status | protobuf, or for a status other than 0 a text

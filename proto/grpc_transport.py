@@ -2,8 +2,9 @@
 
 Calls are unary methods of the service ``tidelog.v1.Tidelog``; frame streams are its bidirectional
 methods, whose messages are ``Frame { bytes payload = 1; }``, read and written by hand so that record
-batches never pass through a protobuf object. Calls that are repeated for ever go as frames of a stream
-too (:mod:`tidelog.proto.call_stream`), if the peer knows it. All of it runs on the process's one event loop.
+batches never pass through a protobuf object. Calls that are repeated for ever, or with every transaction, go as
+frames of a stream too (:mod:`tidelog.proto.call_stream`), if the peer knows it. All of it runs on the process's one
+event loop.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ from tidelog.proto.network import (
     StreamKind,
 )
 from tidelog.proto.pump import serve_stream
+from tidelog.proto.transaction_api import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
 
 R = TypeVar("R", bound=Response)
 
@@ -61,14 +68,24 @@ bounds the wait for who is far or busy, and for who was cut off and comes back."
 _ACCEPTED: Final = (("tidelog-stream", "accepted"),)
 """Tells a stream that is served from one that is refused: without it both look open until something is read."""
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
-_RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset((BrokerHeartbeatRequest,))
+_RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset(
+    (
+        AddPartitionsToTxnRequest,
+        BrokerHeartbeatRequest,
+        EndTxnRequest,
+        TxnOffsetCommitRequest,
+        WriteTxnMarkersRequest,
+    )
+)
 """Calls that go as frames of one stream. All of them are small: none makes another one wait."""
 _CALL_STREAM_OPEN_S: Final = 5.0
 _LAST_EVENTS_S: Final = 0.005
 """gRPC still tells the loop of what a closed channel had under way, nobody can be asked when the last of it has
 come, and if the loop was closed before, a traceback lands on the user's screen."""
 _DATA_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH, StreamKind.REPLICA_FETCH))
-_CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = _RECURRING | {RegisterBrokerRequest, FetchMetadataRequest}
+_CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = frozenset(
+    (BrokerHeartbeatRequest, FetchMetadataRequest, RegisterBrokerRequest)
+)
 """A connection whose first use is one of these, or Raft, carries what controllers say, and no data."""
 _CONTROL_WINDOW: Final = 1024 * 1024
 """Bytes under way of one call or stream between controllers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import BrokerEpoch, NodeId, Offset
+from tidelog.model.ids import BrokerEpoch, NodeId, Offset, ProducerEpoch, ProducerId
 from tidelog.proto import api, call_stream, grpc_transport
 from tidelog.proto.call_stream import Answer, CallStream
 from tidelog.proto.convert import from_proto, to_proto
 from tidelog.proto.grpc_transport import GrpcConnection, GrpcLimits, GrpcNetwork
 from tidelog.proto.network import Address, BadFrame, CallContext, CallTimeout, ConnectionLost, Server, Service
+from tidelog.proto.transaction_api import EndTxnRequest, EndTxnResponse
 
 LOOPBACK = Address("127.0.0.1", 0)
 UNDER_WAY_AND_STREAM = 3
@@ -95,6 +97,30 @@ async def test_after_the_first_answer_calls_go_as_frames_and_may_overtake(contro
     assert [(await each).error_message for each in waiting] == [str(node) for node in range(20, 40)]
     assert len(controller.peers) == 1
     await connection.close()
+
+
+async def test_the_end_of_a_transaction_goes_as_a_frame_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unary call each time is half of a small transaction's processor time."""
+    by_themselves = []
+    unary = GrpcConnection._call_by_itself
+
+    async def count(self: GrpcConnection, request: api.Request[Any], timeout_s: float) -> Any:
+        by_themselves.append(request)
+        return await unary(self, request, timeout_s)
+
+    async def end(request: EndTxnRequest, _: CallContext) -> EndTxnResponse:
+        return EndTxnResponse(ErrorCode.NONE, request.producer_id, request.producer_epoch)
+
+    monkeypatch.setattr(GrpcConnection, "_call_by_itself", count)
+    server = await GrpcNetwork().serve("CLIENT", LOOPBACK, Service({EndTxnRequest: end}, {}))
+    connection = GrpcNetwork().connect(server.address)
+    for number in range(5):
+        request = EndTxnRequest("t", ProducerId(number), ProducerEpoch(0), committed=True)
+        assert (await connection.call(request, timeout_s=10)).producer_id == number
+        await until(lambda: streamed(connection))
+    assert len(by_themselves) == 1
+    await connection.close()
+    await server.close(0)
 
 
 async def test_a_peer_that_knows_no_stream_is_asked_once_and_served_as_ever(
