@@ -105,16 +105,16 @@ async def delete_topics(request: Any, version: int, context: KafkaContext) -> An
                 }
             )
             continue
-        results.append(_deleted(next(by_id) if name is None else next(by_name), version))
+        results.append(_deleted(next(by_id) if name is None else next(by_name), name, version))
     return {"responses": results}
 
 
-def _deleted(done: TopicResult, version: int) -> dict[str, Any]:
+def _deleted(done: TopicResult, asked: str | None, version: int) -> dict[str, Any]:
     error = done.error
     if error is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
         error = ErrorCode.INVALID_REQUEST  # these versions do not know the other one
     return {
-        "name": done.name or None,
+        "name": done.name or asked,  # an empty name may be asked for too
         "topic_id": done.topic_id,
         "error_code": error,
         "error_message": done.error_message or None,

@@ -74,7 +74,13 @@ class Witness:
 
         seen = self.testimony
         producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 0, "client.id": "witness"}
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "client.id": "witness",
+                "log_level": 0,
+            }
         )
 
         def taken(error: Any, message: Any) -> None:
@@ -98,7 +104,7 @@ class Witness:
         seen = self.testimony
         consumer = Consumer(
             {"bootstrap.servers": self._bootstrap, "group.id": "witness", "enable.auto.commit": False,
-             "client.id": "witness", "auto.offset.reset": "error"}
+             "client.id": "witness", "auto.offset.reset": "error", "log_level": 0}
         )  # fmt: skip
         consumer.assign([TopicPartition(self._topic, 0, 0)])
         deadline = None

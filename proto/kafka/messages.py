@@ -59,5 +59,9 @@ def field(payload: Any, name: str, default: Any) -> Any:
 
 def _encode(api_key: int, version: int, kind: str, values: Mapping[str, Any]) -> bytes:
     out = bytearray()
-    writer_of(schema_of(api_key, version, kind))(out, values)
+    try:
+        writer_of(schema_of(api_key, version, kind))(out, values)
+    except Exception as error:
+        error.add_note(f"in a {kind} of API {api_key}, version {version}")
+        raise
     return bytes(out)
