@@ -1,0 +1,52 @@
+"""A client that says exactly what a test wants said: one request in one version, and its answer."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from types import TracebackType
+from typing import Any, Self
+
+from tidelog.proto.kafka.headers import API_VERSIONS, is_flexible
+from tidelog.proto.kafka.messages import decode_response, encode_request
+
+TIMEOUT_S = 20.0
+
+
+class WireClient:
+    """A connection to the first address of ``bootstrap``."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.split(",")[0].rpartition(":")
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
+        self._correlation = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def ask(self, api_key: int, version: int, **values: Any) -> Any:
+        """The answer's fields."""
+        number = next(self._correlation)
+        flexible = is_flexible(api_key, version)
+        head = struct.pack(">hhih4s", api_key, version, number, 4, b"wire") + (b"\0" if flexible else b"")
+        body = encode_request(api_key, version, values)
+        self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        (size,) = struct.unpack(">i", self._read(4))
+        answer = self._read(size)
+        assert struct.unpack_from(">i", answer) == (number,)
+        start = 5 if flexible and api_key != API_VERSIONS else 4
+        return decode_response(api_key, version, answer[start:])
+
+    def _read(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            piece = self._socket.recv(size - len(found))
+            assert piece, "the connection was closed instead of an answer"
+            found += piece
+        return bytes(found)
