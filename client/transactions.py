@@ -94,6 +94,8 @@ class Transactions:
         """Held while offsets are under way."""
         self._operation: _Operation | None = None
         self._closed = False
+        self._known = False
+        """The coordinator knows of the transaction before anything is sent."""
 
     # --- calls ----------------------------------------------------------------------------------------
 
@@ -290,6 +292,7 @@ class Transactions:
                 self.machine.initialized(identity, None)
                 self._sender.take_identity(identity)
                 self.machine.begin()
+                self._known = True
                 self._retake()
         return answer
 
@@ -330,7 +333,7 @@ class Transactions:
         machine = self.machine
         identity = machine.identity
         assert identity is not None
-        if machine.started:
+        if machine.started or self._known:
             ends = machine.ongoing or identity
             request = EndTxnRequest(self.id, ProducerId(ends[0]), ProducerEpoch(ends[1]), committed)
             call = "commit_transaction()" if committed else "abort_transaction()"
