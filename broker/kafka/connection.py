@@ -433,5 +433,5 @@ def _drop(slot: _Slot) -> None:
         except CloseConnection:
             return
     outgoing = Outgoing()
-    outgoing.add(slot.pieces or ())
+    outgoing.add_answer(slot.pieces)
     outgoing.clear()

@@ -17,6 +17,8 @@ BUFFERS_MAX: Final = 64
 """Buffers handed to one call of the system."""
 TURN_BYTES_MAX: Final = 4 * 2**20
 """Bytes sent before other connections have their turn."""
+_TAIL_MAX: Final = 64 * 1024
+_JOINED_MAX: Final = 4 * 1024
 SENDFILE_MIN: Final = 16 * 1024
 """Below it a stretch is read and sent together with what surrounds it: one call instead of two."""
 _CHUNK: Final = 256 * 1024
@@ -36,10 +38,12 @@ class Outgoing:
     Stretches of files are released once they are sent or dropped.
     """
 
-    __slots__ = ("_left", "_pieces", "_position", "size")
+    __slots__ = ("_left", "_pieces", "_position", "_tail", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[Piece] = deque()
+        self._tail: bytearray | None = None
+        """The last piece, where small answers are joined: cheaper than a buffer for each."""
         self._position = 0
         """How far the first piece is sent; of a file, where to go on in it."""
         self._left = 0
@@ -49,25 +53,32 @@ class Outgoing:
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            self._pieces.append(piece)
-            if isinstance(piece, _BUFFERS):
-                self.size += len(piece)
-
     def add_answer(self, pieces: Sequence[Piece] | None) -> None:
         """Add one answer, its length before it; nothing where there are no pieces."""
-        if pieces:
-            size = 0
-            for piece in pieces:
-                size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
-            self._pieces.append(size.to_bytes(4, "big"))
-            self.size += 4
-            self.add(pieces)
+        if not pieces:
+            return
+        size = 0
+        for piece in pieces:
+            size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
+        tail = self._tail
+        if tail is None or len(tail) >= _TAIL_MAX:
+            tail = self._tail = bytearray()
+            self._pieces.append(tail)
+        tail += size.to_bytes(4, "big")
+        self.size += 4
+        for piece in pieces:
+            if isinstance(piece, _BUFFERS):
+                self.size += len(piece)
+                if tail is not None and len(piece) <= _JOINED_MAX:
+                    tail += piece
+                    continue
+            tail = self._tail = None
+            self._pieces.append(piece)
 
     def clear(self) -> None:
         """Drop everything."""
         pieces, self._pieces = self._pieces, deque()
+        self._tail = None
         self._position = self._left = self.size = 0
         for piece in pieces:
             if not isinstance(piece, _BUFFERS):
@@ -81,6 +92,7 @@ class Outgoing:
         """
         total = from_files = 0
         pieces = self._pieces
+        self._tail = None  # what is being sent does not grow
         try:
             while pieces and total < TURN_BYTES_MAX:
                 first = pieces[0]

@@ -77,11 +77,13 @@ class Produce:
             ProduceRequest(request.acks, request.timeout_ms, parts, request.transactional_id),
             first_protocol=version < SECOND_PROTOCOL_FROM,
         )
+        if produced.done():
+            return self._answer(version, head, request, refused, started, produced.result())
 
         def finish(done: asyncio.Future[list[ProducedPartition]]) -> Pieces:
             return self._answer(version, head, request, refused, started, done.result())
 
-        return finish(produced) if produced.done() else Pending(produced, finish, len(body))
+        return Pending(produced, finish, len(body))
 
     def _answer(
         self,

@@ -16,6 +16,7 @@ from tidelog.broker.kafka.limits import KafkaLimits
 from tidelog.broker.kafka.produce import Produce
 from tidelog.broker.kafka.services import KafkaServices
 from tidelog.broker.kafka.topic_names import TopicNames
+from tidelog.proto.kafka.schemas import load_schemas
 from tidelog.proto.network import Address
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ _NO_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, e
 
 async def serve_kafka(listener: str, address: Address, services: KafkaServices) -> KafkaListener:
     """Bind and serve. Raises ``OSError`` naming the address."""
+    load_schemas()
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         sock = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)

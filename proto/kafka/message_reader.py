@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 from tidelog.proto.kafka import wire
-from tidelog.proto.kafka.schemas import FIXED, Shape, shapes_of
+from tidelog.proto.kafka.schemas import FIXED, Schema, Shape
 from tidelog.proto.kafka.wire import BadMessage, Data, Reader
 
 ITEMS_MAX: Final = 100_000
@@ -41,10 +41,10 @@ Read = Any
 
 
 @cache
-def reader_of(schema: Any) -> Read:
+def reader_of(schema: Schema) -> Read:
     """A reader of one structure: runs of fixed size in one step, the rest one by one, tagged fields last."""
-    shapes = shapes_of(schema)
-    flexible: bool = schema.__flexible__
+    shapes = schema.shapes
+    flexible = schema.flexible
     plain = [shape for shape in shapes if shape.tag is None]
     tagged = {
         shape.tag: (number, _value_reader(shape, flexible, tagged=True))
@@ -52,7 +52,7 @@ def reader_of(schema: Any) -> Read:
         if shape.tag is not None
     }
     # A class of its own for each version, so that a field that it lacks is missing rather than empty.
-    make = _maker(schema.__name__, [shape.name for shape in shapes])
+    make = _maker(schema.name, [shape.name for shape in shapes])
     steps: list[tuple[struct.Struct | None, Any]] = []
     run = ""
     for shape in plain:
@@ -75,7 +75,7 @@ def reader_of(schema: Any) -> Read:
             if fixed is not None:
                 end = position + fixed.size
                 if end > len(data):
-                    raise BadMessage(f"expected {schema.__name__} to go on until {end}, found {len(data)} bytes")
+                    raise BadMessage(f"expected {schema.name} to go on until {end}, found {len(data)} bytes")
                 values += fixed.unpack_from(data, position)
                 position = end
             else:
@@ -110,9 +110,9 @@ def reader_of(schema: Any) -> Read:
 
 def _default_of(shape: Shape) -> Any:
     """What a tagged field is where it is not sent."""
-    if shape.entity is not None and not shape.array and not shape.nullable:
-        inner = shapes_of(shape.entity)
-        make = _maker(shape.entity.__name__, [one.name for one in inner])
+    if shape.of is not None and not shape.array and not shape.nullable:
+        inner = shape.of.shapes
+        make = _maker(shape.of.name, [one.name for one in inner])
         return make([_default_of(one) for one in inner])
     return shape.default
 
@@ -120,8 +120,8 @@ def _default_of(shape: Shape) -> Any:
 def _value_reader(shape: Shape, flexible: bool, *, tagged: bool) -> Read:
     if shape.array:
         return _array_reader(shape, flexible)
-    if shape.entity is not None:
-        whole = reader_of(shape.entity)
+    if shape.of is not None:
+        whole = reader_of(shape.of)
         return _nullable_reader(whole) if shape.nullable and not tagged else whole
     if shape.kind in FIXED:
         return _fixed_reader(struct.Struct(">" + FIXED[shape.kind]))
@@ -170,8 +170,8 @@ def _array_reader(shape: Shape, flexible: bool) -> Read:
     name, nullable = shape.name, shape.nullable
     letter = FIXED.get(shape.kind)
     item: Read = None
-    if shape.entity is not None:
-        item = reader_of(shape.entity)
+    if shape.of is not None:
+        item = reader_of(shape.of)
     elif letter is None:
         item = _item_reader(_variable_reader(shape.kind, flexible))
     item_size = struct.calcsize(">" + letter) if letter is not None else 1

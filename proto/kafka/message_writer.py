@@ -8,15 +8,15 @@ from functools import cache
 from typing import Any
 
 from tidelog.proto.kafka import wire
-from tidelog.proto.kafka.schemas import FIXED, Shape, shapes_of
+from tidelog.proto.kafka.schemas import FIXED, Schema, Shape
 from tidelog.proto.kafka.wire import Writer
 
 
 @cache
-def writer_of(schema: Any) -> Writer:
+def writer_of(schema: Schema) -> Writer:
     """A writer of one structure out of a mapping."""
-    shapes = shapes_of(schema)
-    flexible: bool = schema.__flexible__
+    shapes = schema.shapes
+    flexible = schema.flexible
     steps: list[tuple[struct.Struct | None, Any, Any, Any]] = []
     run: list[Shape] = []
 
@@ -67,8 +67,8 @@ def writer_of(schema: Any) -> Writer:
 def _value_writer(shape: Shape, flexible: bool, *, tagged: bool) -> Writer:
     if shape.array:
         return _array_writer(shape, flexible)
-    if shape.entity is not None:
-        whole = writer_of(shape.entity)
+    if shape.of is not None:
+        whole = writer_of(shape.of)
         return _nullable_writer(whole) if shape.nullable and not tagged else whole
     if shape.kind in FIXED:
         pack = struct.Struct(">" + FIXED[shape.kind]).pack
@@ -117,8 +117,8 @@ def _array_writer(shape: Shape, flexible: bool) -> Writer:
     write_length = wire.write_compact_length if flexible else wire.write_length
     letter = FIXED.get(shape.kind)
     item: Writer | None = None
-    if shape.entity is not None:
-        item = writer_of(shape.entity)
+    if shape.of is not None:
+        item = writer_of(shape.of)
     elif letter is None:
         item = _variable_writer(shape.kind, flexible)
 

@@ -68,19 +68,21 @@ def decode_produce(version: int, body: memoryview) -> KafkaProduce:
 
 
 def _decode_flexible(body: memoryview) -> KafkaProduce:
-    transactional_id, at = read_compact_string(body, 0)
+    # A number below 128 is the byte that it is on the wire: worth not calling anybody for it.
+    transactional_id, at = read_compact_string(body, 0) if body[0] else (None, 1)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
     topics: list[tuple[bytes, int]] = []
     parts: list[tuple[int, memoryview | None]] = []
-    topic_count, at = read_uvarint(body, at + _ACKS_TIMEOUT.size)
+    at += _ACKS_TIMEOUT.size
+    topic_count, at = (body[at], at + 1) if body[at] < 0x80 else read_uvarint(body, at)
     _check_count(topic_count - 1)
     for _ in range(topic_count - 1):
-        size, at = read_uvarint(body, at)
+        size, at = (body[at], at + 1) if body[at] < 0x80 else read_uvarint(body, at)
         end = at + size - 1
         if not size or end > len(body):
             raise BadMessage(f"expected a topic's name of at most {len(body) - at} bytes, found {size - 1}")
         name = bytes(body[at:end])
-        count, at = read_uvarint(body, end)
+        count, at = (body[end], end + 1) if body[end] < 0x80 else read_uvarint(body, end)
         _check_count(len(parts) + count - 1)
         for _ in range(count - 1):
             (partition,) = _COUNT.unpack_from(body, at)
@@ -90,12 +92,12 @@ def _decode_flexible(body: memoryview) -> KafkaProduce:
                 raise BadMessage(f"expected records of at most {len(body) - at} bytes, found {size - 1}")
             if size:
                 parts.append((partition, body[at:end]))
-                at = skip_tags(body, end)
+                at = end + 1 if not body[end] else skip_tags(body, end)
             else:
                 parts.append((partition, None))
                 at = skip_tags(body, at)
         topics.append((name, max(count - 1, 0)))
-        at = skip_tags(body, at)
+        at = at + 1 if not body[at] else skip_tags(body, at)
     skip_tags(body, at)
     return KafkaProduce(transactional_id, acks, timeout_ms, topics, parts)
 

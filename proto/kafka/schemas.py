@@ -1,16 +1,16 @@
-"""The fields of every message and version of Kafka's protocol, as kio's classes tell them.
+"""The fields of every message and version of Kafka's protocol, out of ``schemas.json``.
 
-kio generates these from Kafka's own message definitions.
+:mod:`tidelog.proto.kafka.schema_file` writes that file from kio's classes, which are generated from Kafka's own
+message definitions. Names of fields and types are kio's.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields, is_dataclass
-from datetime import timedelta
+import json
+from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from types import NoneType, UnionType
-from typing import Any, Final, get_args, get_origin
+from pathlib import Path
+from typing import Any, Final
 
 from tidelog.proto.kafka.wire import BadMessage
 
@@ -31,53 +31,41 @@ FIXED: Final = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-"""kio's names of the types of fixed size, as ``struct`` writes them."""
-_NO_ID: Final = bytes(16)
-_IMPLICIT: Final = {"string": "", "bytes": b"", "records": b"", "uuid": _NO_ID, "bool": False}
+"""The types of fixed size, as ``struct`` writes them."""
+_IMPLICIT: Final = {"string": "", "bytes": b"", "records": b"", "uuid": bytes(16), "bool": False}
 """Kafka's default of a field that names none; 0 for the other types."""
 
 
-@cache
-def schema_of(api_key: int, version: int, kind: str) -> Any:
-    """kio's class of a "request" or "response". Raises :class:`BadMessage` for one that kio does not know."""
-    from kio.schema.index import api_key_map, schema_name_map
+class Schema:
+    """A structure: ``shapes`` are its fields in the order of the wire, tagged ones included."""
 
-    name = api_key_map.get(api_key)
-    if name is None or version not in schema_name_map[name]:
-        raise BadMessage(f"expected a known API and version, found key {api_key}, version {version}")
-    module = import_module(f"kio.schema.{name}.v{version}.{kind}")
-    own: list[Any] = [found for found in vars(module).values() if getattr(found, "__module__", "") == module.__name__]
-    (schema,) = [found for found in own if found.__type__.name == kind]
-    return schema
+    __slots__ = ("flexible", "name", "shapes")
+
+    def __init__(self, written: Mapping[str, Any]) -> None:
+        self.name: str = written["name"]
+        self.flexible: bool = written["flexible"]
+        """Whether it has compact strings and tagged fields (KIP-482)."""
+        self.shapes = tuple(Shape(found) for found in written["fields"])
 
 
 class Shape:
-    """What a field is: a structure (``entity``) or a primitive (``kind``), an array of it, nullable, tagged."""
+    """What a field is: a structure (``of``) or a primitive (``kind``), an array of it, nullable, tagged."""
 
-    __slots__ = ("array", "default", "entity", "kind", "name", "nullable", "tag")
+    __slots__ = ("array", "default", "kind", "name", "nullable", "of", "tag")
 
-    def __init__(self, found: Field[Any]) -> None:
-        self.name = found.name
-        inner, self.nullable = _without_none(found.type)
-        self.array = get_origin(inner) is tuple
-        if self.array:
-            inner, _ = _without_none(get_args(inner)[0])  # ids alone may be None within: zeros
-        self.entity: Any = inner if is_dataclass(inner) else None
-        self.kind: str = "" if self.entity is not None else found.metadata["kafka_type"]
-        self.tag: int | None = found.metadata.get("tag")
-        self.default = self._implicit() if found.default is MISSING else self._plain(found.default)
-
-    def _plain(self, value: Any) -> Any:
-        if isinstance(value, timedelta):
-            return round(value.total_seconds() * 1000)
-        if value is None and not self.array and self.kind in ("uuid", "datetime_i64"):
-            return self._implicit()
-        return value
+    def __init__(self, written: Mapping[str, Any]) -> None:
+        self.name: str = written["name"]
+        self.array: bool = written.get("array", False)
+        self.nullable: bool = written.get("nullable", False)
+        self.of = Schema(written["of"]) if "of" in written else None
+        self.kind: str = written.get("type", "")
+        self.tag: int | None = written.get("tag")
+        self.default: Any = written["default"] if "default" in written else self._implicit()
 
     def _implicit(self) -> Any:
         if self.array:
             return ()
-        if self.entity is not None:
+        if self.of is not None:
             return None if self.nullable else {}
         if self.kind == "datetime_i64":
             return -1 if self.nullable else 0
@@ -87,14 +75,16 @@ class Shape:
 
 
 @cache
-def shapes_of(schema: Any) -> tuple[Shape, ...]:
-    """The fields of a structure in the order of the wire, tagged ones included."""
-    return tuple(Shape(found) for found in fields(schema))
+def load_schemas() -> dict[str, dict[str, Any]]:
+    """Read the file, once; some milliseconds that are better spent before a node serves."""
+    found: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "schemas.json").read_bytes())
+    return found
 
 
-def _without_none(found: Any) -> tuple[Any, bool]:
-    """The type within ``X | None``, and whether it was one."""
-    if isinstance(found, UnionType):
-        (inner,) = [arg for arg in get_args(found) if arg is not NoneType]
-        return inner, True
-    return found, False
+@cache
+def schema_of(api_key: int, version: int, kind: str) -> Schema:
+    """The schema of a "request" or "response". Raises :class:`BadMessage` for one that nobody knows."""
+    found = load_schemas().get(f"{api_key} {kind}", {}).get(str(version))
+    if found is None:
+        raise BadMessage(f"expected a known API and version, found key {api_key}, version {version}")
+    return schema_of(api_key, found, kind) if isinstance(found, int) else Schema(found)
