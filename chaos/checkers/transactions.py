@@ -8,7 +8,7 @@ all or none          of a committed transaction everything counts, once and in o
 only what counts     a reader of ``read_committed`` is shown what counts, all of it, in order, and not before
                      the commit was asked for
 fenced               once InitProducerId was answered, nothing is taken in from that transactional id's earlier
-                     identities
+                     identities, neither in a log nor by a coordinator; no identity is given out twice
 exactly once         each input has one output
 the sum              the balances of a bank have the sum that they began with, whenever a new teller reads them
 stable               the last stable offset never passes the high watermark, nor the beginning of a transaction
@@ -224,13 +224,47 @@ def fenced(identified: Iterable[Identified], logs: Logs) -> list[str]:
     return found
 
 
+class Fences:
+    """Judges answers of coordinators as they are given. Times are those of one clock."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, list[tuple[int, int, float]]] = {}
+
+    def given(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, now_s: float, *, anew: bool
+    ) -> list[str]:
+        """InitProducerId is answered. ``anew``: to one that did not say who it was."""
+        before = self._given.setdefault(transactional_id, [])
+        was_given = any(given[:2] == (producer_id, producer_epoch) for given in before)
+        before.append((producer_id, producer_epoch, now_s))
+        if not (anew and was_given):
+            return []
+        return [f"fenced: {producer_id}/{producer_epoch} of {transactional_id} was given to another one before"]
+
+    def taken_in(
+        self, what: str, transactional_id: str, producer_id: int, producer_epoch: int, asked_s: float
+    ) -> list[str]:
+        """A request under an identity is answered without an error; ``asked_s`` is when it arrived."""
+        known = [given for given in self._given.get(transactional_id, ()) if given[2] <= asked_s]
+        since = max((number for number, given in enumerate(known) if given[0] == producer_id), default=len(known))
+        newer = [given for given in known if given[0] == producer_id and given[1] > producer_epoch]
+        newer += known[since + 1 :]
+        if not newer:
+            return []
+        return [
+            f"fenced: {what} of {transactional_id} under {producer_id}/{producer_epoch} is answered, asked at "
+            f"{asked_s:.3f}; {newer[0][0]}/{newer[0][1]} was given out at {newer[0][2]:.3f}"
+        ]
+
+
 def exactly_once(inputs: Iterable[bytes], outputs: Iterable[bytes]) -> list[str]:
-    """Judge outputs by the inputs that they name."""
+    """Judge outputs by the inputs that they name, each as often as it is there."""
     due, made = Counter(inputs), Counter(outputs)
-    found = [f"exactly once: no output for {value!r}" for value in due if value not in made]
-    found += [f"exactly once: {made[value]} outputs for {value!r}" for value in made if made[value] > 1]
-    found += [f"exactly once: an output for {value!r}, which is no input" for value in made if value not in due]
-    return found
+    return [
+        f"exactly once: {made[value]} outputs for {value!r}, which is there {due[value]} times"
+        for value in {**due, **made}
+        if made[value] != due[value]
+    ]
 
 
 def sum_holds(who: str, balances: Mapping[str, int], total: int) -> list[str]:

@@ -24,7 +24,7 @@ from tidelog.client.errors import TidelogError
 from tidelog.model.ids import NodeId
 from tidelog.proto.frames import decode_fetch_response
 
-MOMENTS: Final = ("at-isr-change", "at-leader-change", "at-coordinator-loaded", "at-commit")
+MOMENTS: Final = ("at-isr-change", "at-leader-change", "at-coordinator-loaded", "at-commit", "at-step")
 """Kinds that wait for something to happen, and count when it does."""
 CRC_COVERS: Final = 21
 """A batch's CRC covers what follows so many bytes."""

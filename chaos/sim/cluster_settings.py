@@ -300,7 +300,12 @@ TRANSACTIONS: Final = Setting(
         "transaction.two.phase.commit.enable": "true",
     },
     victim_only=("power-loss",),
-    plots=("unheard-decision", "unheard-decision", "zombie-copier", "zombie-copier", "places-in-turns"),
+    plots=(
+        *["unheard-decision"] * 2,
+        *["between-two-steps"] * 2,
+        *["zombie-copier"] * 2,
+        "places-in-turns",
+    ),
     targets=("transactions", "transactions", "bank", "coordinator", "place"),
     work=TransactionWork,
 )

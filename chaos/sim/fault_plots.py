@@ -20,6 +20,18 @@ Act = tuple[float, str, tuple[str | int | float | bool, ...]]
 Plot = Callable[[random.Random, int, str, int], list[Act]]
 """Makes the faults of one go of a plot: of chance, a partition, a suffix for names, the node that loses data."""
 
+STEPS: Final = (
+    "InitProducerIdRequest",
+    "AddPartitionsToTxnRequest",
+    "TxnOffsetCommitRequest",
+    "AddOffsetsToTxnRequest",
+    "PrepareTransactionRequest",
+    "EndTxnRequest",
+    "EndTxnRequest",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersRequest",
+)
+"""What is asked of coordinators, and of leaders by them, in the course of a transaction."""
 PAUSE_S: Final = (2.0, 6.0)
 """Between two goes of a plot."""
 
@@ -245,6 +257,15 @@ def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) ->
     return [(0.0, "at-commit", (number, 8.0, *acts))]
 
 
+def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Who has just been asked for a step of a transaction dies, stops, stands still or is cut off, a few messages
+    later: another one coordinates, or leads, from any point in it."""
+    step = rng.choice(STEPS)
+    end = rng.choice(("kill", "kill", "stop", "pause", "isolate"))
+    seconds = _about(rng, rng.choice((0.05, 0.5, 2.5)))
+    return [(0.0, "at-step", (step, rng.choice((0, 1, 2, 4, 8, 16, 40)), 6.0, end, "u", seconds))]
+
+
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Who copies inputs to outputs stands still in the midst of it, until another one has taken its place."""
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
@@ -281,6 +302,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "unheard-coordinator": unheard_coordinator,
         "uneven-coordinators": uneven_coordinators,
         "unheard-decision": unheard_decision,
+        "between-two-steps": between_two_steps,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,
     }

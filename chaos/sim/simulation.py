@@ -256,6 +256,12 @@ class Simulation:
                 return False
         return True
 
+    def _without_idempotence(self) -> frozenset[str]:
+        """Producers that are promised nothing of retries: none is for longer than leaders remember them."""
+        if "producer.id.expiration.ms" not in self.setting.config:
+            return frozenset(self.hasty)
+        return frozenset(sender.name for sender in (*self.senders, *self.ended_senders))
+
     def _failures(self) -> list[tuple[str, BaseException | None]]:
         ends = [(client.name, client.failure()) for client in self.senders]
         ends += [(client.name, client.failure()) for client in self.readers]
@@ -299,7 +305,7 @@ class Simulation:
         self.observer.judge_progress(self.history)
         held = self.observer.judge_end()
         final = {at: records for at, records in held.items() if at.topic in self.topics}
-        circumstances = Circumstances(without_idempotence=frozenset(self.hasty))
+        circumstances = Circumstances(without_idempotence=self._without_idempotence())
         for text in history_violations(self.history, final, circumstances):
             world.violated(text)
         if self.work is not None:

@@ -265,10 +265,22 @@ class Decider(Client):
             attempt.committing_s = self._cluster.loop.now
         seams = self._cluster._seams(self.process)
         for _ in range(rng.choice((1, 1, 2))):
-            await _patiently(lambda: decide(self._cluster.bootstrap, self._token, timeout=3.0, **seams))
+            await self._until_heard(lambda: decide(self._cluster.bootstrap, self._token, timeout=3.0, **seams))
             attempt.outcome = Outcome.OK if self._committed else Outcome.FAILED
             self._work.events["decided-elsewhere"] += 1
         self._work.held.pop(self.transactional_id, None)
+
+    async def _until_heard(self, decide: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Decide; ask again if it was refused by who does not decide any more."""
+        while True:
+            try:
+                await _patiently(decide)
+                return
+            except TidelogError:
+                if not self._work.watch.misled(self.transactional_id):
+                    raise
+            self._work.events["refused-by-deposed"] += 1
+            await asyncio.sleep(0.3)
 
     async def _guarded(self) -> None:
         try:

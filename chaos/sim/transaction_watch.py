@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tidelog.chaos.checkers.transactions import Identified, LogEntry, stable
+from tidelog.chaos.checkers.transactions import Fences, Identified, LogEntry, stable
 from tidelog.chaos.sim.log_reading import Undisturbed, batches_of
 from tidelog.chaos.sim.world import World
 from tidelog.groups.routing import partition_for
@@ -15,16 +15,24 @@ from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
 from tidelog.proto.transaction_api import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     PrepareTransactionRequest,
+    PrepareTransactionResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from tidelog.replication.partition import Partition
 
 STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-SAMPLE_S: Final = 0.2
+SAMPLE_S: Final = 0.05
 
 
 class TransactionWatch:
@@ -41,6 +49,10 @@ class TransactionWatch:
         world.cluster.fabric.answered.append(self._answered)
         world.cluster.fabric.sent.append(self._sent)
         world.cluster.fabric.arrived.append(self._arrived)
+        self.reached: dict[str, str] = {}
+        """Which node each kind of request reached last, until somebody takes it out."""
+        self._fences = Fences()
+        self._misled: dict[str, None] = {}
         self._prepared_s: dict[str, float] = {}
         self._taken_over_s: dict[str, float] = {}
 
@@ -64,11 +76,11 @@ class TransactionWatch:
     def _sent(self, client: str, request: Any) -> None:
         if isinstance(request, EndTxnRequest) and request.committed:
             self.committing[request.transactional_id] = None
-
         if isinstance(request, PrepareTransactionRequest):
             self._prepared_s[request.transactional_id] = self._cluster.loop.now
 
     def _arrived(self, server: str, request: Any) -> None:
+        self.reached[type(request).__name__] = server
         if isinstance(request, InitProducerIdRequest) and not request.keep_prepared_transaction:
             self._taken_over_s[request.transactional_id or ""] = self._cluster.loop.now
 
@@ -77,16 +89,48 @@ class TransactionWatch:
         the second time late, is not told from that of a new producer, and aborts what is prepared."""
         return self._taken_over_s.get(transactional_id, -1.0) >= self._prepared_s.get(transactional_id, 0.0)
 
+    def misled(self, transactional_id: str) -> bool:
+        """Whether the last request to end a transaction of the id was refused by a coordinator that others have
+        replaced already, and that has not heard of it: it says what was right before."""
+        return transactional_id in self._misled
+
+    def _coordinates(self, server: str, transactional_id: str) -> bool:
+        return server == f"node{self.coordinator(transactional_id)}"
+
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+        if isinstance(request, EndTxnRequest):
+            self._misled.pop(request.transactional_id, None)
+            if response.error is not ErrorCode.NONE and not self._coordinates(server, request.transactional_id):
+                self._misled[request.transactional_id] = None
         match request, response:
             case InitProducerIdRequest(), InitProducerIdResponse() if (
                 request.transactional_id is not None
                 and response.error is ErrorCode.NONE
                 and response.ongoing_producer_id < 0
             ):
-                self.identified.append(
-                    Identified(request.transactional_id, response.producer_id, response.producer_epoch, self._ends())
-                )
+                name, identity = request.transactional_id, (response.producer_id, response.producer_epoch)
+                self.identified.append(Identified(name, *identity, self._ends()))
+                now_s = self._cluster.loop.now
+                self._tell_all(self._fences.given(name, *identity, now_s, anew=request.producer_id < 0))
+            case AddPartitionsToTxnRequest(), AddPartitionsToTxnResponse():
+                for each, told in zip(request.transactions, response.transactions, strict=False):
+                    if any(result.error is ErrorCode.NONE for result in told.results):
+                        self._taken_in(server, request, each, asked_s)
+            case TxnOffsetCommitRequest(), TxnOffsetCommitResponse():
+                if any(result.error is ErrorCode.NONE for result in response.results):
+                    self._taken_in(server, request, request, asked_s)
+            case (
+                EndTxnRequest() | PrepareTransactionRequest() | AddOffsetsToTxnRequest(),
+                EndTxnResponse() | PrepareTransactionResponse() | AddOffsetsToTxnResponse(),
+            ) if response.error is ErrorCode.NONE:
+                self._taken_in(server, request, request, asked_s)
+
+    def _taken_in(self, server: str, request: Any, of: Any, asked_s: float) -> None:
+        """What a deposed coordinator repeats of what it decided before is no breach; what came of it, logs show."""
+        if isinstance(request, TxnOffsetCommitRequest) or self._coordinates(server, of.transactional_id):
+            what = type(request).__name__.removesuffix("Request")
+            identity = (of.producer_id, of.producer_epoch)
+            self._tell_all(self._fences.taken_in(what, of.transactional_id, *identity, asked_s))
 
     def _ends(self) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
@@ -112,13 +156,13 @@ class TransactionWatch:
             at = TopicPartition(partition.state.topic, partition.state.partition)
             begun = [each.transaction_offset for each in partition.log.producers.all() if each.transaction_offset >= 0]
             last_stable, mark = partition.last_stable_offset, partition.high_watermark
-            for text in stable(f"node {node_id}", at, last_stable, mark, min(begun, default=None)):
-                self._tell(text)
+            self._tell_all(stable(f"node {node_id}", at, last_stable, mark, min(begun, default=None)))
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told[text] = None
-            self._world.violated(text)
+    def _tell_all(self, found: Iterable[str]) -> None:
+        for text in found:
+            if text not in self._told:
+                self._told[text] = None
+                self._world.violated(text)
 
     # --- the end ----------------------------------------------------------------------------------------
 

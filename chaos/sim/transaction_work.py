@@ -27,10 +27,10 @@ from tidelog.chaos.sim.transaction_clients import (
     BALANCE,
     BANK,
     COPIES,
-    COPY_TIMEOUT_MS,
     GROUP,
     MANY,
     PLACES,
+    TIMEOUT_MS,
     Client,
     CommittedReader,
     Copier,
@@ -38,14 +38,14 @@ from tidelog.chaos.sim.transaction_clients import (
     Teller,
     Writer,
 )
-from tidelog.chaos.sim.transaction_watch import TransactionWatch
+from tidelog.chaos.sim.transaction_watch import OFFSETS_TOPIC, TransactionWatch
 from tidelog.model.ids import NodeId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
 
-STABLE_S: Final = COPY_TIMEOUT_MS / 1_000 + 10.0
-"""When all is mended and no producer works any more, nothing is undecided after so long."""
+STABLE_S: Final = TIMEOUT_MS / 1_000 + 2.5
+"""When all is mended, no producer works any more and nothing is prepared, nothing is undecided after so long."""
 _SLOTS: Final[tuple[tuple[str, type[Writer] | type[Teller] | type[Copier]], ...]] = (
     ("w0", Writer),
     ("w1", Writer),
@@ -78,7 +78,8 @@ class TransactionWork:
         self._stopping = False
         self._outside = contextvars.Context()
         """Of no process: what happens in it waits for none that stands still."""
-        self.watch = TransactionWatch(sim.world, PLACES)
+        offsets = int(sim.cluster.settings["offsets.topic.num.partitions"])
+        self.watch = TransactionWatch(sim.world, {**PLACES, OFFSETS_TOPIC: offsets})
         hand = sim.hand
         hand.roles |= {
             "transactions": lambda: self.watch.coordinator(_SLOTS[0][0]),
@@ -91,6 +92,7 @@ class TransactionWork:
             "pause-producer": self._pause,
             "second-producer": self._second,
             "at-commit": self._at_commit,
+            "at-step": self._at_step,
             "kill-both": self._kill_both,
         }
 
@@ -218,6 +220,21 @@ class TransactionWork:
         self.sim.hand.wait_for("at-commit", involved, within_s, acts)
         return True
 
+    def _at_step(self, step: str, messages: int, within_s: float, *acts: str | float) -> bool:
+        """When a request of some kind next reaches a node, ``u``, and so many messages more have arrived anywhere, do
+        something to it."""
+        self.watch.reached.pop(step, None)
+        passed = 0
+
+        def involved() -> dict[str, NodeId | None]:
+            nonlocal passed
+            server = self.watch.reached.get(step)
+            passed += server is not None
+            return {} if server is None or passed <= messages else {"u": NodeId(int(server.removeprefix("node")))}
+
+        self.sim.hand.wait_for("at-step", involved, within_s, acts)
+        return True
+
     def _kill_both(self, number: str, target: str, seconds: float) -> bool:
         """After a moment, end a producer and a node, which comes back."""
         hand = self.sim.hand
@@ -252,7 +269,8 @@ class TransactionWork:
             if left:
                 names = [c.name for c in (*self._current.values(), *self._others) if c.task in left]
                 raise TimeoutError(f"expected within {bound_s:g} s: {', '.join(names)} ended")
-        await cluster.wait_for(lambda: not self.held and not self.watch.undecided(), "nothing undecided", STABLE_S)
+        await cluster.wait_for(lambda: not self.held, "what was prepared last decided", bound_s)
+        await cluster.wait_for(lambda: not self.watch.undecided(), "nothing undecided", STABLE_S)
         for text in all_stable(self.watch.marks()):
             sim.world.violated(text)
         ends = {at: end for at, end in sim.observer.log_ends().items() if at.topic in PLACES}
@@ -283,14 +301,14 @@ class TransactionWork:
     def judge(self) -> None:
         """All replicas are level: judge the logs."""
         tell = self.sim.world.violated
-        logs = self.watch.logs((*PLACES, self.sim.topic))
+        logs = self.watch.logs((*PLACES, OFFSETS_TOPIC, self.sim.topic))
         counts = {at: visible(log) for at, log in logs.items()}
         copies = [value for at, records in counts.items() if at.topic == COPIES for _, value in records]
         inputs = [value for at, records in counts.items() if at.topic == self.sim.topic for _, value in records]
         written = {at: records for at, records in counts.items() if at.topic in (MANY, BANK)}
         read = {at: records for at, records in counts.items() if at.topic in PLACES}
         found = [
-            *one_decision({at: log for at, log in logs.items() if at.topic in PLACES}),
+            *one_decision({at: log for at, log in logs.items() if at.topic != self.sim.topic}),
             *all_or_none(self.attempts, written),
             *only_what_counts(self.attempts, self._reads, read, complete=True),
             *fenced(self.watch.identified, logs),
