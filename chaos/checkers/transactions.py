@@ -229,15 +229,20 @@ class Fences:
 
     def __init__(self) -> None:
         self._given: dict[str, list[tuple[int, int, float]]] = {}
+        self._told: set[tuple[str, int, int]] = set()
+
+    def told(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        """EndTxn is answered: that is the producer's identity from now on."""
+        self._told.add((transactional_id, producer_id, producer_epoch))
 
     def given(
         self, transactional_id: str, producer_id: int, producer_epoch: int, now_s: float, *, anew: bool
     ) -> list[str]:
         """InitProducerId is answered. ``anew``: to one that did not say who it was."""
-        before = self._given.setdefault(transactional_id, [])
-        was_given = any(given[:2] == (producer_id, producer_epoch) for given in before)
-        before.append((producer_id, producer_epoch, now_s))
-        if not (anew and was_given):
+        has_it = (transactional_id, producer_id, producer_epoch) in self._told
+        self.told(transactional_id, producer_id, producer_epoch)
+        self._given.setdefault(transactional_id, []).append((producer_id, producer_epoch, now_s))
+        if not (anew and has_it):
             return []
         return [f"fenced: {producer_id}/{producer_epoch} of {transactional_id} was given to another one before"]
 

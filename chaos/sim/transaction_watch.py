@@ -102,6 +102,8 @@ class TransactionWatch:
             self._misled.pop(request.transactional_id, None)
             if response.error is not ErrorCode.NONE and not self._coordinates(server, request.transactional_id):
                 self._misled[request.transactional_id] = None
+            if response.error is ErrorCode.NONE:
+                self._fences.told(request.transactional_id, response.producer_id, response.producer_epoch)
         match request, response:
             case InitProducerIdRequest(), InitProducerIdResponse() if (
                 request.transactional_id is not None

@@ -193,6 +193,8 @@ class TestFences:
         assert fences.given("v", 8, 0, 2.0, anew=True) == []
         assert fences.given("w", 7, 1, 3.0, anew=False) == []  # asked again by whom it belongs to
         assert "7/1 of w was given to another one" in fences.given("w", 7, 1, 4.0, anew=True)[0]
+        fences.told("w", 7, 2)  # by the answer to an EndTxn
+        assert "7/2 of w was given to another one" in fences.given("w", 7, 2, 5.0, anew=True)[0]
 
     @pytest.mark.parametrize(
         ("identity", "asked_s", "held"),
