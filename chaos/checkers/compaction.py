@@ -7,6 +7,8 @@ latest stays         the last committed record of a key is in every replica whos
 superseded only      what is gone had a later committed record of its key, older than min.compaction.lag.ms
 tombstones           a tombstone stays for delete.retention.ms, and as long as an older record of its key does
 no holes             nothing is missing that is not committed; offsets rise, leader epochs never fall
+transactions         what a transaction wrote is one of its key's records once its marker says so; what was aborted
+                     is none and may go at any time; until then nothing of it goes
 ===================  ========================================================================================
 
 Replicas need not have the same batches, nor the same records: only what a reader ends with is the same.
@@ -15,7 +17,7 @@ What clients wrote and read of such partitions is judged by :mod:`tidelog.chaos.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,6 +35,16 @@ class KeyedRecord(NamedTuple):
     value: bytes | None
     mark: bytes = b""
     """What stands for its headers."""
+    producer: int = -1
+    """Whose transaction it is part of."""
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction."""
+
+    offset: int
+    producer: int
+    committed: bool
 
 
 class CleanedReplica(NamedTuple):
@@ -45,6 +57,7 @@ class CleanedReplica(NamedTuple):
     batches: Sequence[tuple[int, int, int]]
     """Base offset, last offset and leader epoch of everything stored."""
     records: Sequence[KeyedRecord]
+    markers: Sequence[Marker] = ()
 
 
 class CompactionRules(NamedTuple):
@@ -60,8 +73,34 @@ class _Known:
 
     records: dict[int, KeyedRecord] = field(default_factory=dict)
     of_key: dict[bytes | None, list[int]] = field(default_factory=dict)
-    """Offsets of each key, rising."""
+    """Offsets of each key, rising, without what was aborted or is undecided."""
+    waiting: dict[int, list[KeyedRecord]] = field(default_factory=dict)
+    """What is undecided of each producer's transaction."""
+    markers: dict[int, list[Marker]] = field(default_factory=dict)
+    """Of each producer, rising."""
     end: int = 0
+
+    def mark(self, marker: Marker) -> None:
+        """Take note of a marker, and of what it decides."""
+        of_producer = self.markers.setdefault(marker.producer, [])
+        if marker in of_producer:
+            return
+        of_producer.append(marker)
+        of_producer.sort()
+        for record in self.waiting.pop(marker.producer, ()):
+            self.add(record)
+
+    def add(self, record: KeyedRecord) -> None:
+        """Take note of a record that is new, or that is decided now."""
+        if record.producer >= 0:
+            markers = self.markers.get(record.producer, ())
+            decided = next((marker for marker in markers if marker.offset > record.offset), None)
+            if decided is None:
+                self.waiting.setdefault(record.producer, []).append(record)
+                return
+            if not decided.committed:
+                return
+        _insert(self.of_key.setdefault(record.key, []), record.offset)
 
 
 class CompactedLogJudge:
@@ -78,6 +117,9 @@ class CompactedLogJudge:
         who = f"node {replica.node}'s {partition}"
         known = self._known.setdefault(partition, _Known())
         known.end = max(known.end, replica.high_watermark)
+        for marker in replica.markers:
+            if marker.offset < replica.high_watermark:
+                known.mark(marker)
         return [
             *_unordered(who, replica, known.end),
             *self._changed(known, who, replica),
@@ -89,6 +131,13 @@ class CompactedLogJudge:
         known = self._known.get(partition)
         return 0 if known is None else known.end
 
+    def counted(self, partition: PartitionName, records: Iterable[KeyedRecord]) -> list[KeyedRecord]:
+        """Leave out what was aborted, and what is undecided."""
+        known = self._known.setdefault(partition, _Known())
+        return [
+            record for record in records if record.producer < 0 or record.offset in known.of_key.get(record.key, ())
+        ]
+
     def _changed(self, known: _Known, who: str, replica: CleanedReplica) -> list[str]:
         for record in replica.records:
             if record.offset >= replica.high_watermark:
@@ -96,7 +145,7 @@ class CompactedLogJudge:
             first = known.records.get(record.offset)
             if first is None:
                 known.records[record.offset] = record
-                _insert(known.of_key.setdefault(record.key, []), record.offset)
+                known.add(record)
             elif first != record:
                 return [f"as it was: {who} has {_shown(record)}; it was {_shown(first)}"]
         return []
@@ -106,8 +155,12 @@ class CompactedLogJudge:
         for record in replica.records:
             here.setdefault(record.key, []).append(record.offset)
         end = min(known.end, replica.log_end)
+        there = {record.offset for record in replica.records}
+        for record in (record for waiting in known.waiting.values() for record in waiting):
+            if replica.log_start <= record.offset < min(end, replica.high_watermark) and record.offset not in there:
+                return [f"transactions: {who} has no {_shown(record)}, of which nothing is decided"]
         for key, offsets in known.of_key.items():
-            held = {offset for offset in here.get(key, ()) if offset < end}
+            held = {offset for offset in here.get(key, ()) if offset < end} & set(offsets)
             due = [offset for offset in offsets if replica.log_start <= offset < end]
             gone = [offset for offset in due if offset not in held and offset < replica.high_watermark]
             if not gone:

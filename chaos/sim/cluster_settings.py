@@ -277,6 +277,7 @@ TRANSACTIONS: Final = Setting(
     | {
         "aborted",
         "committed",
+        "compacted",
         "decided-elsewhere",
         "ended-ProducerFencedError",
         "prepared",
@@ -291,8 +292,8 @@ TRANSACTIONS: Final = Setting(
         "offsets.topic.num.partitions": "2",
         "group.min.session.timeout.ms": "500",
         "group.initial.rebalance.delay.ms": "200",
-        # The judge of compacted logs does not know which records a transaction aborted.
-        "log.cleaner.enable": "false",
+        "log.cleaner.backoff.ms": "300",
+        "log.cleaner.min.cleanable.ratio": "0.01",
         "producer.id.expiration.ms": "6000",
         "producer.id.expiration.check.interval.ms": "1000",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",

@@ -10,11 +10,13 @@ from tidelog.chaos.checkers.compaction import (
     CompactedLogJudge,
     CompactionRules,
     KeyedRecord,
+    Marker,
     apart,
 )
 from tidelog.chaos.sim.log_reading import batches_of
 from tidelog.chaos.sim.world import World
 from tidelog.model.ids import NodeId, TopicIdPartition
+from tidelog.proto.control_batches import ControlKind, decode_control
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
 from tidelog.replication.partition import Partition
@@ -31,7 +33,7 @@ class CompactionWatch:
         self._cluster = world.cluster
         self._judges: dict[TopicIdPartition, CompactedLogJudge] = {}
         self._looked: dict[tuple[TopicIdPartition, NodeId], tuple[object, ...]] = {}
-        self._unpacked: dict[tuple[int, int, int], list[KeyedRecord]] = {}
+        self._unpacked: dict[tuple[int, int, int], tuple[list[KeyedRecord], list[Marker]]] = {}
         """Base offset, leader epoch and CRC of a batch → what is in it."""
         self.kept: dict[TopicIdPartition, dict[NodeId, list[KeyedRecord]]] = {}
 
@@ -48,11 +50,11 @@ class CompactionWatch:
         if self._looked.get((key, node_id)) == standing:
             return []
         self._looked[key, node_id] = standing
-        batches, records = self._content(log)
+        batches, records, markers = self._content(log)
         self.kept.setdefault(key, {})[node_id] = records
         rules = CompactionRules(log.config.min_compaction_lag_ms, log.config.delete_retention_ms)
         judge = self._judges.setdefault(key, CompactedLogJudge(rules))
-        replica = CleanedReplica(node_id, log.log_start_offset, mark, log.log_end_offset, batches, records)
+        replica = CleanedReplica(node_id, log.log_start_offset, mark, log.log_end_offset, batches, records, markers)
         return judge.observe(key, replica, self._cluster.hosts[node_id].clock.now_ms() + _GRACE_MS)
 
     def left(self, node_id: NodeId, key: TopicIdPartition, log: Log) -> int:
@@ -63,20 +65,25 @@ class CompactionWatch:
         for segment in log._chain.segments[:-1]:
             if segment.max_timestamp > newest_ms:
                 end = min(end, segment.base_offset)
-        keys = [record.key for record in self.kept.get(key, {}).get(node_id, ()) if record.offset < end]
+        kept = self._judges[key].counted(key, self.kept[key][node_id]) if node_id in self.kept.get(key, {}) else []
+        keys = [record.key for record in kept if record.offset < end]
         return len(keys) - len(set(keys))
 
-    def _content(self, log: Log) -> tuple[list[tuple[int, int, int]], list[KeyedRecord]]:
+    def _content(self, log: Log) -> tuple[list[tuple[int, int, int]], list[KeyedRecord], list[Marker]]:
         batches: list[tuple[int, int, int]] = []
         records: list[KeyedRecord] = []
+        markers: list[Marker] = []
         for batch in batches_of(log, log.log_start_offset, log.log_end_offset):
             batches.append((batch.base_offset, batch.last_offset, batch.leader_epoch))
             name = (batch.base_offset, batch.leader_epoch, batch.crc)
             found = self._unpacked.get(name)
             if found is None:
-                found = self._unpacked[name] = [] if batch.is_control else _records_of(batch)
-            records += found
-        return batches, records
+                found = self._unpacked[name] = (
+                    ([], _markers_of(batch)) if batch.is_control else (_records_of(batch), [])
+                )
+            records += found[0]
+            markers += found[1]
+        return batches, records, markers
 
     def look_again(self) -> None:
         """Let every replica be looked at anew, at the end of a run."""
@@ -85,14 +92,25 @@ class CompactionWatch:
 
     def apart(self) -> list[str]:
         """Compare the replicas as they were seen last, when all is over."""
-        return [text for key, replicas in self.kept.items() for text in apart(key, replicas)]
+        return [
+            text
+            for key, replicas in self.kept.items()
+            for text in apart(key, {node: self._judges[key].counted(key, held) for node, held in replicas.items()})
+        ]
 
 
 def _records_of(batch: Batch) -> list[KeyedRecord]:
-    epoch = batch.leader_epoch
+    epoch, producer = batch.leader_epoch, batch.producer_id if batch.is_transactional else -1
     return [
-        KeyedRecord(r.offset, r.timestamp, epoch, r.key, r.value, mark_of(r.headers)) for r in decode_records(batch)
+        KeyedRecord(r.offset, r.timestamp, epoch, r.key, r.value, mark_of(r.headers), producer)
+        for r in decode_records(batch)
     ]
+
+
+def _markers_of(batch: Batch) -> list[Marker]:
+    if not batch.record_count:
+        return []
+    return [Marker(batch.base_offset, batch.producer_id, decode_control(batch).kind is ControlKind.COMMIT)]
 
 
 def mark_of(headers: Iterable[tuple[str, bytes | None]]) -> bytes:

@@ -9,6 +9,7 @@ from tidelog.chaos.checkers.compaction import (
     CompactedLogJudge,
     CompactionRules,
     KeyedRecord,
+    Marker,
     apart,
 )
 from tidelog.chaos.checkers.history import Outcome
@@ -42,6 +43,67 @@ def replica(node: NodeId, records: list[KeyedRecord], *, mark: int = 6, end: int
 
 def without(*offsets: int) -> list[KeyedRecord]:
     return [each for each in LOG if each.offset not in offsets]
+
+
+WRITTEN = [
+    record(0, b"x", b"x0"),
+    record(1, b"x", b"x1")._replace(producer=7),
+    record(3, b"y", b"y3")._replace(producer=8),
+    record(5, b"y", b"y5")._replace(producer=7),
+    record(7, b"z", b"z7")._replace(producer=9),
+]
+COMMITTED, ABORTED, LATER = Marker(2, 7, True), Marker(4, 8, False), Marker(6, 7, False)
+
+
+class TestTransactions:
+    """Producer 7 commits offset 1 and aborts 5, producer 8 aborts 3, producer 9 has 7 open."""
+
+    def replica(self, node: NodeId, *gone: int, mark: int = 8) -> CleanedReplica:
+        records = [each for each in WRITTEN if each.offset not in gone]
+        offsets = [each.offset for each in (*records, COMMITTED, ABORTED, LATER)]
+        batches = [(offset, offset, 1) for offset in sorted(offsets)]
+        return CleanedReplica(node, 0, mark, 8, batches, records, (COMMITTED, ABORTED, LATER))
+
+    def judged(self, *gone: int, first_mark: int = 8) -> list[str]:
+        judge = CompactedLogJudge(RULES)
+        assert judge.observe(P, self.replica(A, mark=first_mark), NOW) == []
+        return judge.observe(P, self.replica(B, *gone), NOW)
+
+    @pytest.mark.parametrize(
+        ("gone", "first_mark"),
+        [
+            (gone, mark)
+            for gone in ((), (0,), (3,), (5,), (0, 3, 5))
+            for mark in (8, 6, 4, 2)
+            if mark > max(gone, default=-1)
+        ],
+    )
+    def test_what_was_aborted_may_go_and_supersedes_nothing(self, gone: tuple[int, ...], first_mark: int) -> None:
+        assert self.judged(*gone, first_mark=first_mark) == []
+
+    @pytest.mark.parametrize(
+        ("gone", "rule"),
+        [((1,), "latest stays"), ((0, 1), "latest stays"), ((7,), "transactions")],
+    )
+    def test_what_was_committed_or_is_open_stays(self, gone: tuple[int, ...], rule: str) -> None:
+        assert [text for text in self.judged(*gone) if text.startswith(f"{rule}: ")]
+
+    def test_an_undecided_record_supersedes_nothing(self) -> None:
+        judge = CompactedLogJudge(RULES)
+        assert judge.observe(P, self.replica(A, mark=2), NOW) == []
+        assert [
+            text
+            for text in judge.observe(P, self.replica(B, 0, mark=2), NOW)
+            if "superseded only" in text or "latest" in text
+        ]
+
+    def test_replicas_differ_in_what_counts_alone(self) -> None:
+        judge = CompactedLogJudge(RULES)
+        for node, gone in ((A, ()), (B, (3, 5))):
+            assert judge.observe(P, self.replica(node, *gone), NOW) == []
+        held = {node: [each for each in WRITTEN if each.offset not in gone] for node, gone in ((A, ()), (B, (3, 5)))}
+        assert apart(P, held) != []
+        assert apart(P, {node: judge.counted(P, records) for node, records in held.items()}) == []
 
 
 def judged(*replicas: CleanedReplica, now_ms: int = NOW) -> list[str]:
