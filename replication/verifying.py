@@ -117,7 +117,8 @@ class Asking:
 
     def discard(self, entry: PendingAppend) -> None:
         assert isinstance(entry, GuardedAppend)
-        self.waiting.remove(entry)
+        if entry in self.waiting:  # else it was about to be appended, by what ended in the midst of that
+            self.waiting.remove(entry)
 
     def role_left(self, error: ErrorCode) -> None:
         self._owner.refuse(self, error, "the partition has moved while the transaction's coordinator was asked")

@@ -258,6 +258,33 @@ def test_epochs_of_one_producer(cluster, virtual, wait_until):
     virtual(work())
 
 
+def test_an_append_that_breaks_off_leaves_callers_that_can_be_forgotten(cluster, virtual, wait_until):
+    async def work():
+        async with cluster() as c:
+            c.create(leader=1)
+            troubles: list[dict[str, object]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
+            coordinator, verifying = Coordinator(c[1]), c[1].manager.producing.verifying
+            sent = [c[1].begin(b"%d" % n, **txn(0, n)) for n in range(2)]
+            await wait_until(lambda: coordinator.waiting)
+            waits = [entry.wait for entry in next(iter(c[1].manager.replicas.values())).verifying[P].waiting]
+
+            def broken(entry, replica):
+                waits[1].future.cancel()  # as when its connection ends
+                return False
+
+            verifying._append = broken
+            coordinator.answer()
+            with pytest.raises(asyncio.CancelledError):
+                await sent[1]
+            sent[0].cancel()
+            await asyncio.sleep(0.1)
+            assert not troubles
+            assert idle(c[1])
+
+    virtual(work())
+
+
 def test_leadership_that_moves_meanwhile_and_comes_back(cluster, virtual, wait_until):
     async def work():
         async with cluster() as c:
