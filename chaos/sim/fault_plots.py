@@ -259,11 +259,13 @@ def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) ->
 
 def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Who has just been asked for a step of a transaction dies, stops, stands still or is cut off, a few messages
-    later: another one coordinates, or leads, from any point in it."""
-    step = rng.choice(STEPS)
-    end = rng.choice(("kill", "kill", "stop", "pause", "isolate"))
+    later: another one coordinates, or leads, from any point in it. Or a producer does, or both."""
+    step, messages = rng.choice(STEPS), rng.choice((0, 1, 2, 4, 8, 16, 40))
+    end = rng.choice(("kill", "kill", "stop", "pause", "isolate", "kill-both", "kill-producer", "kill-producer"))
+    number = rng.choice((3, 4)) if "Offset" in step else rng.randrange(3)
+    target = {"kill-both": f"{number}+u", "kill-producer": f"{number}"}.get(end, "u")
     seconds = _about(rng, rng.choice((0.05, 0.5, 2.5)))
-    return [(0.0, "at-step", (step, rng.choice((0, 1, 2, 4, 8, 16, 40)), 6.0, end, "u", seconds))]
+    return [(0.0, "at-step", (step, messages, 6.0, end, target, 0.001 if end == "kill-both" else seconds))]
 
 
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:

@@ -88,7 +88,7 @@ class TransactionWork:
             "place": lambda: sim.cluster.leader_of(MANY, 0),
         }
         hand.acts |= {
-            "kill-producer": self._kill,
+            "kill-producer": lambda number, seconds: self._kill(int(number), seconds),
             "pause-producer": self._pause,
             "second-producer": self._second,
             "at-commit": self._at_commit,

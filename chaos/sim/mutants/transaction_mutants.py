@@ -227,4 +227,22 @@ MUTANTS: Final = (
         new="            self._consumer.require_uncommitted()\n",
         scenario="transactions",
     ),
+    Mutant(
+        id="cleaner-passes-what-is-open",
+        rule="transactions",
+        what="A cleaner goes as far as the high watermark, over transactions that nobody has decided.",
+        module="tidelog.storage.log_compaction",
+        old="        stable = self.last_stable_offset(Offset(high_watermark))\n",
+        new="        stable = Offset(high_watermark)\n",
+        scenario="transactions",
+    ),
+    Mutant(
+        id="aborted-supersedes",
+        rule="latest stays",
+        what="A cleaner keeps what was aborted, and drops what was committed of the same key before.",
+        module="tidelog.storage.cleaner.transactions",
+        old="        if batch.producer_id in self._aborted:\n",
+        new="        if batch.producer_id < 0:\n",
+        scenario="transactions",
+    ),
 )
