@@ -16,6 +16,7 @@ from tidelog.cli.hanging import OpenTransaction, coordinated, described, find_ha
 from tidelog.cli.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.cli.reset_offsets import Topics, topics_option
+from tidelog.cli.sinks import sinks
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ INT16_MAX: Final = (1 << 15) - 1
 @click.group()
 def transactions() -> None:
     """List and describe transactions, find those that hang, end them."""
+
+
+transactions.add_command(sinks)
 
 
 @transactions.command("list")

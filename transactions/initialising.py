@@ -41,7 +41,7 @@ class Initialising:
         """``transactional_id`` is the request's, and fit to be one. Who is let in speaks on ``connection`` from now on,
         or on a newer one."""
         if is_sinks(transactional_id):
-            what = f"{transactional_id[:100]!r}: ids of this form are given out by the ledgers of sinks alone"
+            what = f"{transactional_id[:100]!r}: only the ledgers of sinks give out and end such ids (AbortJob)"
             self._shard.answer(waiter, InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=what))
             return
         error = self._fault(request)
