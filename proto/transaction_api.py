@@ -256,9 +256,10 @@ class ListTransactionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest(Request["DescribeProducersResponse"]):
-    """The producers that a partition's leader knows of (KIP-664)."""
+    """The producers that a partition's leader knows of, or ``any_replica`` that is asked (KIP-664)."""
 
     partitions: tuple[GroupPartition, ...]
+    any_replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)

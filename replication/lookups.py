@@ -89,7 +89,8 @@ def describe_producers(
             results.append(PartitionProducers(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue
         leading = replica.partition.led(LeaderEpoch(-1))
-        if isinstance(leading, Refusal):
+        follows = isinstance(leading, Refusal) and leading.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if isinstance(leading, Refusal) and not (follows and request.any_replica):
             leader, text = replica.partition.state.leader, leading.message
             refused = PartitionProducers(item.topic, item.partition, leading.code, leader, error_message=text)
             results.append(refused)
@@ -105,7 +106,15 @@ def describe_producers(
             )
             for producer in replica.partition.log.producers.all()
         )
-        results.append(PartitionProducers(item.topic, item.partition, ErrorCode.NONE, node_id, described))
+        results.append(
+            PartitionProducers(
+                item.topic,
+                item.partition,
+                ErrorCode.NONE,
+                replica.partition.state.leader if follows else node_id,
+                described,
+            )
+        )
     return DescribeProducersResponse(tuple(results))
 
 

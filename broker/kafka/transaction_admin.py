@@ -77,7 +77,7 @@ async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict
 
 async def describe_producers(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
     asked = tuple(GroupPartition(topic.name, at) for topic in request.topics for at in topic.partition_indexes)
-    answer = await context.call(DescribeProducersRequest(asked))
+    answer = await context.call(DescribeProducersRequest(asked, any_replica=True))
     return {"topics": by_topic(answer.partitions, _producers)}
 
 

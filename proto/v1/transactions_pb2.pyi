@@ -278,10 +278,12 @@ class ListTransactionsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[ListedTransaction, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class DescribeProducersRequest(_message.Message):
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "any_replica")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ANY_REPLICA_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[_groups_pb2.GroupPartition]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[_groups_pb2.GroupPartition, _Mapping]]] = ...) -> None: ...
+    any_replica: bool
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_groups_pb2.GroupPartition, _Mapping]]] = ..., any_replica: _Optional[bool] = ...) -> None: ...
 
 class ProducerDescription(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp_ms", "coordinator_epoch", "transaction_start_offset")

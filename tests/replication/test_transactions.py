@@ -349,6 +349,10 @@ def test_producers_as_described(cluster, virtual):
             elsewhere = c[2].manager.describe_producers(DescribeProducersRequest(places)).partitions[0]
             assert (elsewhere.error, elsewhere.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
             assert elsewhere.error_message
+            anybody = c[2].manager.describe_producers(DescribeProducersRequest(places, any_replica=True)).partitions
+            assert (anybody[0].error, anybody[0].leader, anybody[1].error) == (ErrorCode.NONE, 1, found[1].error)
+            known = [(each.producer_id, each.transaction_start_offset) for each in anybody[0].producers]
+            assert known == [(7, 1), (8, -1)]
 
     virtual(work())
 
