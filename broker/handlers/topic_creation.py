@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,8 +14,10 @@ from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE
-from tidelog.model.names import topic_name_fault
+from tidelog.model.names import is_internal, topic_name_fault
 from tidelog.proto.api import CreateTopicsRequest
+
+log = logging.getLogger(__name__)
 
 CREATE_TIMEOUT_S: Final = 5.0
 LEADERS_TIMEOUT_S: Final = 2.0
@@ -33,6 +36,8 @@ class TopicCreation:
         self._view = view
         self._channel = channel
         self._under_way: dict[str, asyncio.Task[Outcome]] = {}
+        self._told: dict[str, str] = {}
+        """By internal topic: why it could not be made, as the log has it already."""
 
     async def create(self, names: Iterable[str]) -> dict[str, Outcome]:
         """Make these topics and wait a little for their leaders; what is to be said of each that is not there then."""
@@ -64,9 +69,16 @@ class TopicCreation:
             return ErrorCode.LEADER_NOT_AVAILABLE, str(error)
         result = answer.topics[0]
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._tell(name, result.error_message)
             return result.error, result.error_message
         await self._view.wait_until(lambda image: _has_leaders(image, name), timeout_s=LEADERS_TIMEOUT_S)
         return ErrorCode.LEADER_NOT_AVAILABLE, "the topic was just made"
+
+    def _tell(self, name: str, why: str) -> None:
+        """Clients of groups and transactions only wait meanwhile, and many of them cannot say for what."""
+        if is_internal(name) and self._told.get(name) != why:
+            self._told[name] = why
+            log.warning("%s cannot be made, and is waited for: %s", name, why)
 
 
 def _has_leaders(image: MetadataImage, name: str) -> bool:
