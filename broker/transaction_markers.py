@@ -154,7 +154,9 @@ class TransactionMarkers:
             return
         request = WriteTxnMarkersRequest(
             tuple(
-                replace(sending.marker, partitions=tuple(item.at for item in own))
+                sending.marker
+                if len(own) == len(sending.marker.partitions)
+                else replace(sending.marker, partitions=tuple(item.at for item in own))
                 for sending, own in by_sending.items()
             )
         )

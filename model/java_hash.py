@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=4096)
 def coordinator_partition(name: str, partitions: int) -> int:
     """Kafka's ``Utils.abs(name.hashCode()) % partitions``, so that a log of Kafka's is found where it is."""
     hashed = java_hash(name)
