@@ -10,7 +10,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, NoReturn, TypeVar, Unpack
 
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.blocking_producer import Producer
@@ -20,13 +20,18 @@ from tidelog.client.producer_batch import Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
 from tidelog.client.producer_core import ProducerCore
 from tidelog.client.sinks import SinkJob, SinkMessage, sink_error
+from tidelog.client.transaction_errors import FENCED
 from tidelog.client.transactions import Transactions
 from tidelog.model.clock import Clock
+from tidelog.model.errors import ErrorCode
 from tidelog.model.sinks import SinkAttempt, part_fault
 from tidelog.proto.network import Network
 
 W = TypeVar("W", bound="AsyncSinkWriter")
 B = TypeVar("B", bound="SinkWriter")
+
+_OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+"""What partitions and transactions say of one that is over."""
 
 log = logging.getLogger(__name__)
 
@@ -79,17 +84,27 @@ class _Work:
         try:
             await transactions.prepare(timeout)
         except TidelogError as error:
-            if error.retriable:
-                raise
-            said = f"prepare() of {transactions.id}: its transaction took too long, or another job has taken over"
-            lost = sink_error(error.code, f"{said}: {error}")
-            raise (error if type(lost) is type(error) else lost) from error
+            await self.reraise(core, error)
         if not transactions.machine.started:
             return self.prepare_nothing()
         identity = transactions.machine.identity
         assert identity is not None
         self.message = SinkMessage(*self.job, self.attempt.attempt, *identity, self.rows)
         return self.message
+
+    async def reraise(self, core: ProducerCore, error: TidelogError) -> NoReturn:
+        """Raise what an error means for this attempt. That its transaction is over has two causes, of which partitions
+        and transactions do not know: it took too long, or the job is not the current one. The ledger knows."""
+        if error.code not in _OVER:
+            raise error
+        sink = await core.require_transactions().sink(self.job.sink, core.config.request_timeout_ms / 1_000)
+        what = f"attempt {self.attempt.attempt} of batch {self.job.batch} of sink {self.job.sink!r}"
+        if sink is not None and (sink.batch, sink.job) != (self.job.batch, self.job.job):
+            why = "its job was aborted, or another has taken over"
+            raise sink_error(ErrorCode.PRODUCER_FENCED, f"{what}: {why}") from error
+        raise sink_error(
+            ErrorCode.INVALID_TXN_STATE, f"{what}: its transaction took too long, or was aborted"
+        ) from error
 
     async def abort(self, core: ProducerCore, timeout: float | None) -> None:
         if not self.begun or self.already_committed:
@@ -173,9 +188,12 @@ class AsyncSinkWriter:
         self._work.check("send()")
         if await self.begin():
             assert self._producer is not None
-            await self._producer.send(
-                topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-            )
+            try:
+                await self._producer.send(
+                    topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+                )
+            except TidelogError as error:
+                await self._work.reraise(self._producer._core, error)
             self._work.rows += 1
 
     async def send_many(
@@ -185,7 +203,10 @@ class AsyncSinkWriter:
         self._work.check("send_many()")
         if len(values) and await self.begin():
             assert self._producer is not None
-            await self._producer.send_many(topic, values, keys=keys, partition=partition)
+            try:
+                await self._producer.send_many(topic, values, keys=keys, partition=partition)
+            except TidelogError as error:
+                await self._work.reraise(self._producer._core, error)
             self._work.rows += len(values)
 
     async def prepare(self, *, timeout: float | None = None) -> SinkMessage:
@@ -278,7 +299,10 @@ class SinkWriter:
         self._work.check("send()")
         if self.begin():
             assert self._producer is not None
-            self._producer.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+            try:
+                self._producer.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+            except TidelogError as error:
+                self._reraise(self._producer, error)
             self._work.rows += 1
 
     def send_many(
@@ -288,7 +312,10 @@ class SinkWriter:
         self._work.check("send_many()")
         if len(values) and self.begin():
             assert self._producer is not None
-            self._producer.send_many(topic, values, keys=keys, partition=partition)
+            try:
+                self._producer.send_many(topic, values, keys=keys, partition=partition)
+            except TidelogError as error:
+                self._reraise(self._producer, error)
             self._work.rows += len(values)
 
     def prepare(self, *, timeout: float | None = None) -> SinkMessage:
@@ -301,3 +328,6 @@ class SinkWriter:
         """Have nothing of it seen by anybody."""
         if self._producer is not None:
             self._producer._background.run(self._work.abort(self._producer._core, timeout))
+
+    def _reraise(self, producer: Producer, error: TidelogError) -> NoReturn:
+        producer._background.run(self._work.reraise(producer._core, error))

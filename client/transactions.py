@@ -35,7 +35,12 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tidelog.model.sinks import SinkAttempt
 from tidelog.proto.group_api import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, OffsetCommitPartition
-from tidelog.proto.sink_api import BeginSinkTransactionRequest, BeginSinkTransactionResponse
+from tidelog.proto.sink_api import (
+    BeginSinkTransactionRequest,
+    BeginSinkTransactionResponse,
+    DescribedSink,
+    DescribeSinksRequest,
+)
 from tidelog.proto.transaction_api import (
     EndTxnRequest,
     EndTxnResponse,
@@ -125,6 +130,16 @@ class Transactions:
             "begin()", self.machine.initialize, lambda: self._begin_sink(attempt), timeout_s
         )
         return answer
+
+    async def sink(self, name: str, timeout_s: float) -> DescribedSink | None:
+        """What the ledger says of the sink; None if it cannot be asked in time."""
+        request = DescribeSinksRequest((name,))
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._link.ask(request, lambda response: response.sinks[0].error)
+        except (TimeoutError, TidelogError):
+            return None
+        return answer.sinks[0] if answer.sinks[0].error is ErrorCode.NONE else None
 
     async def commit(self, timeout_s: float | None) -> None:
         await self._carry_out("commit_transaction()", self.machine.commit, self._commit, timeout_s)
