@@ -197,7 +197,10 @@ class NodeConfig:
         at_least=1,
     )
     max_connections: int = integer(
-        10_000, "Most connections to each listener; a further one is closed at once.", at_least=1
+        10_000,
+        "Most connections to each listener; a further one is closed at once.",
+        at_least=1,
+        at_most=1_000_000,  # gRPC's core aborts the process at the largest number of 32 bits
     )
     max_requests_under_way: int = integer(
         20_000, "Most calls and open streams of each listener; a further one is refused.", at_least=1

@@ -72,7 +72,7 @@ def run(
 ) -> Report:
     """Put a fresh node in ``place`` through every phase. Raises ``OSError`` where the machine has too few files."""
     _allow_files(idle + busy + slow + half_open + 200)
-    settings = {"connections.max.idle.ms": "600000", "max.connections": str(2**31 - 1)}
+    settings = {"connections.max.idle.ms": "600000", "max.connections": "100000"}
     with watched_node(place, settings) as node:
         host, port = address(node.kafka_bootstrap)
         crowd = _Crowd(host, port, node.measure, hold_s, say)

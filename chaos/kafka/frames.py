@@ -16,7 +16,11 @@ from tidelog.proto.kafka.wire import BadMessage
 
 API_VERSIONS: Final = 18
 POOL_FRAMES: Final = 12_000
-"""Well-formed requests that the damaged ones of a run are made of."""
+"""Well-formed requests that batches are made of."""
+POOL_BATCHES: Final = 2_000
+"""After so many batches there are new ones."""
+CAPTURED_COPIES: Final = 8
+"""How often each captured request is among them."""
 CORRELATION_AT: Final = 8
 """Where a frame's correlation id begins, behind length, key and version."""
 RAW_BYTES_MAX: Final = 400
@@ -86,22 +90,21 @@ class FrameSource:
             (key, version) for key, (least, most) in sorted(served.items()) for version in range(least, most + 1)
         ]
         self._harmless = dict(harmless or {})
-        rng = random.Random(f"{seed}:pool")
-        made = [self.well_formed(rng, *kind) for kind in self._served]
-        while len(made) < pool_frames:
-            made.append(self.well_formed(rng, *rng.choice(self._served)))
-        self._pool = [*captured, *made] if not captured else [*captured, *made, *(list(captured) * 8)]
+        self._captured = list(captured)
+        self._pool_frames = pool_frames
+        self._pools: dict[int, list[bytes]] = {}
 
     def batch(self, number: int, size: int) -> Batch:
-        """Return batch ``number``: more than half of it damaged requests, the rest well-formed ones and some noise."""
+        """Return batch ``number``: a third of it damaged requests, the rest well-formed ones and some noise."""
         rng = random.Random(f"{self._seed}:{number}")
-        pool, count, real = self._pool, len(self._pool), rng.random
+        pool = self._pool(number // POOL_BATCHES)
+        count, real = len(pool), rng.random
         frames = []
         for place in range(1, size + 1):
             dice = real()
-            if dice < 0.6:
+            if dice < 0.33:
                 body = damaged(rng, pool[int(real() * count)], pool)
-            elif dice < 0.9:
+            elif dice < 0.95:
                 body = pool[int(real() * count)]
             elif dice < 0.98:
                 body = self.well_formed(rng, *self._served[int(real() * len(self._served))])
@@ -109,6 +112,17 @@ class FrameSource:
                 body = rng.randbytes(8 + int(real() * RAW_BYTES_MAX))
             frames.append(b"".join((len(body).to_bytes(4, "big"), body[:4], place.to_bytes(4, "big"), body[8:])))
         return Batch(number, tuple(frames))
+
+    def _pool(self, number: int) -> list[bytes]:
+        """The well-formed requests of a stretch of batches: each API and version, and more of any; captured ones."""
+        if number not in self._pools:
+            rng = random.Random(f"{self._seed}:pool:{number}")
+            made = [self.well_formed(rng, *kind) for kind in self._served]
+            made += [self.well_formed(rng, *rng.choice(self._served)) for _ in range(self._pool_frames - len(made))]
+            if len(self._pools) > 1:
+                del self._pools[min(self._pools)]
+            self._pools[number] = [*made, *self._captured * CAPTURED_COPIES]
+        return self._pools[number]
 
     def rough_end(self, number: int) -> bytes | None:
         """What batch ``number`` ends its connection with, if anything: bytes that are no frame, or half of one."""

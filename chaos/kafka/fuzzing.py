@@ -27,6 +27,10 @@ _LAST_FRAME: Final = (
 )
 
 
+class StrangeAnswer(Exception):
+    """An answer that does not follow from what was asked."""
+
+
 class PortSilent(Exception):
     """The port accepts no connection any more; the text names the batches that were under way."""
 
@@ -57,13 +61,14 @@ async def fuzz(
     first_batch: int = 0,
     tally: Tally | None = None,
     stall_s: float = STALL_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Tally:
-    """Send at least ``inputs`` frames. Raises :class:`PortSilent`."""
+    """Send at least ``inputs`` frames. Raises a group of :class:`PortSilent` and :class:`StrangeAnswer`."""
     found = tally if tally is not None else Tally()
     numbers = itertools.count(first_batch)
     async with asyncio.TaskGroup() as group:
         for worker in range(connections):
-            sender = _Sender(host, port, source, found, stall_s)
+            sender = _Sender(host, port, source, found, stall_s, connect_timeout_s)
             group.create_task(sender.run(worker, numbers, batch_frames, lambda: found.inputs >= inputs))
     return found
 
@@ -77,6 +82,7 @@ class _Answers(asyncio.Protocol):
         self.last = 0
         self.through = False
         self.lost = False
+        self.strange: StrangeAnswer | None = None
         self.changed = asyncio.Event()
         self._head = bytearray()
         self._skip = 0
@@ -105,26 +111,37 @@ class _Answers(asyncio.Protocol):
             length = int.from_bytes(self._head[:4], "big", signed=True)
             correlation = int.from_bytes(self._head[4:], "big")
             self._head.clear()
-            assert length >= 4, f"an answer of {length} bytes"
+            if length < 4:
+                self._strange(f"expected an answer of at least 4 bytes, found {length}")
+                return
             self._skip = length - 4
             if correlation == _SENTINEL:
                 self.through = True
             else:
-                assert correlation > self.last, f"answer {correlation} after {self.last}"
+                if correlation <= self.last:
+                    self._strange(f"expected an answer after {self.last}, found one to {correlation}")
+                    return
                 self.last = correlation
                 self.answered += 1
+        self.changed.set()
+
+    def _strange(self, text: str) -> None:
+        self.strange = StrangeAnswer(text)
         self.changed.set()
 
 
 class _Sender:
     """One worker: takes batch after batch, keeps its connection as long as the port does."""
 
-    def __init__(self, host: str, port: int, source: FrameSource, tally: Tally, stall_s: float) -> None:
+    def __init__(
+        self, host: str, port: int, source: FrameSource, tally: Tally, stall_s: float, connect_timeout_s: float
+    ) -> None:
         self._host = host
         self._port = port
         self._source = source
         self._tally = tally
         self._stall_s = stall_s
+        self._connect_timeout_s = connect_timeout_s
         self._answers: _Answers | None = None
 
     async def run(self, worker: int, numbers: itertools.count[int], size: int, enough: Callable[[], bool]) -> None:
@@ -167,6 +184,8 @@ class _Sender:
     async def _wait(self, answers: _Answers) -> None:
         """Until the batch is through, the connection lost, or nothing has come for a while."""
         while not (answers.through or answers.lost):
+            if answers.strange is not None:
+                raise answers.strange
             answers.changed.clear()
             try:
                 async with asyncio.timeout(self._stall_s):
@@ -189,10 +208,10 @@ class _Sender:
         if self._answers is not None and not self._answers.lost:
             return self._answers
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + CONNECT_TIMEOUT_S
+        deadline = loop.time() + self._connect_timeout_s
         while True:
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                async with asyncio.timeout(self._connect_timeout_s):
                     _, self._answers = await loop.create_connection(_Answers, self._host, self._port)
                 break
             except (OSError, TimeoutError) as trouble:
