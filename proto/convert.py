@@ -8,7 +8,6 @@ A plan is derived once per class from its type hints, so a field is declared onc
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Callable
@@ -58,8 +57,17 @@ def read_message(cls: type[T], message: Message) -> T:
     return typing.cast(T, _plan(cls)[1](message))
 
 
-@functools.cache
+_CLASSES: Final[dict[type, type[Message]]] = {}
+
+
 def _message_class(cls: type) -> type[Message]:
+    found = _CLASSES.get(cls)
+    if found is None:
+        found = _CLASSES[cls] = _find_message_class(cls)
+    return found
+
+
+def _find_message_class(cls: type) -> type[Message]:
     for contract in (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, metadata_pb2):
         if (found := getattr(contract, cls.__name__, None)) is not None:
             return typing.cast(type[Message], found)
