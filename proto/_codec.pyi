@@ -53,3 +53,29 @@ def spans(
 ) -> list[tuple[int, int, bytes | None, bool, int, int]] | None: ...
 def keyless(body: bytes, count: int, last_delta: int) -> int | None: ...
 def probe(table: Buffer, slots: int, digest: bytes) -> int | None: ...
+
+class ColumnBuffer:
+    count: int
+    size: int
+    def __init__(self, *, headers: bool = False) -> None: ...
+    def add(
+        self,
+        body: bytes,
+        base_offset: int,
+        base_timestamp: int,
+        fixed_timestamp: int | None,
+        count: int,
+        last_delta: int,
+        first: int,
+        end: int,
+    ) -> bool: ...
+    def append(
+        self,
+        offset: int,
+        timestamp: int,
+        kind: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+    ) -> None: ...
+    def take(self) -> Any: ...
