@@ -229,14 +229,6 @@ class Ending:
         else:
             write(NOBODY, now)
 
-    def _write_decision(
-        self, entry: Entry, after: Transaction, cause: Cause, askers: Sequence[Asker], now: Moment
-    ) -> None:
-        def moved(then: Moment) -> None:
-            self.carry_out(entry, cause, then)
-
-        self._shard.move(entry, after, cause, askers, now, moved=moved)
-
     def carry_out(self, entry: Entry, cause: Cause, now: Moment) -> None:
         """A decision is in the log for good."""
         counters = self._shard.counters
@@ -255,6 +247,14 @@ class Ending:
             self._shard.move(entry, None, cause, (), now)
         else:
             self.abort(entry, cause, (), now)
+
+    def _write_decision(
+        self, entry: Entry, after: Transaction, cause: Cause, askers: Sequence[Asker], now: Moment
+    ) -> None:
+        def moved(then: Moment) -> None:
+            self.carry_out(entry, cause, then)
+
+        self._shard.move(entry, after, cause, askers, now, moved=moved)
 
     # --- Timeouts -----------------------------------------------------------------------------------
 

@@ -51,24 +51,9 @@ MUTANTS: Final = (
         rule="prepared",
         what="A prepared transaction is aborted when it is older than its timeout, though others decide of it.",
         module=_TRANSACTION,
-        old="            self.state is TransactionState.ONGOING\n            and self.timeout_ms",
-        new="            self.state in (TransactionState.ONGOING, TransactionState.PREPARED)\n"
-        "            and self.timeout_ms",
+        old="            self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
+        new="            state is TransactionState.PREPARED\n",
         scenario="transactions",
-        more=(
-            Edit(
-                _SHARD_STATE,
-                "        if value.state is TransactionState.ONGOING:\n            self.ongoing[",
-                "        if value.state in (TransactionState.ONGOING, TransactionState.PREPARED):\n"
-                "            self.ongoing[",
-            ),
-            Edit(
-                "tidelog.transactions.transitions",
-                "    Transition(_PREPARED, _TO_ABORT, Cause.FENCED),\n",
-                "    Transition(_PREPARED, _TO_ABORT, Cause.FENCED),\n"
-                "    Transition(_PREPARED, _TO_ABORT, Cause.TIMED_OUT),\n",
-            ),
-        ),
     ),
     Mutant(
         id="aborted-index-not-written",
