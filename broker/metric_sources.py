@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tidelog.broker import metrics as m
 from tidelog.broker.broker_role import BrokerRole
+from tidelog.broker.kafka.kafka_traffic import KafkaTraffic, error_name
 from tidelog.broker.lifecycle_state import Standing
 from tidelog.broker.log_cleaning import LogCleaning
 from tidelog.broker.metrics import Reading
@@ -15,6 +16,7 @@ from tidelog.broker.transactions import Transactions
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.metadata_quorum.controller_node import ControllerNode
 from tidelog.model.ids import NO_NODE
+from tidelog.proto.kafka.schemas import api_name
 from tidelog.transactions.transitions import TransactionState
 
 _STATES = {
@@ -44,6 +46,7 @@ class NodeSource:
             yield from _controller(node.controller)
         if node.broker is not None:
             yield from _traffic(node.broker)
+            yield from _kafka(node.broker.kafka_traffic)
             yield from _replicas(node.broker)
             yield from _logs(node.broker)
             if node.broker.cleaning is not None:
@@ -84,6 +87,22 @@ def _traffic(broker: BrokerRole) -> Iterator[Reading]:
     yield Reading(m.STREAMS, traffic.produce_streams, ("Produce",))
     yield Reading(m.STREAMS, traffic.fetch_streams, ("Fetch",))
     yield Reading(m.BROKER_STATE, _STATES[broker.standing])
+
+
+def _kafka(traffic: KafkaTraffic) -> Iterator[Reading]:
+    for key, count in sorted(traffic.requests.items()):
+        yield Reading(m.KAFKA_REQUESTS, count, (api_name(key),))
+    for (key, error), count in sorted(traffic.errors.items()):
+        yield Reading(m.KAFKA_ERRORS, count, (api_name(key), error_name(error)))
+    yield Reading(m.KAFKA_CONNECTIONS, traffic.connections)
+    yield Reading(m.KAFKA_CONNECTIONS_MADE, traffic.accepted)
+    yield Reading(m.KAFKA_CONNECTIONS_CLOSED, traffic.closed)
+    yield Reading(m.KAFKA_IDLE_CLOSED, traffic.idle_closed)
+    yield Reading(m.KAFKA_BYTES_IN, traffic.bytes_in)
+    yield Reading(m.KAFKA_BYTES_OUT, traffic.bytes_out)
+    yield Reading(m.KAFKA_BYTES_FROM_FILES, traffic.bytes_from_files)
+    yield Reading(m.KAFKA_REFUSED, traffic.refused)
+    yield Reading(m.KAFKA_MALFORMED, traffic.malformed)
 
 
 def _replicas(broker: BrokerRole) -> Iterator[Reading]:

@@ -120,6 +120,16 @@ def _cleaner(name: str, meaning: str, *labels: str, owner: str = "LogCleaner") -
     )
 
 
+def _sockets(name: str, meaning: str, kind: str = COUNTER) -> MetricName:
+    plain = name.replace("-", "_").removesuffix("_total")
+    return MetricName(
+        f"kafka_server_socket_server_metrics_{plain}",
+        kind,
+        f"kafka.server:type=socket-server-metrics,name={name}",
+        meaning,
+    )
+
+
 def _own(name: str, kind: str, meaning: str, *labels: str) -> MetricName:
     return MetricName(f"tidelog_{name}", kind, "", meaning, labels)
 
@@ -140,6 +150,36 @@ PRODUCE_TIME: Final = MetricName(
     "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=Produce",
     "Time from a produce request's arrival to its answer.",
     ("request",),
+)
+
+KAFKA_REQUESTS: Final = MetricName(
+    "kafka_network_requestmetrics_requests",
+    COUNTER,
+    "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=…",
+    "Requests of Kafka's protocol.",
+    ("request",),
+)
+KAFKA_ERRORS: Final = MetricName(
+    "kafka_network_requestmetrics_errors",
+    COUNTER,
+    "kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=…,error=…",
+    "Error codes in answers of Kafka's protocol.",
+    ("request", "error"),
+)
+KAFKA_CONNECTIONS: Final = _sockets("connection-count", "Open connections of Kafka's protocol.", GAUGE)
+KAFKA_CONNECTIONS_MADE: Final = _sockets("connection-creation-total", "Connections of Kafka's protocol accepted.")
+KAFKA_CONNECTIONS_CLOSED: Final = _sockets("connection-close-total", "Those that have ended.")
+KAFKA_IDLE_CLOSED: Final = _sockets("expired-connections-killed-count", "Those that stood still for too long.")
+KAFKA_BYTES_IN: Final = _sockets("incoming-byte-total", "Bytes that came on connections of Kafka's protocol.")
+KAFKA_BYTES_OUT: Final = _sockets("outgoing-byte-total", "Bytes that went out on them.")
+KAFKA_BYTES_FROM_FILES: Final = _own(
+    "kafka_bytes_from_files", COUNTER, "Of the bytes to clients of Kafka's protocol, those sent from log files."
+)
+KAFKA_REFUSED: Final = _own(
+    "kafka_connections_refused", COUNTER, "Connections of Kafka's protocol beyond max.connections, closed at once."
+)
+KAFKA_MALFORMED: Final = _own(
+    "kafka_connections_malformed", COUNTER, "Connections of Kafka's protocol that were closed for what they sent."
 )
 
 PARTITION_COUNT: Final = _replicas("PartitionCount", "Replicas on this node.")
@@ -354,13 +394,18 @@ TRANSACTION_METRICS: Final = (
     TRANSACTION_RECORDS_PASSED_OVER, TRANSACTION_APPENDS, TRANSACTION_APPENDS_FAILED, SINKS, SINK_BATCHES,
     SINK_TAKEOVERS,
 )  # fmt: skip
+KAFKA_METRICS: Final = (
+    KAFKA_REQUESTS, KAFKA_ERRORS, KAFKA_CONNECTIONS, KAFKA_CONNECTIONS_MADE, KAFKA_CONNECTIONS_CLOSED,
+    KAFKA_IDLE_CLOSED, KAFKA_BYTES_IN, KAFKA_BYTES_OUT, KAFKA_BYTES_FROM_FILES, KAFKA_REFUSED, KAFKA_MALFORMED,
+)  # fmt: skip
 CONTROLLER_METRICS: Final = (
     ACTIVE_CONTROLLERS, TOPICS, PARTITIONS, OFFLINE_PARTITIONS, ACTIVE_BROKERS, FENCED_BROKERS,
 )  # fmt: skip
 NODE_METRICS: Final = (METADATA_OFFSET, RAFT_EPOCH, RAFT_LEADER, UPTIME)
 ALL_METRICS: Final[Mapping[str, MetricName]] = {
     metric.name: metric
-    for metric in (*BROKER_METRICS, *GROUP_METRICS, *TRANSACTION_METRICS, *CONTROLLER_METRICS, *NODE_METRICS)
+    for group in (BROKER_METRICS, KAFKA_METRICS, GROUP_METRICS, TRANSACTION_METRICS, CONTROLLER_METRICS, NODE_METRICS)
+    for metric in group
 }
 
 

@@ -20,7 +20,7 @@ from tidelog.broker.kafka.api_versions import ApiVersions
 from tidelog.broker.kafka.apis import Answer, Api, KafkaContext
 from tidelog.broker.kafka.fetch import Fetch
 from tidelog.broker.kafka.incoming import SHARED, Incoming
-from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
+from tidelog.broker.kafka.kafka_traffic import KafkaTraffic, count_errors
 from tidelog.broker.kafka.limits import KafkaLimits
 from tidelog.broker.kafka.outgoing import FileCut, Outgoing
 from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
@@ -48,6 +48,8 @@ class Host(Protocol):
     limits: KafkaLimits
     calls: Calls
     apis: Mapping[int, Api]
+    served: frozenset[int]
+    """The keys of all APIs."""
     api_versions: ApiVersions
     produce: Produce
     fetch: Fetch
@@ -296,7 +298,9 @@ class KafkaConnection:
         host = self._host
         header = read_request_header(frame)
         key, version = header.api_key, header.api_version
-        host.traffic.requests[key] = host.traffic.requests.get(key, 0) + 1
+        requests = host.traffic.requests
+        if key in host.served:
+            requests[key] = requests.get(key, 0) + 1
         if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
             if frame.obj is SHARED:
                 frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
@@ -334,6 +338,7 @@ class KafkaConnection:
             if answer is None:
                 raise CloseConnection(f"API {header.api_key} has no error for what the request asks")
             if not isinstance(answer, bytes):
+                count_errors(self._host.traffic, header.api_key, answer)
                 answer = encode_response(header.api_key, header.api_version, answer)
             head = response_header(header.api_key, header.api_version, header.correlation_id)
         except (BadMessage, CloseConnection) as bad:

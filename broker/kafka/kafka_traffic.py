@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidelog.model.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
+PRODUCE: Final = 0
+FETCH: Final = 1
 LINES_A_SECOND: Final = 10
 """Log lines about what peers did wrong; whoever sends junk must not fill the disk with them."""
 
@@ -29,9 +34,9 @@ class KafkaTraffic:
     )
 
     def __init__(self) -> None:
-        self.requests: dict[int, int] = {}
+        self.requests: dict[int, int] = {PRODUCE: 0, FETCH: 0}
         """By API key."""
-        self.errors: dict[tuple[int, int], int] = {}
+        self.errors: dict[tuple[int, int], int] = {(PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER): 0}
         """By API key and error code."""
         self.connections = 0
         self.accepted = 0
@@ -51,6 +56,27 @@ class KafkaTraffic:
         """Count one refusal."""
         key = (api_key, error)
         self.errors[key] = self.errors.get(key, 0) + 1
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code, or the number where we have no use for it."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def count_errors(traffic: KafkaTraffic, api_key: int, answer: Mapping[str, Any]) -> None:
+    """Count the error codes of an answer, those of its items included."""
+    for name, value in answer.items():
+        if name == "error_code":
+            if value:
+                traffic.failed(api_key, int(value))
+        elif isinstance(value, Mapping):
+            count_errors(traffic, api_key, value)
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], Mapping):
+            for item in value:
+                count_errors(traffic, api_key, item)
 
 
 class Notices:

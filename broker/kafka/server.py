@@ -16,6 +16,8 @@ from tidelog.broker.kafka.limits import KafkaLimits
 from tidelog.broker.kafka.produce import Produce
 from tidelog.broker.kafka.services import KafkaServices
 from tidelog.broker.kafka.topic_names import TopicNames
+from tidelog.proto.kafka import fetch_codec, produce_codec
+from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.schemas import load_schemas
 from tidelog.proto.network import Address
 
@@ -57,6 +59,7 @@ class KafkaListener:
         self.limits = KafkaLimits.of(services.config)
         self.calls = services.calls
         self.apis = services.apis
+        self.served = frozenset((produce_codec.API_KEY, fetch_codec.API_KEY, API_VERSIONS, *services.apis))
         self.produce_budget = services.produce_budget
         self.traffic = services.traffic
         names = TopicNames(services.view, listener)

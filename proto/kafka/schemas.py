@@ -82,6 +82,14 @@ def load_schemas() -> dict[str, dict[str, Any]]:
 
 
 @cache
+def api_name(api_key: int) -> str:
+    """Kafka's name of an API that has a schema, as "Produce"."""
+    versions = load_schemas()[f"{api_key} request"]
+    name: str = next(iter(versions.values()))["name"]
+    return name.removesuffix("Request")
+
+
+@cache
 def schema_of(api_key: int, version: int, kind: str) -> Schema:
     """The schema of a "request" or "response". Raises :class:`BadMessage` for one that nobody knows."""
     found = load_schemas().get(f"{api_key} {kind}", {}).get(str(version))

@@ -58,7 +58,7 @@ async def test_garbage_on_each_port_harms_nobody(cluster: AsyncCluster, rng: ran
     config = node.config
     assert node.http_address is not None
     ports = [Address(found.host, found.port) for found in config.listeners] + [node.http_address]
-    assert len(ports) == 4
+    assert len(ports) == 5
     pieces = [
         b"\x00" * 64,
         rng.randbytes(4096),
