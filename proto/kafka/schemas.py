@@ -84,9 +84,8 @@ def load_schemas() -> dict[str, dict[str, Any]]:
 @cache
 def api_name(api_key: int) -> str:
     """Kafka's name of an API that has a schema, as "Produce"."""
-    versions = load_schemas()[f"{api_key} request"]
-    name: str = next(iter(versions.values()))["name"]
-    return name.removesuffix("Request")
+    version = next(iter(load_schemas()[f"{api_key} request"]))
+    return schema_of(api_key, int(version), "request").name.removesuffix("Request")
 
 
 @cache
