@@ -15,8 +15,10 @@ from tidelog.proto.kafka.wire import BadMessage
 
 SHARED_BYTES: Final = 64 * 1024
 """Read at once where no large frame is under way."""
-_GROW_MIN: Final = 1024 * 1024
+_GROW_MIN: Final = 64 * 1024
 """Memory given to a large frame at first; beyond it, as much again as has arrived."""
+_GROW_PROVEN: Final = 1024 * 1024
+"""The same on a connection that has sent a large frame whole before: who only announces them gets less."""
 FRAME_MIN: Final = 8
 """A request's header has at least API key, version and correlation id."""
 _LENGTH: Final = struct.Struct(">i")
@@ -32,7 +34,7 @@ class Incoming:
     reading of *any* connection must be kept with :meth:`keep`: the buffer is shared.
     """
 
-    __slots__ = ("_at", "_data", "_filled", "_first", "_frame", "_frame_bytes_max", "_size")
+    __slots__ = ("_at", "_data", "_filled", "_first", "_frame", "_frame_bytes_max", "_grow", "_size")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -40,6 +42,7 @@ class Incoming:
         self._data: memoryview | bytes = b""
         self._at = 0
         self._frame: bytearray | None = None
+        self._grow = _GROW_MIN
         self._filled = 0
         self._size = 0
 
@@ -75,6 +78,7 @@ class Incoming:
             if self._filled < self._size:
                 return None
             frame, self._frame = self._frame, None
+            self._grow = _GROW_PROVEN
             return memoryview(frame).toreadonly()
         data, at = self._data, self._at
         there = len(data) - at
@@ -116,7 +120,7 @@ class Incoming:
 
     def _begin_large(self, data: memoryview | bytes, at: int, size: int) -> None:
         there = len(data) - at
-        frame = bytearray(min(size, max(_GROW_MIN, 2 * there)))
+        frame = bytearray(min(size, max(self._grow, 2 * there)))
         frame[:there] = data[at:]
         self._frame, self._filled, self._size = frame, there, size
         self._data, self._at = b"", 0

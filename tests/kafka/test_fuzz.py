@@ -1,0 +1,100 @@
+"""A few thousand hostile frames, and a few hundred connections: the short forms of ``./dev fuzz``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from tidelog.chaos.kafka import connections, fuzz_run
+from tidelog.chaos.kafka.captured import captured_requests
+from tidelog.chaos.kafka.frames import FrameSource
+from tidelog.chaos.kafka.fuzzing import PortSilent, fuzz
+from tidelog.proto.kafka.headers import read_request_header
+from tidelog.proto.kafka.messages import decode_request, encode_request
+from tidelog.testing.ports import free_ports
+
+SERVED = {0: (3, 12), 1: (4, 12), 3: (0, 12), 18: (0, 4), 19: (2, 7), 32: (1, 4)}
+
+
+def test_hostile_frames_end_no_node_and_a_witness_notices_nothing(tmp_path: Path) -> None:
+    report = fuzz_run.run(tmp_path, 4_000, seed=20)
+    assert report.faults == []
+    assert report.tally.inputs >= 4_000
+    assert report.tally.answered > 1_000
+    assert report.tally.closed > 100
+    assert report.testimony.read > 10
+
+
+def test_crowds_of_connections_cost_little(tmp_path: Path) -> None:
+    report = connections.run(tmp_path, idle=300, busy=50, slow=20, half_open=50, hold_s=1.0)
+    assert report.faults == []
+    assert [phase.connections for phase in report.phases] == [300, 50, 20, 50]
+    assert report.phases[-1].requests > 500
+
+
+def test_a_batch_of_frames_follows_from_the_seed_and_its_number() -> None:
+    one = FrameSource(3, SERVED, pool_frames=200).batch(17, 50)
+    assert FrameSource(3, SERVED, pool_frames=200).batch(17, 50) == one
+    assert FrameSource(4, SERVED, pool_frames=200).batch(17, 50) != one
+    for place, frame in enumerate(one.frames, 1):
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        assert int.from_bytes(frame[8:12], "big") == place
+
+
+async def test_a_port_where_nobody_listens_any_more_is_told() -> None:
+    (port,) = free_ports(1, random.Random())
+    source = FrameSource(1, SERVED, pool_frames=200)
+    with pytest.raises(ExceptionGroup) as trouble:
+        await fuzz("127.0.0.1", port, source, 100, connections=1, connect_timeout_s=0.2)
+    assert trouble.group_contains(PortSilent, match="batches under way: 0")
+
+
+async def test_an_answer_that_nobody_asked_for_is_a_fault() -> None:
+    async def answer_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\0\0\0\4\0\0\0\2" * 2)
+        while await reader.read(65536):
+            continue
+        writer.close()
+        closed.set()
+
+    closed = asyncio.Event()
+
+    server = await asyncio.start_server(answer_twice, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        with pytest.raises(ExceptionGroup, match="TaskGroup") as trouble:
+            await fuzz("127.0.0.1", port, FrameSource(1, SERVED, pool_frames=200), 100, connections=1)
+        await closed.wait()
+    finally:
+        server.close()
+        await server.wait_closed()
+    assert trouble.group_contains(Exception, match="expected an answer after 2, found one to 2")
+
+
+def test_captured_requests_are_read_and_written_back_byte_for_byte() -> None:
+    """What four clients really sent, Java's among them: the codec against bytes of others."""
+    seen = set()
+    for frame in captured_requests():
+        header = read_request_header(memoryview(frame))
+        seen.add(header.api_key)
+        if header.api_key in (0, 1):
+            continue  # read by hand elsewhere
+        body = frame[header.end :]
+        payload = decode_request(header.api_key, header.api_version, body)
+        again = encode_request(header.api_key, header.api_version, plain(payload))
+        assert body.startswith(again), (header.api_key, header.api_version)
+        assert len(body) - len(again) in (0, 3), "librdkafka leaves three bytes behind a request for all topics"
+    assert len(seen) > 30
+
+
+def plain(value: object) -> object:
+    """Named tuples as the mappings that the encoder takes."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(inner) for name, inner in value._asdict().items()}
+    if isinstance(value, tuple):
+        return [plain(inner) for inner in value]
+    return value
