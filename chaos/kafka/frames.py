@@ -95,18 +95,18 @@ class FrameSource:
         self._pools: dict[int, list[bytes]] = {}
 
     def batch(self, number: int, size: int) -> Batch:
-        """Return batch ``number``: a third of it damaged requests, the rest well-formed ones and some noise."""
+        """Return batch ``number``: a fifth of it damaged requests, the rest well-formed ones and some noise."""
         rng = random.Random(f"{self._seed}:{number}")
         pool = self._pool(number // POOL_BATCHES)
         count, real = len(pool), rng.random
         frames = []
         for place in range(1, size + 1):
             dice = real()
-            if dice < 0.33:
+            if dice < 0.2:
                 body = damaged(rng, pool[int(real() * count)], pool)
-            elif dice < 0.95:
+            elif dice < 0.96:
                 body = pool[int(real() * count)]
-            elif dice < 0.98:
+            elif dice < 0.99:
                 body = self.well_formed(rng, *self._served[int(real() * len(self._served))])
             else:
                 body = rng.randbytes(8 + int(real() * RAW_BYTES_MAX))

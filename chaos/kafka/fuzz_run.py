@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import uvloop
+
 from tidelog.chaos.kafka.captured import captured_requests
 from tidelog.chaos.kafka.frames import API_VERSIONS, FrameSource
 from tidelog.chaos.kafka.fuzzing import CONNECTIONS, Tally, fuzz
@@ -69,7 +71,7 @@ def run(
         trouble: BaseException | None = None
         with Witness(node.kafka_bootstrap, WITNESS_TOPIC) as witness:
             try:
-                asyncio.run(_fuzz_and_watch(host, port, source, inputs, connections, first_batch, tally, watch))
+                uvloop.run(_fuzz_and_watch(host, port, source, inputs, connections, first_batch, tally, watch))
             except* Exception as group:
                 trouble = group
         seconds = time.monotonic() - started

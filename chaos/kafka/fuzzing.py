@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.chaos.kafka.frames import API_VERSIONS, FrameSource
 
-BATCH_FRAMES: Final = 64
+BATCH_FRAMES: Final = 32
 CONNECTIONS: Final = 32
 STALL_S: Final = 2.0
 CONNECT_TIMEOUT_S: Final = 10.0
