@@ -13,7 +13,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from tidelog.chaos.kafka.frames import API_VERSIONS, FrameSource
 
@@ -88,8 +88,7 @@ class _Answers(asyncio.Protocol):
         self._skip = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
