@@ -50,6 +50,7 @@ from tidelog.proto.network import (
 )
 from tidelog.proto.pump import serve_stream
 from tidelog.proto.transaction_api import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     TxnOffsetCommitRequest,
@@ -70,6 +71,7 @@ _ACCEPTED: Final = (("tidelog-stream", "accepted"),)
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
 _RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset(
     (
+        AddOffsetsToTxnRequest,
         AddPartitionsToTxnRequest,
         BrokerHeartbeatRequest,
         EndTxnRequest,
