@@ -305,6 +305,7 @@ TRANSACTIONS: Final = Setting(
         *["unheard-decision"] * 2,
         *["between-two-steps"] * 2,
         *["zombie-copier"] * 2,
+        "deposed-is-asked",
         "places-in-turns",
     ),
     targets=("transactions", "transactions", "bank", "coordinator", "place"),

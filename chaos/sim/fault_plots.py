@@ -273,6 +273,18 @@ def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> li
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
 
 
+def deposed_is_asked(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A leader of inputs is cut off from the others, not from clients, and does not know that it is replaced; who
+    copies inputs begins anew meanwhile, and hears from it first if chance has it so."""
+    first, second = rng.sample((3, 4), 2)
+    return [
+        (0.0, "isolate", (f"leader:{partition}", _about(rng, 9.0))),
+        (_about(rng, 3.0), "kill-producer", (first, 0.05)),
+        (_about(rng, 4.5), "kill-producer", (second, 0.05)),
+        (_about(rng, 6.0), "kill-producer", (first, 0.05)),
+    ]
+
+
 def places_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Those who lead where transactions are open go and come back, one after the other."""
     made: list[Act] = []
@@ -307,5 +319,6 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "between-two-steps": between_two_steps,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,
+        "deposed-is-asked": deposed_is_asked,
     }
 )

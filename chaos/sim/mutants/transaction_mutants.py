@@ -230,4 +230,14 @@ MUTANTS: Final = (
         new="        if batch.producer_id < 0:\n",
         scenario="transactions",
     ),
+    Mutant(
+        id="consumer-asks-an-older-leader",
+        rule="exactly once",
+        what="A consumer that begins at a committed offset asks whom it is told of, though of an older leader epoch: a "
+        "deposed leader has less, the consumer goes back, and inputs are copied twice.",
+        module="tidelog.client.fetcher",
+        old="                elif state.fetch_epoch > view.leader_epoch:\n",
+        new="                elif state.fetch_epoch > view.leader_epoch >= 1 << 31:\n",
+        scenario="transactions",
+    ),
 )
