@@ -9,6 +9,7 @@ only what counts     a reader of ``read_committed`` is shown what counts, all of
                      the commit was asked for
 fenced               once InitProducerId was answered, nothing is taken in from that transactional id's earlier
                      identities, neither in a log nor by a coordinator; no identity is given out twice
+offsets              what a group has committed at the end is of the last transaction with its offsets that counts
 exactly once         each input has one output
 the sum              the balances of a bank have the sum that they began with, whenever a new teller reads them
 stable               the last stable offset never passes the high watermark, nor the beginning of a transaction
@@ -59,6 +60,9 @@ class Attempt:
     outcome: Outcome = Outcome.UNKNOWN
     committing_s: float = math.inf
     """When its commit was first asked for."""
+    group: str = ""
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """What it commits of the group, for partitions that it writes to as well; no two attempts the same."""
 
 
 class Identified(NamedTuple):
@@ -221,6 +225,28 @@ def fenced(identified: Iterable[Identified], logs: Logs) -> list[str]:
                         f"at {end}"
                     )
         before.append(identity)
+    return found
+
+
+def offsets_follow(
+    attempts: Iterable[Attempt], counts: Visible, committed: Mapping[tuple[str, TopicPartition], int]
+) -> list[str]:
+    """Judge what is committed at the end (-1: nothing) of groups whose offsets one transactional id at a time commits:
+    its transactions are one after the other, in every log."""
+    places = {value: (at, offset) for at, records in counts.items() for offset, value in records}
+    last: dict[tuple[str, TopicPartition], tuple[int, int, Attempt]] = {}
+    for attempt in attempts:
+        for at, value in attempt.writes:
+            where, offset = places.get(value, (at, -1))
+            key = (attempt.group, at)
+            if at in attempt.offsets and where == at and offset > last.get(key, (-1, 0, attempt))[0]:
+                last[key] = (offset, attempt.offsets[at], attempt)
+    found = []
+    for (group, at), has in sorted(committed.items()):
+        _, due, of = last.get((group, at), (-1, -1, None))
+        if has != due:
+            by = "no transaction" if of is None else _named(of)
+            found.append(f"offsets: {group} has {has} committed for {at}; {due} is due, by {by}")
     return found
 
 

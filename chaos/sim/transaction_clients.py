@@ -15,6 +15,7 @@ from tidelog.aio import Producer, Transform
 from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
 from tidelog.chaos.checkers.transactions import Attempt
 from tidelog.client.errors import OffsetOutOfRangeError, RequestTimedOutError, TidelogError
+from tidelog.client.group_types import ConsumerGroupMetadata
 from tidelog.client.interceptors import ProducerRecord
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.transaction_state import TransactionState
@@ -38,6 +39,11 @@ COPY_TIMEOUT_MS: Final = 12_000
 """Those of copiers: longer than a group waits for a member that stands still."""
 HELD_S: Final = (0.2, 1.0, 3.0, 9.0)
 """About how long a decision is left to others: longer than a transaction may be open, too."""
+
+
+def group_of(transactional_id: str) -> str:
+    """The group whose offsets a writer commits with what it writes."""
+    return f"offsets-{transactional_id}"
 
 
 class GivenUp(Exception):
@@ -137,6 +143,8 @@ class _Transacting(Client):
             await producer.send(at.topic, value, key, partition=at.partition)
             if rng.random() < 0.1:
                 await asyncio.sleep(rng.choice((0.05, 0.3, 2.0)))
+        if attempt.offsets:
+            await producer.send_offsets_to_transaction(attempt.offsets, ConsumerGroupMetadata(attempt.group))
 
     async def _settled(self, producer: Producer, attempt: Attempt) -> None:
         """Wait until the outcome is known, or nobody can know it any more."""
@@ -168,7 +176,8 @@ class _Transacting(Client):
 
 
 class Writer(_Transacting):
-    """Writes unique values to several partitions at once; now and then it leaves the decision to another process."""
+    """Writes unique values to several partitions at once, often with offsets of a group; now and then it leaves the
+    decision to another process."""
 
     def __init__(self, slot: str, name: str, work: TransactionWork, *, token: str | None = None) -> None:
         """``token``: what the former life left prepared, for this one to commit."""
@@ -191,6 +200,9 @@ class Writer(_Transacting):
             for number in range(values):
                 value = b"%s:%d:%d:" % (self.name.encode(), self.number, number) + b"x" * rng.choice((0, 10, 200))
                 attempt.writes.append((TopicPartition(MANY, rng.randrange(PLACES[MANY])), value))
+            if rng.random() < 0.5:
+                attempt.group = group_of(self.transactional_id)
+                attempt.offsets = dict.fromkeys((at for at, _ in attempt.writes), len(self._work.attempts))
             if rng.random() < 0.15:
                 await self._prepare(producer, attempt)
             else:

@@ -16,6 +16,7 @@ from tidelog.chaos.checkers.transactions import (
     all_stable,
     exactly_once,
     fenced,
+    offsets_follow,
     one_decision,
     only_what_counts,
     sum_holds,
@@ -37,6 +38,7 @@ from tidelog.chaos.sim.transaction_clients import (
     Decider,
     Teller,
     Writer,
+    group_of,
 )
 from tidelog.chaos.sim.transaction_watch import OFFSETS_TOPIC, TransactionWatch
 from tidelog.model.ids import NodeId, TopicPartition
@@ -76,6 +78,7 @@ class TransactionWork:
         self._others: list[Client] = []
         self._readers: list[CommittedReader] = []
         self._stopping = False
+        self._committed: dict[tuple[str, TopicPartition], int] = {}
         self._outside = contextvars.Context()
         """Of no process: what happens in it waits for none that stands still."""
         offsets = int(sim.cluster.settings["offsets.topic.num.partitions"])
@@ -273,12 +276,22 @@ class TransactionWork:
         await cluster.wait_for(lambda: not self.watch.undecided(), "nothing undecided", STABLE_S)
         for text in all_stable(self.watch.marks()):
             sim.world.violated(text)
+        await self._look_up_offsets()
         ends = {at: end for at, end in sim.observer.log_ends().items() if at.topic in PLACES}
         await cluster.wait_for(
             lambda: all(reader.positions[at] >= end for reader in self._readers for at, end in ends.items()),
             "readers of what is committed at the end",
             bound_s,
         )
+
+    async def _look_up_offsets(self) -> None:
+        """What the groups of writers have committed."""
+        places = [TopicPartition(MANY, number) for number in range(PLACES[MANY])]
+        async with self.sim.cluster.admin() as admin:
+            for group in (group_of(slot) for slot, kind in _SLOTS if kind is Writer):
+                found = await admin.list_consumer_group_offsets(group, places, timeout=10)
+                for at in places:
+                    self._committed[group, at] = -1 if (one := found.get(at)) is None else one.offset
 
     def _heard_since(self, began: float) -> bool:
         return all(self.committed_s.get(slot, -1.0) > began for slot, kind in _SLOTS if kind is not Copier)
@@ -310,6 +323,7 @@ class TransactionWork:
         found = [
             *one_decision({at: log for at, log in logs.items() if at.topic != self.sim.topic}),
             *all_or_none(self.attempts, written),
+            *offsets_follow(self.attempts, written, self._committed),
             *only_what_counts(self.attempts, self._reads, read, complete=True),
             *fenced(self.watch.identified, logs),
             *exactly_once(inputs, copies),

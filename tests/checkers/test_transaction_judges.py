@@ -16,6 +16,7 @@ from tidelog.chaos.checkers.transactions import (
     all_stable,
     exactly_once,
     fenced,
+    offsets_follow,
     one_decision,
     only_what_counts,
     stable,
@@ -133,6 +134,31 @@ class TestAllOrNone:
         twice = attempt(Outcome.OK, (P, b"a"), (P, b"b"))
         assert all_or_none([twice], {P: [(0, b"a"), (1, b"b")]}) == []
         assert "before what was sent" in all_or_none([twice], {P: [(0, b"b"), (1, b"a")]})[0]
+
+
+class TestOffsets:
+    FIRST: Final = Attempt(TransactionKey("w", 1), [(P, b"a"), (Q, b"b")], Outcome.OK, 1.0, "g", {P: 1, Q: 1})
+    SECOND: Final = Attempt(TransactionKey("w", 2), [(P, b"c")], Outcome.UNKNOWN, 1.0, "g", {P: 2})
+    WITHOUT: Final = Attempt(TransactionKey("w", 3), [(P, b"d")], Outcome.OK, 1.0)
+
+    def judge(self, counts: dict[TopicPartition, list[tuple[int, bytes]]], p: int, q: int) -> list[str]:
+        attempts = (self.SECOND, self.WITHOUT, self.FIRST)
+        return offsets_follow(attempts, counts, {("g", P): p, ("g", Q): q})
+
+    def test_the_last_that_counts(self) -> None:
+        both = {P: [(0, b"a"), (4, b"c"), (6, b"d")], Q: [(0, b"b")]}
+        assert self.judge(both, 2, 1) == []
+        assert self.judge({P: [(0, b"a"), (6, b"d")], Q: [(0, b"b")]}, 1, 1) == []
+        assert self.judge({P: [(6, b"d")]}, -1, -1) == []
+
+    @pytest.mark.parametrize(("p", "q"), [(1, 1), (2, -1), (-1, 1)])
+    def test_others(self, p: int, q: int) -> None:
+        both = {P: [(0, b"a"), (4, b"c"), (6, b"d")], Q: [(0, b"b")]}
+        assert len(self.judge(both, p, q)) == 1
+
+    def test_of_what_does_not_count(self) -> None:
+        assert "1 is due, by w's transaction 1" in self.judge({P: [(0, b"a")], Q: [(0, b"b")]}, 2, 1)[0]
+        assert "by no transaction" in self.judge({}, 1, -1)[0]
 
 
 class TestOnlyWhatCounts:
