@@ -407,6 +407,8 @@ class BrokerRole:
             self.replicas,
             self._view,
             self.produce_budget,
+            self.fetch_budget,
+            lambda: self.logs.files_crowded,
             self.traffic,
             self.kafka_traffic,
             self._config,

@@ -19,6 +19,13 @@ class HandlePool:
         self.files = files
         self.open_max = open_max
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
+        self.pinned = 0
+        """Files that are pinned now."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many files are pinned that whoever can do without a pin should."""
+        return self.pinned >= self.open_max // 2
 
     def __len__(self) -> int:
         return len(self._open)
@@ -66,10 +73,14 @@ class PooledFile:
         """As :meth:`get`, and the file stays open until :meth:`unpin`."""
         file = self.get()
         self.pins += 1
+        if self.pins == 1:
+            self._pool.pinned += 1
         return file
 
     def unpin(self) -> None:
         self.pins -= 1
+        if not self.pins:
+            self._pool.pinned -= 1
         if self._close_at_unpin and not self.pins:
             self._close_at_unpin = False
             self.close()

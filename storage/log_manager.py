@@ -175,6 +175,11 @@ class LogManager:
     # --- Directories ---------------------------------------------------------------------------
 
     @property
+    def files_crowded(self) -> bool:
+        """Whether so many files are held open by readers that further ones had better copy what they read."""
+        return self._pool.crowded
+
+    @property
     def directory_ids(self) -> tuple[DirectoryId, ...]:
         """Ids of the directories in service."""
         return tuple(directory.directory_id for directory in self._live())

@@ -232,8 +232,12 @@ class KafkaConnection:
     def _begin_requests(self) -> None:
         for _ in range(REQUESTS_A_TURN):
             if not self._may_begin():
-                # What was read waits here; a peer that sends on fills the system's buffers, not ours.
-                self._stop_reading()
+                # What was read waits here; a peer that sends on fills the system's buffers, not ours. While there
+                # is nothing, we listen on, to hear of the peer's end.
+                if self._incoming.empty:
+                    self._read_on()
+                else:
+                    self._stop_reading()
                 return
             frame = self._incoming.next_frame()
             if frame is None:

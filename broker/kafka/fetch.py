@@ -6,14 +6,16 @@ There are no fetch sessions: every answer says session 0, and every request is w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
 from tidelog.broker.handlers.data_streams import FETCH_WAIT_MS_MAX
 from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
-from tidelog.broker.kafka.outgoing import Piece
+from tidelog.broker.kafka.outgoing import Piece, Receipt
 from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
 from tidelog.broker.kafka.topic_names import TopicNames
+from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.traffic import Traffic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
@@ -40,8 +42,19 @@ class Fetch:
     """The Fetch API of one listener. ``bytes_max`` bounds an answer, whatever is asked for."""
 
     def __init__(
-        self, replicas: FetchReplicas, names: TopicNames, traffic: Traffic, kafka: KafkaTraffic, bytes_max: int
+        self,
+        replicas: FetchReplicas,
+        names: TopicNames,
+        traffic: Traffic,
+        kafka: KafkaTraffic,
+        bytes_max: int,
+        budget: MemoryBudget,
+        crowded: Callable[[], bool],
     ) -> None:
+        """``crowded``: whether so many log files are held open that records had better be copied; the copies
+        count in ``budget``."""
+        self._budget = budget
+        self._crowded = crowded
         self._replicas = replicas
         self._names = names
         self._traffic = traffic
@@ -83,24 +96,41 @@ class Fetch:
                         )
                     )
                 number += 1
-        fetched = self._replicas.fetch(
-            FetchRequest(
-                NO_NODE,
-                _NO_EPOCH,
-                0 if refused else min(max(request.wait_ms_max, 0), FETCH_WAIT_MS_MAX),
-                max(request.bytes_min, 0),
-                min(max(request.bytes_max, 0), self._bytes_max),
-                request.isolation_level == READ_COMMITTED,
-                parts,
-                rack=request.rack,
-            ),
-            in_files=True,
+        whole = FetchRequest(
+            NO_NODE,
+            _NO_EPOCH,
+            0 if refused else min(max(request.wait_ms_max, 0), FETCH_WAIT_MS_MAX),
+            max(request.bytes_min, 0),
+            min(max(request.bytes_max, 0), self._bytes_max),
+            request.isolation_level == READ_COMMITTED,
+            parts,
+            rack=request.rack,
         )
+        copies = self._crowded()
+        if copies and self._budget.full:
+            fetched = self._in_line(whole)
+        else:
+            fetched = self._replicas.fetch(whole, in_files=not copies)
 
         def finish(done: asyncio.Future[FetchResponse]) -> Pieces:
             return self._answer(version, head, request, refused, done.result())
 
         return finish(fetched) if fetched.done() else Pending(fetched, finish, 0)
+
+    def _in_line(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        """Read the log only once there is room for what it yields."""
+        out: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+
+        def start() -> None:
+            if out.done():
+                return
+            fetched = self._replicas.fetch(request)
+            out.add_done_callback(lambda _: fetched.cancel())
+            fetched.add_done_callback(lambda _: None if out.done() else out.set_result(fetched.result()))
+
+        self._budget.line_up(start)
+        out.add_done_callback(lambda _: self._budget.leave(start))
+        return out
 
     def _answer(
         self,
@@ -125,12 +155,17 @@ class Fetch:
                     leaders.add(item.current_leader)
         endpoints = self._names.endpoints(leaders) if leaders and version >= _ENDPOINTS_FROM else ()
         pieces: list[Piece] = []
+        copied = 0
         for piece in encode_fetched(version, head, request.topics, results, endpoints):
             if isinstance(piece, FetchedPartition):
                 pieces += piece.records
                 pieces += piece.in_files
+                copied += sum(map(len, piece.records))
             else:
                 pieces.append(piece)
+        if copied:
+            self._budget.use(copied)
+            pieces.append(Receipt(lambda: self._budget.give(copied)))
         return pieces
 
     def _elsewhere(self, item: FetchedPartition, *, by_id: bool) -> FetchedPartition:

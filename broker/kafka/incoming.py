@@ -47,6 +47,11 @@ class Incoming:
         self._size = 0
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing has come that was not taken."""
+        return self._frame is None and self._at >= len(self._data)
+
+    @property
     def held(self) -> int:
         """Bytes of memory that are kept for this connection."""
         return (len(self._frame) if self._frame is not None else 0) + (

@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidelog.proto.frames import RecordsInFile
 from tidelog.proto.network import Buffer
 
-Piece = Buffer | RecordsInFile
+
+class Receipt:
+    """Stands behind what is in memory and counted; ``release`` is called once that is sent, or dropped."""
+
+    __slots__ = ("release",)
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = release
+
+
+Piece = Buffer | RecordsInFile | Receipt
 
 BUFFERS_MAX: Final = 64
 """Buffers handed to one call of the system."""
@@ -59,7 +69,8 @@ class Outgoing:
             return
         size = 0
         for piece in pieces:
-            size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
+            if not isinstance(piece, Receipt):
+                size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
         tail = self._tail
         if tail is None or len(tail) >= _TAIL_MAX:
             tail = self._tail = bytearray()
@@ -96,7 +107,10 @@ class Outgoing:
         try:
             while pieces and total < TURN_BYTES_MAX:
                 first = pieces[0]
-                if isinstance(first, _BUFFERS) or first.size < SENDFILE_MIN:
+                if isinstance(first, Receipt):
+                    pieces.popleft()
+                    first.release()
+                elif isinstance(first, _BUFFERS) or first.size < SENDFILE_MIN:
                     total += self._send_buffers(sock)
                 elif _HAS_SENDFILE:
                     sent = self._send_file(sock, first)
@@ -113,6 +127,8 @@ class Outgoing:
         gathered = more = 0
         for number in range(min(len(self._pieces), BUFFERS_MAX)):
             piece = self._pieces[number]
+            if isinstance(piece, Receipt):
+                break
             if not isinstance(piece, _BUFFERS):
                 if piece.size >= SENDFILE_MIN:
                     more = _MORE

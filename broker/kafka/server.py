@@ -66,7 +66,13 @@ class KafkaListener:
         self.api_versions = ApiVersions(services.apis, services.traffic)
         self.produce = Produce(services.replicas, names, services.data_traffic, services.traffic)
         self.fetch = Fetch(
-            services.replicas, names, services.data_traffic, services.traffic, services.config.fetch_max_bytes
+            services.replicas,
+            names,
+            services.data_traffic,
+            services.traffic,
+            services.config.fetch_max_bytes,
+            services.fetch_budget,
+            services.files_crowded,
         )
         self._services = services
         self._loop = asyncio.get_running_loop()

@@ -29,6 +29,9 @@ class KafkaServices:
     replicas: ReplicaManager
     view: MetadataView
     produce_budget: MemoryBudget
+    fetch_budget: MemoryBudget
+    files_crowded: Callable[[], bool]
+    """Whether so many log files are held open that fetches had better copy."""
     data_traffic: Traffic
     traffic: KafkaTraffic
     config: NodeConfig
