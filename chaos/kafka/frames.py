@@ -19,7 +19,7 @@ POOL_FRAMES: Final = 12_000
 """Well-formed requests that batches are made of."""
 POOL_BATCHES: Final = 2_000
 """After so many batches there are new ones."""
-CAPTURED_COPIES: Final = 8
+CAPTURED_COPIES: Final = 2
 """How often each captured request is among them."""
 CORRELATION_AT: Final = 8
 """Where a frame's correlation id begins, behind length, key and version."""
