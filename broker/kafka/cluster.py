@@ -11,6 +11,7 @@ from tidelog.broker.kafka.metadata import reachable_controller
 from tidelog.broker.kafka.metadata_bytes import OPERATIONS_NOT_ASKED
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId
 from tidelog.model.names import METADATA_LOG
 from tidelog.proto.api import (
     DescribeClusterRequest,
@@ -33,10 +34,13 @@ def apis(config: NodeConfig) -> tuple[Api, ...]:
     async def quorum(request: Any, version: int, context: KafkaContext) -> Answer:
         return await describe_quorum(request, version, context, config)
 
-    return (Api(35, 1, 4, describe_log_dirs), Api(55, 0, 2, quorum), Api(60, 0, 2, describe_cluster))
+    async def cluster(request: Any, version: int, context: KafkaContext) -> Answer:
+        return await describe_cluster(request, version, context, config.node_id)
+
+    return (Api(35, 1, 4, describe_log_dirs), Api(55, 0, 2, quorum), Api(60, 0, 2, cluster))
 
 
-async def describe_cluster(request: Any, _: int, context: KafkaContext) -> Answer:
+async def describe_cluster(request: Any, _: int, context: KafkaContext, node_id: NodeId) -> Answer:
     """The brokers at this listener (KIP-700); from version 2 also those that are fenced, where asked for (KIP-1073)."""
     kind = field(request, "endpoint_type", BROKERS)
     if kind != BROKERS:
@@ -57,7 +61,7 @@ async def describe_cluster(request: Any, _: int, context: KafkaContext) -> Answe
     asked = request.include_cluster_authorized_operations
     return {
         "cluster_id": found.cluster_id,
-        "controller_id": reachable_controller(found),
+        "controller_id": reachable_controller(found, node_id),
         "brokers": brokers,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     }

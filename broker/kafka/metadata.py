@@ -26,15 +26,17 @@ PARTITIONS_MAX: Final = 2_000
 """Most partitions of one answer of DescribeTopicPartitions (Kafka's ``max.request.partition.size.limit``)."""
 
 
-def apis(view: MetadataView) -> tuple[Api, ...]:
-    return (Api(3, 0, 13, KafkaMetadata(view).handle), Api(75, 0, 0, describe_topic_partitions))
+def apis(view: MetadataView, node_id: NodeId) -> tuple[Api, ...]:
+    """``node_id`` is that of the broker that answers."""
+    return (Api(3, 0, 13, KafkaMetadata(view, node_id).handle), Api(75, 0, 0, describe_topic_partitions))
 
 
 class KafkaMetadata:
     """Answers Metadata in bytes."""
 
-    def __init__(self, view: MetadataView) -> None:
+    def __init__(self, view: MetadataView, node_id: NodeId) -> None:
         self._view = view
+        self._node_id = node_id
         self._image: MetadataImage | None = None
         self._answers: dict[tuple[int, str, Any], bytes] = {}
         self._answer_bytes = 0
@@ -63,7 +65,7 @@ class KafkaMetadata:
             answer,
             [self._topic(topic, version, operations) for topic in answer.topics],
             version,
-            controller_id=reachable_controller(answer),
+            controller_id=reachable_controller(answer, self._node_id),
             cluster_operations=CLUSTER_OPERATIONS if about_cluster else OPERATIONS_NOT_ASKED,
         )
         # An error may be answered otherwise the next time: the topic is being made.
@@ -114,13 +116,17 @@ def _asked(request: Any, version: int) -> MetadataRequest | None:
     return MetadataRequest(names, allow_auto_topic_creation=create)
 
 
-def reachable_controller(answer: MetadataResponse) -> NodeId:
-    """The broker that clients are to send to what is for the controller: each passes it on, so it is one that
-    they can reach whatever listeners the controller has (``MetadataCache.getRandomAliveBrokerId``)."""
+def reachable_controller(answer: MetadataResponse, own: NodeId) -> NodeId:
+    """The broker that clients are to send to what is for the controller: each passes it on.
+
+    It is the one that answers, ``own``, since that one lives and the asker reaches it. The true controller may
+    have died a moment ago, or be no broker at all, and some clients wait for it as long as they are let
+    (Kafka names any live broker: ``MetadataCache.getRandomAliveBrokerId``).
+    """
     nodes = [broker.node_id for broker in answer.brokers]
-    if answer.controller_id in nodes:
-        return answer.controller_id
-    return nodes[0] if nodes else NO_NODE
+    if own in nodes or not nodes:
+        return own if nodes else NO_NODE
+    return answer.controller_id if answer.controller_id in nodes else nodes[0]
 
 
 async def describe_topic_partitions(request: Any, _: int, context: KafkaContext) -> Answer:

@@ -40,7 +40,7 @@ class Surroundings:
 def served(node: Surroundings) -> Mapping[int, Api]:
     """The APIs of this node by their keys."""
     return table(
-        metadata.apis(node.view),
+        metadata.apis(node.view, node.config.node_id),
         cluster.apis(node.config),
         topics.apis(node.settings),
         configs.APIS,
