@@ -92,12 +92,14 @@ class KafkaMetadata:
             return known[1]
         made = topic_bytes(topic, version, shown)
         if known is not None:
+            del self._topics[key]
             self._topic_bytes -= len(known[1])
-        elif self._topic_bytes + len(made) > TOPIC_BYTES_KEPT_MAX:
+        if self._topic_bytes + len(made) > TOPIC_BYTES_KEPT_MAX:
             self._topics.clear()
             self._topic_bytes = 0
-        self._topics[key] = (topic, made)
-        self._topic_bytes += len(made)
+        if len(made) <= TOPIC_BYTES_KEPT_MAX:
+            self._topics[key] = (topic, made)
+            self._topic_bytes += len(made)
         return made
 
 
