@@ -12,7 +12,6 @@ from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _ENDING: Final = "tidelog.transactions.ending"
 _TRANSACTION: Final = "tidelog.transactions.transaction"
-_SHARD_STATE: Final = "tidelog.transactions.shard_state"
 _INITIALISING: Final = "tidelog.transactions.initialising"
 _PRODUCERS: Final = "tidelog.storage.producer_state"
 _GROUP_OFFSETS: Final = "tidelog.groups.transactional"
