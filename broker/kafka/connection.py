@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol
@@ -37,6 +38,7 @@ REQUESTS_A_TURN: Final = 32
 """Requests begun before other connections have their turn."""
 LINGER_S: Final = 1.0
 """How long a connection that we end is drained, so that its peer sees an end and no reset."""
+_KEY_VERSION: Final = struct.Struct(">hh")
 _LARGE: Final = 64 * 1024
 """A request of more bytes than this waits for room in the node's budget, as every produce does."""
 
@@ -300,11 +302,12 @@ class KafkaConnection:
 
     def _begin(self, frame: memoryview) -> None:
         host = self._host
-        header = read_request_header(frame)
-        key, version = header.api_key, header.api_version
+        key, version = _KEY_VERSION.unpack_from(frame)
+        if key not in host.served:
+            raise BadMessage(f"expected an API that this listener serves, found key {key}, version {version}")
         requests = host.traffic.requests
-        if key in host.served:
-            requests[key] = requests.get(key, 0) + 1
+        requests[key] = requests.get(key, 0) + 1
+        header = read_request_header(frame)
         if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
             if frame.obj is SHARED:
                 frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
@@ -321,10 +324,8 @@ class KafkaConnection:
     def _begin_call(self, header: RequestHeader, frame: memoryview) -> None:
         host, key, version = self._host, header.api_key, header.api_version
         api = host.apis.get(key)
-        if api is None:
-            raise BadMessage(f"expected an API that this listener serves, found key {key}, version {version}")
-        if not api.least <= version <= api.most:
-            raise BadMessage(f"expected API {key} in version {api.least} to {api.most}, found version {version}")
+        if api is None or not api.least <= version <= api.most:
+            raise BadMessage(f"expected a version of API {key} that ApiVersions names, found version {version}")
         if len(frame) > host.limits.call_bytes_max:
             most = host.limits.call_bytes_max
             raise BadMessage(f"expected a request of API {key} of at most {most} bytes, found {len(frame)}")

@@ -62,6 +62,8 @@ FLEXIBLE_FROM: Final = MappingProxyType(
         47: _NEVER,
         48: 1,
         49: 1,
+        53: 1,
+        54: 1,
     }
 )
 """The first version of each API with compact strings and tagged fields (KIP-482); 0 for those not named here."""
