@@ -192,7 +192,11 @@ def error_for(code: ErrorCode, message: str = "") -> TidelogError:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A protocol outcome other than success, as a value: what is returned instead of a result."""
+    """A protocol outcome other than success, as a value: what is returned instead of a result.
+
+    ``records``: the numbers, within their batch, of those that are to blame; empty where it is not single ones.
+    """
 
     code: ErrorCode
     message: str = ""
+    records: tuple[int, ...] = ()

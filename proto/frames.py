@@ -67,7 +67,11 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """``current_leader`` and its epoch are set with NOT_LEADER_OR_FOLLOWER where known (KIP-951)."""
+    """``current_leader`` and its epoch are set with NOT_LEADER_OR_FOLLOWER where known (KIP-951).
+
+    ``refused_records``: the records of a batch that are to blame, by number (KIP-467). Only Kafka's protocol carries
+    them.
+    """
 
     topic_id: TopicId
     partition: int
@@ -78,6 +82,7 @@ class ProducedPartition:
     current_leader: NodeId = NO_NODE
     current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     error_message: str = ""
+    refused_records: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

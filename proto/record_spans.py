@@ -6,6 +6,7 @@ For whoever drops records or changes a batch without encoding anew what stays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from tidelog.proto.compiled_codec import COMPILED
 from tidelog.proto.compression import Compression, compress
@@ -99,6 +100,12 @@ def keyless_record(body: bytes, batch: Batch) -> int:
         if span[2] is None:
             return number
     return -1
+
+
+def keyless_records(body: bytes, batch: Batch, count_max: int) -> tuple[int, ...]:
+    """Return the numbers of the first ``count_max`` records without a key. Raises :class:`CorruptBatch`."""
+    keyless = (number for number, span in enumerate(walk_spans(body, batch)) if span[2] is None)
+    return tuple(islice(keyless, count_max))
 
 
 def rewritten(batch: Batch, body: bytes, kept: Sequence[Span], *, delete_horizon_ms: int | None = None) -> bytearray:

@@ -175,7 +175,7 @@ class Producing:
             self._failed(replica, failure)
             return replica.refused(nothing, ErrorCode.KAFKA_STORAGE_ERROR, str(failure)), Offset(-1)
         if isinstance(appended, Refusal):
-            return replica.refused(nothing, appended.code, appended.message), Offset(-1)
+            return replica.refused(nothing, appended.code, appended.message, appended.records), Offset(-1)
         self.batches += len(batches)
         self.records += sum([batch.record_count for batch in batches])
         self.bytes += size

@@ -118,7 +118,9 @@ class Replica:
         for watch in tuple(self.followers.values()):
             watch.log_moved()
 
-    def refused(self, answer: ProducedPartition, error: ErrorCode, message: str = "") -> ProducedPartition:
+    def refused(
+        self, answer: ProducedPartition, error: ErrorCode, message: str = "", records: tuple[int, ...] = ()
+    ) -> ProducedPartition:
         """The answer for the same partition with ``error``; names the leader where that helps (KIP-951)."""
         state = self.partition.state
         return ProducedPartition(
@@ -128,6 +130,7 @@ class Replica:
             current_leader=state.leader,
             current_leader_epoch=state.leader_epoch,
             error_message=message,
+            refused_records=records,
         )
 
     def timed_out(self, entry: PendingAppend) -> ProducedPartition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_OFFSET, Offset
@@ -12,10 +12,13 @@ from tidelog.model.topic_config import TopicConfig
 from tidelog.proto.control_batches import decode_control
 from tidelog.proto.network import Buffer
 from tidelog.proto.record_decoder import record_bytes
-from tidelog.proto.record_spans import keyless_record
+from tidelog.proto.record_spans import keyless_record, keyless_records
 from tidelog.proto.record_validation import validate_for_append
 from tidelog.proto.records import Batch, CorruptBatch, split_batches
 from tidelog.storage.producer_state import ProducerStates
+
+KEYLESS_NAMED_MAX: Final = 10_000
+"""Most records of a batch that a refusal names one by one."""
 
 
 class Origin(enum.Enum):
@@ -72,14 +75,17 @@ def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | N
 
 def _refuse_keyless(batch: Batch) -> Refusal | None:
     try:
-        number = keyless_record(record_bytes(batch), batch)
+        body = record_bytes(batch)
+        number = keyless_record(body, batch)
+        if number < 0:
+            return None
+        keyless = keyless_records(body, batch, KEYLESS_NAMED_MAX)
     except CorruptBatch as error:
         return Refusal(ErrorCode.INVALID_RECORD, str(error))
-    if number < 0:
-        return None
     return Refusal(
         ErrorCode.INVALID_RECORD,
         f"expected a key in each record, as the topic is compacted, found none in record {number} of a batch",
+        keyless,
     )
 
 

@@ -166,7 +166,13 @@ def _encode_flexible(
             out += _RESULT_TIME_START.pack(
                 item.partition, item.error, item.base_offset, item.log_append_time_ms, item.log_start_offset
             )
-            out.append(1)  # no single records' errors
+            if item.refused_records:
+                write_uvarint(out, len(item.refused_records) + 1)
+                for number in item.refused_records:
+                    out += _COUNT.pack(number)
+                    out += b"\0\0"  # no text of its own, no tagged fields
+            else:
+                out.append(1)
             if item.error_message:
                 write_compact_string(out, item.error_message[:_TEXT_MAX])
             else:
@@ -201,7 +207,9 @@ def _encode_legacy(
             elif version >= 2:
                 out += _TIME.pack(item.log_append_time_ms)
             if version >= 8:
-                out += b"\0\0\0\0"
+                out += _COUNT.pack(len(item.refused_records))
+                for number in item.refused_records:
+                    out += _COUNT.pack(number) + b"\xff\xff"  # no text of its own
                 write_string(out, item.error_message[:_TEXT_MAX] or None)
         at += count
     if version >= 1:
