@@ -330,13 +330,14 @@ class Fetcher:
                 if result is None:
                     self._retry(state, code, now)
                 else:
-                    news = self._take(state, result, now) or news
+                    news = self._take(state, result, now, alone=len(asked.states) == 1) or news
         if news:
             self._on_data()
         self._wake.set()
 
-    def _take(self, state: PartitionState, result: FetchedPartition, now: int) -> bool:
-        """Take one partition's answer; the lock is held. Returns whether a poll has something new."""
+    def _take(self, state: PartitionState, result: FetchedPartition, now: int, *, alone: bool) -> bool:
+        """Take one partition's answer; the lock is held. Returns whether a poll has something new. ``alone``: no other
+        partition was asked for, whose data could have used up the fetch's bytes."""
         code = result.error
         if code is ErrorCode.NONE:
             state.failures = 0
@@ -348,7 +349,7 @@ class Fetcher:
                 self._diverged(state, result.diverging_epoch, result.diverging_end_offset)
                 return state.error is not None
             if not result.records:
-                return False
+                return alone and state.found_nothing()
             data = result.records[0] if len(result.records) == 1 else b"".join(result.records)
             batches = self._checked(state, data)
             aborted = result.aborted if self._config.read_committed else ()

@@ -76,6 +76,10 @@ class PartitionState:
     read_committed: bool = False
     """As of the last fetch: what lies at the last stable offset and after it is not handed out yet."""
     log_start_offset: int = UNKNOWN
+    empty_until: int = UNKNOWN
+    """Compaction has left nothing from ``fetch_offset`` up to here, as :meth:`found_nothing` has learned."""
+    _empty_answer: tuple[int, int] = (UNKNOWN, UNKNOWN)
+    """Where the last fetch that brought nothing began, and the end of what could be read then."""
     error: Exception | None = None
 
     def seek(self, offset: int, epoch: int = UNKNOWN) -> None:
@@ -108,6 +112,8 @@ class PartitionState:
         self.buffered.clear()
         self.buffered_bytes = 0
         self.leftover.clear()
+        self.empty_until = UNKNOWN
+        self._empty_answer = (UNKNOWN, UNKNOWN)
         self.fetch_offset = self.position
         self.fetch_epoch = self.position_epoch
 
@@ -155,6 +161,22 @@ class PartitionState:
                 total += batch.size
         self.buffered_bytes += total
         return total
+
+    def found_nothing(self) -> bool:
+        """A fetch of this partition alone brought nothing. Returns whether something was learned by that.
+
+        That the log can be read beyond ``fetch_offset`` does not say that there was anything: the end may have
+        moved while the answer was made. If the answer before said the same, it had not.
+        """
+        before, end = self._empty_answer
+        self._empty_answer = (
+            self.fetch_offset,
+            self.last_stable_offset if self.read_committed else self.high_watermark,
+        )
+        if before != self.fetch_offset or end <= max(self.fetch_offset, self.empty_until):
+            return False
+        self.empty_until = end
+        return True
 
     def next_batch(self) -> ConsumerBatch | None:
         """Take the next batch with records off the buffer and move the position behind it."""

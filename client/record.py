@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tidelog.client.errors import CorruptRecordError
 from tidelog.model.ids import TopicPartition
+from tidelog.proto.record_columns import ColumnBuffer, add_batch
 from tidelog.proto.record_decoder import decode_fields, decode_values
 from tidelog.proto.record_walk import RecordHeaders
 from tidelog.proto.records import Batch, CorruptBatch
@@ -35,8 +36,8 @@ class ConsumerRecord(NamedTuple):
 class ConsumerBatch:
     """Records of one partition, still packed. Iterating unpacks them; ``len`` does not.
 
-    ``records()`` and ``values()`` leave out what lies before the consumer's position when the batch
-    was fetched. Both raise ``CorruptRecordError``.
+    ``records()``, ``values()`` and ``add_to()`` leave out what lies before the consumer's position when the
+    batch was fetched. All raise ``CorruptRecordError``.
     """
 
     __slots__ = ("_batch", "_from", "partition", "topic")
@@ -91,6 +92,13 @@ class ConsumerBatch:
             if self._from > self._batch.base_offset:
                 return [field[3] for field in decode_fields(self._batch) if field[0] >= self._from]
             return decode_values(self._batch)
+        except CorruptBatch as error:
+            raise self._corrupt(error) from None
+
+    def add_to(self, columns: ColumnBuffer, end: int) -> None:
+        """Add the records before offset ``end`` to columns; those before the consumer's position stay out, too."""
+        try:
+            add_batch(columns, self._batch, self._from, end)
         except CorruptBatch as error:
             raise self._corrupt(error) from None
 
