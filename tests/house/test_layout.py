@@ -108,9 +108,10 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
-def test_wheel_holds_tidelog_and_nothing_beside_it(wheel_names: set[str]) -> None:
+def test_wheel_holds_tidelog_its_name_for_spark_and_nothing_beside(wheel_names: set[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"tidelog"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tidelog", "pyspark_tidelog"}
+    assert {name for name in wheel_names if name.startswith("pyspark_tidelog/")} == {"pyspark_tidelog/__init__.py"}
 
 
 def test_wheel_holds_every_shipped_module_once(wheel_names: set[str]) -> None:

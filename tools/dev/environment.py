@@ -111,6 +111,10 @@ def _install_demo() -> None:
     _pip("--no-build-isolation", "--no-deps", *_requirements("demo"))
 
 
+def _install_spark() -> None:
+    _pip("--no-build-isolation", *_requirements("spark"))
+
+
 def _install_dev() -> None:
     _pip("--no-build-isolation", *_requirements("dev"))
 
@@ -139,12 +143,13 @@ _STEPS = {
             lambda: [*((ROOT / name).read_text() for name in _BUILT_FROM), _interpreter(), str(ROOT)],
         ),
         _Step("demo", "flights data for the demo", _install_demo, lambda: [_requirements("demo"), *_pins()]),
+        _Step("spark", "Spark, Arrow and a Java runtime", _install_spark, lambda: [_requirements("spark"), *_pins()]),
         _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
     )
 }
 RUN = ("environment", "runtime", "tidelog")
 DEMO = (*RUN, "demo")
-DEV = (*RUN, "demo", "dev")
+DEV = (*RUN, "demo", "spark", "dev")
 
 
 def ensure(names: Sequence[str]) -> None:

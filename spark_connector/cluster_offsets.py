@@ -1,0 +1,169 @@
+"""What a query asks the cluster when it is planned: which partitions there are, where they begin and end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+from tidelog.client.admin_types import ListedOffset, OffsetSpec, TopicListing
+from tidelog.client.blocking_admin import Admin
+from tidelog.client.errors import (
+    BrokerNotAvailableError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from tidelog.model.ids import TopicPartition
+from tidelog.spark_connector.offsets import SourceOffset
+from tidelog.spark_connector.options import EARLIEST, LATEST, Kind, Limit, SourceOptions, admin_settings, named
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class ClusterOffsets:
+    """Asks on behalf of one query; connects when first asked. Not thread-safe. Close it.
+
+    What is asked is tried again ``fetchOffset.numRetries`` times in all where a topic is unknown or a leader does
+    not reach yet as far as is known already: both may be a broker that is behind.
+    """
+
+    def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._options = options
+        self._sleep = sleep
+        self._admin: Admin | None = None
+
+    def close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def __enter__(self) -> ClusterOffsets:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what there is ------------------------------------------------------------------------------
+
+    def partitions(self, *, tolerant: bool = False) -> SourceOffset:
+        """All partitions that are read, each with offset 0, and the ids of their topics.
+
+        ``tolerant``: of topics that were named, those that are missing are left out. Raises
+        ``UnknownTopicOrPartitionError``, and what :meth:`_ask` does.
+        """
+        chosen = self._options.selection
+        if chosen.pattern is not None:
+            wanted = re.compile(chosen.pattern)
+            listed = [topic for topic in self._ask(lambda admin: admin.list_topics()) if wanted.search(topic.name)]
+        else:
+            names = chosen.topics or tuple(dict.fromkeys(at.topic for at in chosen.partitions))
+            listed = self._named(names, tolerant)
+        every = {TopicPartition(topic.name, n): 0 for topic in listed for n in range(topic.partition_count)}
+        if chosen.partitions:
+            absent = [at for at in chosen.partitions if at not in every]
+            if absent and not tolerant:
+                raise UnknownTopicOrPartitionError(f"{named(absent)}: assigned, but there is no such partition")
+            every = {at: 0 for at in chosen.partitions if at in every}
+        return SourceOffset(every, {topic.name: topic.topic_id.hex() for topic in listed})
+
+    def _named(self, names: Iterable[str], tolerant: bool) -> list[TopicListing]:
+        for attempt in range(1, self._options.fetch_retries + 1):
+            by_name = {topic.name: topic for topic in self._ask(lambda admin: admin.list_topics(internal=True))}
+            missing = [name for name in names if name not in by_name]
+            if not missing or attempt == self._options.fetch_retries:
+                break
+            self._pause()
+        if missing and not tolerant:
+            raise UnknownTopicOrPartitionError(f"{', '.join(missing)}: this cluster has no such topic")
+        return [by_name[name] for name in names if name in by_name]
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each."""
+        return self._listed({at: OffsetSpec.earliest() for at in partitions})
+
+    def latest(
+        self, partitions: Iterable[TopicPartition], known: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, int]:
+        """The last stable offset of each: what lies before it is decided for ever.
+
+        A leader that was elected a moment ago may not have learned yet how far that is; so an answer below what is
+        ``known`` is asked for again, and given as it is in the end.
+        """
+        wanted = list(partitions)
+        for attempt in range(1, self._options.fetch_retries + 1):
+            found = self._listed({at: OffsetSpec.latest() for at in wanted})
+            behind = [at for at in wanted if known is not None and found[at] < known.get(at, 0)]
+            if not behind or attempt == self._options.fetch_retries:
+                break
+            log.warning("%s: the last stable offset lies before what is known; asking again", named(behind))
+            self._pause()
+        return found
+
+    def resolved(self, limit: Limit, there: SourceOffset, *, starting: bool) -> SourceOffset:
+        """Return the offsets that a limit stands for, of the partitions ``there``. Raises ``ValueError``."""
+        wanted = dict(there.offsets)
+        edge = "start" if starting else "end"
+        if limit.kind is Kind.EARLIEST:
+            wanted = dict.fromkeys(wanted, EARLIEST)
+        elif limit.kind is Kind.LATEST:
+            wanted = dict.fromkeys(wanted, LATEST)
+        elif limit.kind is Kind.OFFSETS:
+            if limit.by_partition.keys() != wanted.keys():
+                raise ValueError(
+                    f"Partitions specified for Tidelog {edge} offsets don't match what are assigned. Maybe topic "
+                    "partitions are created or deleted while the query is running. Use -1 for latest, -2 for earliest. "
+                    f"Specified: {named(limit.by_partition)} Assigned: {named(wanted)}"
+                )
+            wanted = dict(limit.by_partition)
+        else:
+            wanted = self._by_time(limit, wanted, edge)
+        latest = self.latest(at for at, offset in wanted.items() if offset == LATEST)
+        earliest = self.earliest(at for at, offset in wanted.items() if offset == EARLIEST)
+        return SourceOffset({**wanted, **latest, **earliest}, there.topic_ids)
+
+    def _by_time(self, limit: Limit, there: Mapping[TopicPartition, int], edge: str) -> dict[TopicPartition, int]:
+        times: Mapping[TopicPartition, int] = dict.fromkeys(there, limit.timestamp)
+        if limit.kind is Kind.TIMESTAMPS:
+            times = limit.by_partition
+            if times.keys() != there.keys():
+                raise ValueError(
+                    f"Partitions specified for Tidelog timestamp based {edge} offsets don't match what are assigned. "
+                    "Maybe topic partitions are created or deleted while the query is running, or you didn't specify "
+                    f"all the partitions. Specified: {named(times)} Assigned: {named(there)}"
+                )
+        found = self._listed({at: OffsetSpec.for_timestamp(time) for at, time in times.items()})
+        without = [at for at, offset in found.items() if offset < 0]
+        if without and edge == "start" and not self._options.latest_without_match:
+            at = min(without)
+            raise ValueError(f"No offset matched from request of topic-partition {at} and timestamp {times[at]}.")
+        return found | dict.fromkeys(without, LATEST)
+
+    # --- asking -------------------------------------------------------------------------------------
+
+    def _listed(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+        if not specs:
+            return {}
+        found: dict[TopicPartition, ListedOffset] = self._ask(
+            lambda admin: admin.list_offsets(specs, read_committed=True)
+        )
+        return {at: listed.offset for at, listed in found.items()}
+
+    def _ask(self, call: Callable[[Admin], T]) -> T:
+        """Raises ``BrokerNotAvailableError`` in one line where no broker answers in time."""
+        if self._admin is None:
+            self._admin = Admin(self._options.bootstrap, **admin_settings(self._options.client))
+        try:
+            return call(self._admin)
+        except (BrokerNotAvailableError, RequestTimedOutError) as error:
+            servers, limit = self._options.bootstrap, self._options.client["default_api_timeout_ms"]
+            raise BrokerNotAvailableError(f"no broker of {servers} answered within {limit} ms: {error}") from None
+
+    def _pause(self) -> None:
+        self._sleep(self._options.fetch_retry_interval_ms / 1_000)

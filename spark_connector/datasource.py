@@ -1,0 +1,37 @@
+"""The data source itself: what Spark finds under the name ``tidelog``.
+
+Nothing happens in constructors: Spark makes and pickles these objects whenever it likes.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from tidelog.spark_connector.columns import schema
+from tidelog.spark_connector.options import OptionError, SourceOptions, check_general, include_headers
+from tidelog.spark_connector.source import BatchReader, StreamReader
+
+
+class TidelogDataSource(DataSource):
+    """``spark.read.format("tidelog")`` and ``spark.readStream.format("tidelog")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        check_general(self.options)
+        return schema(include_headers(self.options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        self._check_schema(schema)
+        return BatchReader(SourceOptions.of(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        self._check_schema(schema)
+        return StreamReader(SourceOptions.of(self.options, streaming=True))
+
+    def _check_schema(self, given: StructType) -> None:
+        if given.simpleString() != schema(include_headers(self.options)).simpleString():
+            raise OptionError("Tidelog source has a fixed schema and cannot be set with a custom one")

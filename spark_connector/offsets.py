@@ -1,0 +1,224 @@
+"""What a query keeps in its checkpoint, and what follows from it: how far the next batch goes, which ranges it has.
+
+Pure. Source: Spark's ``KafkaMicroBatchStream.rateLimit`` and ``KafkaOffsetRangeCalculator``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from tidelog.model.ids import TopicPartition
+
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class BadOffsets(ValueError):
+    """A checkpoint's text is none of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """How far a query has come: per partition the next offset, per topic the id of the topic that they are of.
+
+    As text (what Spark calls the offset's JSON; compared as text, so everything in it is in order)::
+
+        {"offsets": {"orders": {"0": 23, "1": 7}}, "topicIds": {"orders": "3f2a…"}}
+
+    Spark does not keep where the first batch began, and would ask for it again after a failure, when "latest" is
+    somewhere else. So the end of the first batch says it, as ``begin``; ``initial`` marks a beginning.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    initial: bool = False
+    begin: SourceOffset | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        by_topic: dict[str, dict[str, int]] = {}
+        for at in sorted(self.offsets):
+            by_topic.setdefault(at.topic, {})[str(at.partition)] = self.offsets[at]
+        found: dict[str, Any] = {}
+        if self.begin is not None:
+            found["begin"] = replace(self.begin, initial=False).to_json()
+        if self.initial:
+            found["initial"] = True
+        ids = {topic: self.topic_ids[topic] for topic in sorted(by_topic) if topic in self.topic_ids}
+        return found | {"offsets": by_topic, "topicIds": ids}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> SourceOffset:
+        """Raises :class:`BadOffsets`."""
+        try:
+            offsets = {
+                TopicPartition(topic, int(partition)): int(offset)
+                for topic, numbers in found["offsets"].items()
+                for partition, offset in numbers.items()
+            }
+            begin = found.get("begin")
+            return cls(
+                offsets,
+                {str(topic): str(one) for topic, one in found["topicIds"].items()},
+                bool(found.get("initial", False)),
+                None if begin is None else cls.from_json(begin),
+            )
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise BadOffsets(
+                f"expected offsets that the Tidelog source has written, found {found!r}: {error}"
+            ) from None
+
+    def is_of(self, other: SourceOffset, topic: str) -> bool:
+        """Whether the topic is the same in both, as far as is known."""
+        ours, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
+        return ours is None or theirs is None or ours == theirs
+
+
+class Range(NamedTuple):
+    """Offsets of one partition from ``start`` to before ``end``."""
+
+    at: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Offsets, of which some may be none of a record's."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Pace:
+    """How much a trigger may, or must, read. ``last_ms`` is when the last batch was let go."""
+
+    at_least: int | None
+    at_most: int | None
+    delay_ms_max: float
+    last_ms: float | None = field(default=None)
+
+    def end(
+        self,
+        start: Mapping[TopicPartition, int],
+        latest: Mapping[TopicPartition, int],
+        now_ms: float,
+        *,
+        wait: bool = True,
+    ) -> Mapping[TopicPartition, int] | None:
+        """Return where a batch from ``start`` ends, None if it is to wait for more.
+
+        ``start`` has an offset for every partition of ``latest``. ``wait``: whether ``at_least`` counts.
+        """
+        if self.at_least is not None and wait:
+            there = sum(end - start[at] for at, end in latest.items())
+            late = self.last_ms is None or now_ms - self.last_ms >= self.delay_ms_max
+            if there < self.at_least and not late:
+                return None
+            self.last_ms = now_ms
+        return latest if self.at_most is None else limited(self.at_most, start, latest)
+
+
+def limited(
+    at_most: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Share ``at_most`` offsets among partitions by what each has, at least one to each that has any."""
+    sizes = {at: end - start[at] for at, end in latest.items() if end > start[at]}
+    total = sum(sizes.values())
+    ends = dict(latest)
+    for at, size in sizes.items():
+        share = at_most * (size / total)
+        whole = math.ceil(share) if share < 1 else math.floor(share)
+        ends[at] = min(latest[at], start[at] + whole, OFFSET_MAX)
+    return ends
+
+
+def split(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+    """Cut ranges into tasks: none larger than ``max_records``, and about ``min_partitions`` of them, the largest
+    cut into the most. Ranges without offsets are left out."""
+    found = [one for one in ranges if one.size > 0]
+    if max_records is not None:
+        found = [part for one in found for part in _parts(one, math.ceil(one.size / max_records))]
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(one.size for one in found)
+    whole = {one for one in found if _share(one.size, total, min_partitions) == 1}
+    rest = total - sum(one.size for one in whole)
+    wanted = max(min_partitions - len(whole), 1)
+    return [part for one in found for part in _parts(one, 1 if one in whole else _share(one.size, rest, wanted))]
+
+
+def _share(size: int, total: int, parts: int) -> int:
+    return max(math.floor(size / total * parts + 0.5), 1)
+
+
+def _parts(one: Range, count: int) -> list[Range]:
+    found = []
+    start, left = one.start, one.size
+    for number in range(count):
+        size = left // (count - number)
+        left -= size
+        if size:
+            found.append(Range(one.at, start, start + size))
+            start += size
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The ranges of a batch, before they are cut into tasks, and what is missing of it, one sentence each."""
+
+    ranges: tuple[Range, ...]
+    losses: tuple[str, ...]
+
+
+def plan(
+    start: SourceOffset,
+    end: SourceOffset,
+    earliest: Mapping[TopicPartition, int],
+    readable: Mapping[TopicPartition, int],
+    present: SourceOffset,
+) -> Plan:
+    """Return what a batch from ``start`` to ``end`` has to read, and what it can no longer.
+
+    ``earliest`` and ``readable`` are the first offset and the last stable one of each partition that there is now,
+    ``present`` knows the ids of the topics that there are now. A partition that is new begins at its first offset.
+    """
+    ranges: list[Range] = []
+    losses: list[str] = []
+    gone = sorted(at for at in {*start.offsets, *end.offsets} if at not in earliest or at not in end.offsets)
+    if gone:
+        losses.append(f"Partitions {_names(gone)} have been deleted.")
+    losses += [
+        f"Topic {topic} has been deleted and created again."
+        for topic in sorted({at.topic for at in end.offsets})
+        if not (start.is_of(end, topic) and end.is_of(present, topic))
+    ]
+    for at in sorted(end.offsets):
+        if at not in earliest or not end.is_of(present, at.topic):
+            continue
+        until, first = end.offsets[at], earliest[at]
+        known = start.is_of(end, at.topic)
+        begin = start.offsets.get(at) if known else first
+        if begin is None:
+            begin = first
+            if first > 0:
+                losses.append(f"Added partition {at} starts from {first} instead of 0.")
+        if until < begin:
+            losses.append(
+                f"Partition {at} offset was changed from {begin} to {until}. This could either be a user error that "
+                "the start offset is set too high and this is the first batch, or the topic-partition was cut."
+            )
+            continue
+        if until > readable[at]:
+            losses.append(f"Partition {at} ends at offset {readable[at]}, before the batch's end {until}.")
+            until = readable[at]
+        if begin < first and begin < until:
+            losses.append(f"Starting offset for {at} was {begin} but the log starts at {first}.")
+            begin = first
+        if begin < until:
+            ranges.append(Range(at, begin, until))
+    return Plan(tuple(ranges), tuple(losses))
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return "[" + ", ".join(map(str, partitions)) + "]"

