@@ -15,7 +15,7 @@ from tidelog.proto.kafka.wire import BadMessage
 
 SHARED_BYTES: Final = 64 * 1024
 """Read at once where no large frame is under way."""
-_GROW_MIN: Final = 64 * 1024
+_GROW_MIN: Final = 8 * 1024
 """Memory given to a large frame at first; beyond it, as much again as has arrived."""
 _GROW_PROVEN: Final = 1024 * 1024
 """The same on a connection that has sent a large frame whole before: who only announces them gets less."""
