@@ -34,14 +34,15 @@ SCRIPT: Final = "flight_delays.py"
 FLIGHTS_TOPIC: Final = "flights"
 DELAYS_TOPIC: Final = "flight-delays"
 GROUP: Final = "flight-delays"
-INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+TOPICS: Final = (FLIGHTS_TOPIC, DELAYS_TOPIC, "__consumer_offsets", TRANSACTIONS_TOPIC)
 NODES: Final = 3
 WORKERS: Final = ("a", "b", "c")
 NODE_KILLS_AT: Final = (0.2, 0.5)
 WORKER_KILLS_UNTIL: Final = 0.9
-FIRST_KILL_S: Final = (0.3, 1.0)
 BETWEEN_KILLS_S: Final = (1.0, 3.0)
 TIMEOUT_S: Final = 240.0
+START_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.03
 _COMMITTED: Final = 4
 _ABORTED: Final = 5
@@ -60,7 +61,8 @@ class Kill:
     """Input partitions of each worker that has not committed a transaction since."""
     killed: float
     begun: Callable[[], bool]
-    """Whether what is committed from here on is the work of those who came after."""
+    """Whether what is committed from here on is the work of those who came after: the worker's new start, the
+    partitions' new leaders."""
     base: dict[TopicPartition, int] = field(default_factory=dict)
     went_on_s: float | None = None
     """Until each of those workers had committed again; ``None``: killed again before, or nothing was left to do."""
@@ -149,13 +151,18 @@ class FlightsDrill:
                 }
                 processes += [loader, *workers.values()]
                 loader.start()
-                wait_until("the topics", lambda: all(topic_state(admin, t) for t in (FLIGHTS_TOPIC, DELAYS_TOPIC)), 30)
+                wait_until(
+                    "the topics",
+                    lambda: all(topic_state(admin, t) for t in (FLIGHTS_TOPIC, DELAYS_TOPIC)),
+                    START_TIMEOUT_S,
+                )
                 begun = time.monotonic()
                 for worker in workers.values():
                     worker.start()
                 self._say(f"{NODES} nodes, {len(workers)} workers, {self._rows:,} flights on their way")
                 self._work(cluster, admin, loader, workers)
                 work_s = time.monotonic() - begun
+                wait_until("the workers to begin", lambda: all(one.said() for one in workers.values()), START_TIMEOUT_S)
                 for worker in workers.values():
                     worker.end()
                 self._say(f"all flights committed after {work_s:.1f} s of work")
@@ -189,7 +196,7 @@ class FlightsDrill:
                 self._kill_worker(admin, workers, share)
             if self._node_down is not None or self._node_back is not None:
                 self._bring_back(cluster, admin)
-            elif node_kills and share >= node_kills[0]:
+            elif self._kills and node_kills and share >= node_kills[0]:
                 share_at = node_kills.pop(0)
                 self._kill_node(cluster, admin, share, coordinator=share_at == NODE_KILLS_AT[0])
             time.sleep(_POLL_S)
@@ -222,7 +229,7 @@ class FlightsDrill:
     def _kill_worker(self, admin: Admin, workers: dict[str, ExampleProcess], share: float) -> None:
         now = time.monotonic()
         if not self._next_worker_kill:
-            self._next_worker_kill = now + self._rng.uniform(*FIRST_KILL_S)
+            self._next_worker_kill = now
         if now < self._next_worker_kill:
             return
         self._next_worker_kill = now + self._rng.uniform(*BETWEEN_KILLS_S)
@@ -253,7 +260,8 @@ class FlightsDrill:
         self._node_down = node_id
         what = f"node {node_id}, {what}"
         base = dict(self._committed)
-        self._kills.append(Kill(what, share, [*filter(None, owned.values())], killed, lambda: True, base))
+        waiting = [*filter(None, owned.values())]
+        self._kills.append(Kill(what, share, waiting, killed, lambda: not leads(admin, node_id), base))
         self._say(f"{what}: kill -9, {share:.0%} of the flights done")
 
     def _bring_back(self, cluster: LocalCluster, admin: Admin) -> None:
@@ -265,10 +273,14 @@ class FlightsDrill:
                 self._node_down, self._node_back = None, down
             return
         assert self._node_back is not None
-        states = {topic: topic_state(admin, topic) for topic in (FLIGHTS_TOPIC, DELAYS_TOPIC, *INTERNAL)}
-        if all(partition.whole for state in states.values() for partition in state.values()):
+        if all(partition.whole for topic in TOPICS for partition in topic_state(admin, topic).values()):
             self._say(f"node {self._node_back} is back and in sync")
             self._node_back = None
+
+
+def leads(admin: Admin, node_id: int) -> bool:
+    """Whether the cluster still takes this node for the leader of anything: its death was not noticed yet."""
+    return any(partition.leader == node_id for topic in TOPICS for partition in topic_state(admin, topic).values())
 
 
 def partitions_of(admin: Admin) -> dict[str, frozenset[TopicPartition]]:
@@ -285,7 +297,7 @@ def partitions_of(admin: Admin) -> dict[str, frozenset[TopicPartition]]:
 def count_transactions(bootstrap: str) -> tuple[int, int]:
     """Committed and aborted ones, by the coordinators' own log."""
     ended = [0, 0]
-    for key, value in _read(bootstrap, INTERNAL[1], "read_uncommitted"):
+    for key, value in _read(bootstrap, TRANSACTIONS_TOPIC, "read_uncommitted"):
         if key is None or value is None or not isinstance(decode_transaction_key(key), TransactionLogKey):
             continue
         status = decode_transaction_value(value).status

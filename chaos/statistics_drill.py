@@ -24,6 +24,7 @@ SCRIPT: Final = "carrier_statistics.py"
 COUNTERS: Final = ("a", "b")
 KILLS_AT: Final = (0.15, 0.4, 0.65)
 TIMEOUT_S: Final = 180.0
+START_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def drill_statistics(directory: Path, *, rows: int, seed: int, say: Callable[[st
                 raise WatchFailed(f"expected kills while flights were counted, found all {rows:,} counted by then")
             wait_until("all to be counted", lambda: counted() >= rows, TIMEOUT_S)
             count_s = time.monotonic() - begun
+            wait_until("them to begin", lambda: all(counter.said() for counter in counters), START_TIMEOUT_S)
             for counter in counters:
                 counter.end()
             check.start()

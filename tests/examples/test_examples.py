@@ -43,7 +43,7 @@ def drill(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_flight_is_there_once_though_workers_and_nodes_are_killed() -> None:
-    done = drill("flights", "--rows", "6000", "--seconds", "3", "--node-kills", "1", "--seed", "1")
+    done = drill("flights", "--rows", "6000", "--seconds", "5", "--node-kills", "1", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6,000 flights, 0 missing, 0 twice, 0 wrong" in done.stdout
     assert "1 times a node" in done.stdout
