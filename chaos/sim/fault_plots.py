@@ -263,7 +263,9 @@ def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -
     step, messages = rng.choice(STEPS), rng.choice((0, 1, 2, 4, 8, 16, 40))
     end = rng.choice(("kill", "kill", "stop", "pause", "isolate", "kill-both", "kill-producer", "kill-producer"))
     number = rng.choice((3, 4)) if "Offset" in step else rng.randrange(3)
-    target = {"kill-both": f"{number}+u", "kill-producer": f"{number}"}.get(end, "u")
+    target: str | int = "u"
+    if end.startswith("kill-"):
+        target = number if end == "kill-producer" else f"{number}+u"
     seconds = _about(rng, rng.choice((0.05, 0.5, 2.5)))
     return [(0.0, "at-step", (step, messages, 6.0, end, target, 0.001 if end == "kill-both" else seconds))]
 
