@@ -169,7 +169,8 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """``error`` is LEADER_NOT_AVAILABLE where ``leader`` is -1."""
+    """``error`` is LEADER_NOT_AVAILABLE where ``leader`` is -1, or LISTENER_NOT_FOUND: the leader cannot be reached
+    by the listener that the request came in on."""
 
     error: ErrorCode
     partition: int

@@ -49,23 +49,25 @@ class Metadata:
         self._view = view
         self._channel = channel
         self._creation = creation
-        # A topic's answer holds until the topic or some broker's registration changes.
-        self._answers: dict[TopicId, tuple[TopicImage, object, TopicMetadata]] = {}
+        # A topic's answer at a listener holds until the topic or some broker's registration changes.
+        self._answers: dict[tuple[str, TopicId], tuple[TopicImage, object, TopicMetadata]] = {}
 
     async def handle(self, request: MetadataRequest, context: CallContext) -> MetadataResponse:
         image = self._view.image
+        listener = context.listener
         failed: dict[str, Outcome] = {}
         if request.topics and request.allow_auto_topic_creation and self._config.auto_create_topics_enable:
             missing = [name for name in dict.fromkeys(request.topics) if image.topic(name) is None]
             failed = await self._creation.create(missing)
             image = self._view.image
         if request.all_topics:
-            topics = [self._topic(image, image.topics[image.topic_ids[name]]) for name in sorted(image.topic_ids)]
+            found = [image.topics[image.topic_ids[name]] for name in sorted(image.topic_ids)]
+            topics = [self._topic(image, topic, listener) for topic in found]
         else:
-            topics = [self._named(image, name, failed) for name in dict.fromkeys(request.topics)]
-            topics += [self._by_id(image, topic_id) for topic_id in dict.fromkeys(request.topic_ids)]
+            topics = [self._named(image, name, listener, failed) for name in dict.fromkeys(request.topics)]
+            topics += [self._by_id(image, topic_id, listener) for topic_id in dict.fromkeys(request.topic_ids)]
         return MetadataResponse(
-            self._cluster_id, self._channel.leader, tuple(_endpoints(image, context.listener)), tuple(topics)
+            self._cluster_id, self._channel.leader, tuple(_endpoints(image, listener)), tuple(topics)
         )
 
     async def describe_cluster(self, request: DescribeClusterRequest, _: CallContext) -> DescribeClusterResponse:
@@ -91,30 +93,31 @@ class Metadata:
 
     # --- Topics as they are -------------------------------------------------------------------------
 
-    def _named(self, image: MetadataImage, name: str, failed: Mapping[str, Outcome]) -> TopicMetadata:
+    def _named(self, image: MetadataImage, name: str, listener: str, failed: Mapping[str, Outcome]) -> TopicMetadata:
         topic = image.topic(name)
         if topic is not None:
-            return self._topic(image, topic)
+            return self._topic(image, topic, listener)
         fault = topic_name_fault(name)
         if fault is not None:
             return TopicMetadata(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_TOPIC_ID, False, (), fault)
         code, text = failed.get(name, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"))
         return TopicMetadata(code, name, ZERO_TOPIC_ID, is_internal(name), (), text)
 
-    def _by_id(self, image: MetadataImage, topic_id: TopicId) -> TopicMetadata:
+    def _by_id(self, image: MetadataImage, topic_id: TopicId, listener: str) -> TopicMetadata:
         topic = image.topics.get(topic_id)
         if topic is None:
             return TopicMetadata(ErrorCode.UNKNOWN_TOPIC_ID, "", topic_id, False, (), "there is no topic of this id")
-        return self._topic(image, topic)
+        return self._topic(image, topic, listener)
 
-    def _topic(self, image: MetadataImage, topic: TopicImage) -> TopicMetadata:
-        known = self._answers.get(topic.topic_id)
+    def _topic(self, image: MetadataImage, topic: TopicImage, listener: str) -> TopicMetadata:
+        key = (listener, topic.topic_id)
+        known = self._answers.get(key)
         if known is not None and known[0] is topic and known[1] is image.brokers:
             return known[2]
-        made = _topic_metadata(image, topic)
-        if len(self._answers) > 2 * len(image.topics) + 16:
+        made = _topic_metadata(image, topic, listener)
+        if len(self._answers) > 4 * len(image.topics) + 16:
             self._answers.clear()  # topics that are gone left theirs behind
-        self._answers[topic.topic_id] = (topic, image.brokers, made)
+        self._answers[key] = (topic, image.brokers, made)
         return made
 
 
@@ -127,19 +130,23 @@ def _endpoints(image: MetadataImage, listener: str) -> Iterable[BrokerEndpoint]:
             yield BrokerEndpoint(node_id, found.host, found.port, broker.rack)
 
 
-def _topic_metadata(image: MetadataImage, topic: TopicImage) -> TopicMetadata:
+def _topic_metadata(image: MetadataImage, topic: TopicImage, listener: str) -> TopicMetadata:
+    """A leader that has no listener of this name is none that the asker could use (``MetadataCache``)."""
     live = {node_id for node_id, broker in image.brokers.items() if not broker.fenced}
+    reached = {node_id for node_id in live if image.brokers[node_id].endpoint(listener) is not None}
     partitions = []
     for found in topic.in_order():
         offline = tuple(
             node for node in found.replicas if node not in live or not image.has_online_directory(node, found)
         )
-        led = found.leader in live
+        error = ErrorCode.NONE
+        if found.leader not in reached:
+            error = ErrorCode.LISTENER_NOT_FOUND if found.leader in live else ErrorCode.LEADER_NOT_AVAILABLE
         partitions.append(
             PartitionMetadata(
-                ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+                error,
                 found.partition,
-                found.leader if led else NO_NODE,
+                NO_NODE if error else found.leader,
                 found.leader_epoch,
                 found.replicas,
                 found.isr,

@@ -48,7 +48,10 @@ def _write_partition(out: bytearray, found: PartitionMetadata, version: int) -> 
     if version >= 7:
         out += _PARTITION_AND_EPOCH.pack(found.error, found.partition, found.leader, found.leader_epoch)
     else:
-        out += _PARTITION.pack(found.error, found.partition, found.leader)
+        # Before version 6 nobody knows the error of a leader without this listener.
+        unheard = version < 6 and found.error is ErrorCode.LISTENER_NOT_FOUND
+        error = ErrorCode.LEADER_NOT_AVAILABLE if unheard else found.error
+        out += _PARTITION.pack(error, found.partition, found.leader)
     _write_nodes(out, found.replicas, version)
     _write_nodes(out, found.isr, version)
     if version >= 5:

@@ -50,12 +50,16 @@ DIR = DirectoryId(b"d" * 16)
 CLIENT = CallContext("CLIENT", "test")
 
 
-def broker(node: int, *, fenced: bool = False) -> RegisterBrokerRecord:
+def broker(node: int, *, fenced: bool = False, kafka: bool = False) -> RegisterBrokerRecord:
     return RegisterBrokerRecord(
         node_id=NodeId(node),
         incarnation_id=bytes(16),
         broker_epoch=BrokerEpoch(node),
-        listeners=(Endpoint("CLIENT", f"host{node}", 9092), Endpoint("REPLICATION", f"host{node}", 9093)),
+        listeners=(
+            Endpoint("CLIENT", f"host{node}", 9092),
+            Endpoint("REPLICATION", f"host{node}", 9093),
+            *((Endpoint("KAFKA", f"host{node}", 9096),) if kafka else ()),
+        ),
         rack=None,
         fenced=fenced,
         in_controlled_shutdown=False,
@@ -147,6 +151,21 @@ async def test_a_leader_that_is_down_is_no_leader() -> None:
         (ErrorCode.LEADER_NOT_AVAILABLE, -1, (2,)),
         (ErrorCode.NONE, 3, ()),
     ]
+
+
+async def test_a_leader_without_the_listener_asked_is_none_there() -> None:
+    world = World()
+    commit(world.view, partition(0, (2, 3), 2), partition(1, (3, 2), 3), TopicRecord("a", A), broker(3, kafka=True))
+
+    async def found(listener: str) -> list[tuple[ErrorCode, int]]:
+        answer = await world.handler.handle(MetadataRequest(("a",)), CallContext(listener, "x"))
+        return [(p.error, p.leader) for p in answer.topics[0].partitions]
+
+    for _ in range(2):
+        assert await found("KAFKA") == [(ErrorCode.LISTENER_NOT_FOUND, -1), (ErrorCode.NONE, 3)]
+        assert await found("CLIENT") == [(ErrorCode.NONE, 2), (ErrorCode.NONE, 3)]
+    commit(world.view, broker(2, kafka=True))
+    assert await found("KAFKA") == [(ErrorCode.NONE, 2), (ErrorCode.NONE, 3)]
 
 
 async def test_a_replica_on_a_failed_directory_is_offline() -> None:

@@ -12,7 +12,7 @@ from tidelog.broker.kafka.metadata_bytes import OPERATIONS_NOT_ASKED, response_b
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ZERO_TOPIC_ID
 from tidelog.proto.api import BrokerEndpoint, MetadataResponse, PartitionMetadata, TopicMetadata
-from tidelog.proto.kafka.messages import encode_response
+from tidelog.proto.kafka.messages import decode_response, encode_response
 
 METADATA = 3
 numbers = st.integers(-1, 2**31 - 1)
@@ -89,6 +89,17 @@ def test_equal_to_the_general_encoder(version: int, answer: MetadataResponse, op
         cluster_operations=8096,
     )
     assert made == encode_response(METADATA, version, fields(answer, version, operations, 8096))
+
+
+@pytest.mark.parametrize(("version", "error"), [(5, 5), (6, 72), (13, 72)])
+def test_a_leader_without_this_listener_in_the_words_of_the_version(version: int, error: int) -> None:
+    lost = PartitionMetadata(ErrorCode.LISTENER_NOT_FOUND, 0, -1, 2, (1,), (1,), (), ())  # type: ignore[arg-type]
+    found = TopicMetadata(ErrorCode.NONE, "t", bytes(16), False, (lost,))  # type: ignore[arg-type]
+    answer = MetadataResponse("c", 1, (), (found,))  # type: ignore[arg-type]
+    made = response_bytes(
+        answer, [topic_bytes(found, version, 0)], version, controller_id=answer.controller_id, cluster_operations=0
+    )
+    assert decode_response(METADATA, version, made).topics[0].partitions[0].error_code == error
 
 
 def test_a_topic_of_an_unknown_id_has_no_name() -> None:
