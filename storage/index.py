@@ -38,13 +38,14 @@ class SparseIndex:
 
     ENTRY: ClassVar[struct.Struct]
 
-    __slots__ = ("_count", "_file_count", "_in_file", "_last", "_pending", "file")
+    __slots__ = ("_count", "_file_count", "_in_file", "_last", "_page", "_pending", "file")
 
     def __init__(self, pool: HandlePool, path: str) -> None:
         self.file = PooledFile(pool, path)
         self._in_file = -1
         self._count = 0
         self._pending = bytearray()
+        self._page = b""
         self._last: tuple[int, int] | None = None
         self._file_count = _UNKNOWN
         """Entries in the file, those included that are no longer ours."""
@@ -62,6 +63,7 @@ class SparseIndex:
     def start_empty(self) -> None:
         """Begin with no entries. The file need not be there."""
         self._pending.clear()
+        self._page = b""
         self._in_file = 0
         self._count = 0
         self._last = None
@@ -120,17 +122,40 @@ class SparseIndex:
         page = self.file.get().pread(count * size, low * _PAGE * size)
         return low * _PAGE + _floor_in(page[: len(page) // size * size], self.ENTRY, first)
 
-    def floor_of_second(self, second: int, low: int) -> int:
-        """Number of the last entry from ``low`` on whose second field is at most ``second``, ``low`` - 1 if there is
-        none. An index that lies may answer anything."""
-        high = len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle)[1] <= second:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+    def last_up_to(self, second: int) -> tuple[int, int] | None:
+        """Return the last entry whose second field is at most ``second``, if there is one.
+
+        An index that lies may answer anything. The page looked at last is kept: readers go on where they were.
+        """
+        if not len(self):
+            return None
+        size = self.ENTRY.size
+        if self._in_file < self._count and self.entry(self._in_file)[1] <= second:
+            return self._up_to(self._pending, second)
+        if not self._in_file:
+            return None
+        page = self._page
+        if not page or not (
+            self.ENTRY.unpack_from(page)[1] <= second < self.ENTRY.unpack_from(page, len(page) - size)[1]
+        ):
+            low, high = 0, (self._in_file + _PAGE - 1) // _PAGE  # pages; the answer lies in [low, high)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self.entry(middle * _PAGE)[1] <= second:
+                    low = middle
+                else:
+                    high = middle
+            count = min(_PAGE, self._in_file - low * _PAGE)
+            page = self.file.get().pread(count * size, low * _PAGE * size)
+            page = self._page = page[: len(page) // size * size]
+        return self._up_to(page, second)
+
+    def _up_to(self, raw: bytes | bytearray, second: int) -> tuple[int, int] | None:
+        number = _floor_in(raw, self.ENTRY, second, 1)
+        if number < 0:
+            return None
+        first, found = self.ENTRY.unpack_from(raw, number * self.ENTRY.size)
+        return first, found
 
     def write_out(self, *, create: bool = False) -> None:
         """Hand the waiting entries to the system. ``create``: the file has to be there even if it is empty."""
@@ -150,6 +175,7 @@ class SparseIndex:
         """Keep the first ``count`` entries."""
         if count >= len(self):
             return
+        self._page = b""
         if count < self._in_file:
             self._in_file = count
             self._pending.clear()
@@ -186,12 +212,12 @@ class TimeIndex(SparseIndex):
             self.add(timestamp, relative_offset)
 
 
-def _floor_in(raw: bytes | bytearray, entry: struct.Struct, first: int) -> int:
-    """Number of the last entry in ``raw`` whose first field is at most ``first``, -1 if there is none."""
+def _floor_in(raw: bytes | bytearray, entry: struct.Struct, value: int, field: int = 0) -> int:
+    """Number of the last entry in ``raw`` whose ``field`` is at most ``value``, -1 if there is none."""
     low, high = 0, len(raw) // entry.size
     while low < high:
         middle = (low + high) // 2
-        if entry.unpack_from(raw, middle * entry.size)[0] <= first:
+        if entry.unpack_from(raw, middle * entry.size)[field] <= value:
             low = middle + 1
         else:
             high = middle

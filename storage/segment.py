@@ -13,8 +13,8 @@ from typing import Final
 
 from tidelog.model.ids import Offset
 from tidelog.proto.network import Buffer
-from tidelog.proto.records import HEADER_SIZE, Batch, CorruptBatch, split_batches
-from tidelog.storage.batch_walk import batch_size_at, walk_headers
+from tidelog.proto.records import HEADER, HEADER_SIZE, Batch, CorruptBatch, split_batches
+from tidelog.storage.batch_walk import HEADER_CHUNK, batch_size_at, walk_headers
 from tidelog.storage.files import start_over
 from tidelog.storage.handles import HandlePool, PooledFile
 from tidelog.storage.index import RELATIVE_MAX, OffsetIndex, TimeIndex
@@ -300,20 +300,31 @@ class Segment:
 
         ``position`` must be a batch's, found with :meth:`position_of`. Raises :class:`CorruptBatch`.
         """
-        offsets, start, next_offset = self.offsets, position, -1
         # The index names batches: skip to the last one that begins within the bounds, if what it says is true.
-        number = min(offsets.floor_of_second(position + size_max, 0), offsets.floor(offset_end - 1 - self.base_offset))
-        if number >= 0:
-            relative, indexed = offsets.entry(number)
-            batch = _header_at(self.log, indexed, self.size) if position < indexed <= position + size_max else None
-            if batch is not None and batch.last_offset - self.base_offset == relative:
-                start, next_offset = indexed, batch.base_offset
-        found = start
-        for at, batch in walk_headers(self.log, start, self.size):
-            if at + batch.size > position + size_max or batch.last_offset >= offset_end:
+        start, next_offset = position, -1
+        entry = self.offsets.last_up_to(position + size_max)
+        if entry is not None and self.base_offset + entry[0] >= offset_end:
+            number = self.offsets.floor(offset_end - 1 - self.base_offset)
+            entry = self.offsets.entry(number) if number >= 0 else None
+        if entry is not None and position < entry[1] <= position + size_max:
+            batch = _header_at(self.log, entry[1], self.size)
+            if batch is not None and batch.last_offset - self.base_offset == entry[0]:
+                start, next_offset = entry[1], batch.base_offset
+        limit = min(position + size_max, self.size)
+        chunk, chunk_at = memoryview(b""), start
+        while start + HEADER_SIZE <= limit:
+            at = start - chunk_at
+            if at + HEADER_SIZE > len(chunk):
+                chunk = memoryview(self.log.get().pread(min(HEADER_CHUNK, self.size - start), start))
+                chunk_at, at = start, 0
+                if len(chunk) < HEADER_SIZE:
+                    raise CorruptBatch(f"expected a batch header at {start}, found {len(chunk)} bytes")
+            size = batch_size_at(chunk, at, self.size - start)
+            base, _, _, _, _, _, last_delta, *_ = HEADER.unpack_from(chunk, at)
+            if start + size > limit or base + last_delta >= offset_end:
                 break
-            found, next_offset = at + batch.size, batch.next_offset
-        return found, next_offset
+            start, next_offset = start + size, base + last_delta + 1
+        return start, next_offset
 
     def rebuild(self, index_interval: int) -> None:
         """Make both indexes anew from the log. Raises :class:`CorruptBatch`."""
