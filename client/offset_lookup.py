@@ -38,12 +38,14 @@ async def look_up(
     """Ask each partition's leader for the offset of a timestamp (-1 latest, -2 earliest, -3 highest time).
 
     Retries what is retriable until ``timeout_ms`` is over, then raises the reason; raises at once for
-    what no retry can mend, such as a partition that the topic does not have.
+    what no retry can mend. A partition that the topic is not known to have may be a new one: metadata is asked
+    for once more before ``UnknownTopicOrPartitionError`` is raised.
     """
     found: dict[TopicPartition, ListOffsetsResult] = {}
     reason: TidelogError | None = None
     failures = 0
     deadline = cluster.clock.monotonic_ms() + timeout_ms
+    version = cluster.cache.version
     while len(found) < len(wanted):
         left_ms = deadline - cluster.clock.monotonic_ms()
         if left_ms <= 0:
@@ -54,9 +56,12 @@ async def look_up(
                 continue
             view = await cluster.topic(at.topic, left_ms)
             if not 0 <= at.partition < len(view.partitions):
-                raise UnknownTopicOrPartitionError(
+                reason = UnknownTopicOrPartitionError(
                     f"{at}: expected a partition from 0 to {len(view.partitions) - 1} of topic {at.topic}"
                 )
+                if cluster.cache.version != version:
+                    raise reason
+                continue
             node = cluster.cache.leader_of(*at)
             if node == NO_NODE:
                 reason = exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader")
