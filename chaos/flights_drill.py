@@ -230,7 +230,8 @@ class FlightsDrill:
         now = time.monotonic()
         if not self._next_worker_kill:
             self._next_worker_kill = now
-        if now < self._next_worker_kill:
+        recovering = sum(bool(kill.waiting) for kill in self._kills if kill.what.startswith("worker"))
+        if now < self._next_worker_kill or recovering > 1:  # a slow machine would never come to its work
             return
         self._next_worker_kill = now + self._rng.uniform(*BETWEEN_KILLS_S)
         name = self._rng.choice(sorted(workers))
