@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE
@@ -64,8 +63,7 @@ class WantedPartition(NamedTuple):
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaFetch:
+class KafkaFetch(NamedTuple):
     """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts`` in that order."""
 
     replica_id: int

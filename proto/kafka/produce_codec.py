@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.model.ids import NO_NODE, NodeId
 from tidelog.proto.frames import ProducedPartition
@@ -42,8 +41,7 @@ _RESULT_TIME_START: Final = struct.Struct(">ihqqq")
 _LEADER: Final = struct.Struct(">ii")
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaProduce:
+class KafkaProduce(NamedTuple):
     """``topics``: name as on the wire and its number of partitions; ``parts``: (partition, records) in that order.
 
     ``records`` is ``None`` where null was sent.

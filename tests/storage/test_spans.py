@@ -99,7 +99,7 @@ def test_an_index_that_lies_or_lacks_entries_changes_nothing(make_log: MakeLog, 
     relative, position = 0, 0
     while len(segment.offsets) < 60:
         relative, position = relative + rng.randint(1, 4), position + rng.randint(1, 3_000)
-        if segment.offsets.last() is None or segment.offsets.last() < (relative, position):
+        if (segment.offsets.last() or (-1, -1)) < (relative, position):
             segment.offsets.add(relative, position)
     compare(log, rng, 100)
 
