@@ -14,11 +14,11 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Mapping
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from tidelog.broker.kafka.api_versions import ApiVersions
-from tidelog.broker.kafka.apis import Answer, Api, KafkaContext
+from tidelog.broker.kafka.apis import Api, KafkaContext
 from tidelog.broker.kafka.fetch import Fetch
 from tidelog.broker.kafka.incoming import SHARED, Incoming
 from tidelog.broker.kafka.kafka_traffic import KafkaTraffic, count_errors
@@ -335,11 +335,11 @@ class KafkaConnection:
         )
         slot = _Slot(None, 0)
         self._slots.append(slot)
-        self._call = self._loop.create_task(self._run(api.handle(request, version, context), header, slot))
+        self._call = self._loop.create_task(self._run(api, request, context, header, slot))
 
-    async def _run(self, work: Awaitable[Answer], header: RequestHeader, slot: _Slot) -> None:
+    async def _run(self, api: Api, request: Any, context: KafkaContext, header: RequestHeader, slot: _Slot) -> None:
         try:
-            answer = await work
+            answer = await api.handle(request, header.api_version, context)
             if answer is None:
                 raise CloseConnection(f"API {header.api_key} has no error for what the request asks")
             if not isinstance(answer, bytes):
