@@ -19,6 +19,8 @@ POOL_FRAMES: Final = 12_000
 """Well-formed requests that batches are made of."""
 POOL_BATCHES: Final = 2_000
 """After so many batches there are new ones."""
+READ_BY_HAND: Final = (0, 1)
+"""Produce and Fetch, whose readers are written for each of their shapes: every other frame is one of theirs."""
 CAPTURED_COPIES: Final = 2
 """How often each captured request is among them."""
 CORRELATION_AT: Final = 8
@@ -118,7 +120,9 @@ class FrameSource:
         if number not in self._pools:
             rng = random.Random(f"{self._seed}:pool:{number}")
             made = [self.well_formed(rng, *kind) for kind in self._served]
-            made += [self.well_formed(rng, *rng.choice(self._served)) for _ in range(self._pool_frames - len(made))]
+            by_hand = [kind for kind in self._served if kind[0] in READ_BY_HAND] or self._served
+            for turn in range(self._pool_frames - len(made)):
+                made.append(self.well_formed(rng, *rng.choice(by_hand if turn % 2 else self._served)))
             if len(self._pools) > 1:
                 del self._pools[min(self._pools)]
             self._pools[number] = [*made, *self._captured * CAPTURED_COPIES]

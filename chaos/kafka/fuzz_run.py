@@ -30,7 +30,10 @@ FILES_GROWTH_MAX: Final = 24
 WARM_INPUTS_MAX: Final = 250_000
 _LOOK_S: Final = 5.0
 _SETTLE_S: Final = 10.0
-_HARMLESS: Final = {"validate_only": True, "allow_auto_topic_creation": False, "replica_id": -1, "acks": 1}
+_HARMLESS: Final = {
+    "validate_only": True, "allow_auto_topic_creation": False, "replica_id": -1, "acks": 1,
+    "max_bytes": 4096, "partition_max_bytes": 4096,
+}  # fmt: skip
 _OWN_TOPICS: Final = frozenset({"fuzz", "fuzz-2", WITNESS_TOPIC})
 
 

@@ -20,7 +20,8 @@ from tidelog.chaos.kafka.frames import API_VERSIONS, FrameSource
 BATCH_FRAMES: Final = 32
 CONNECTIONS: Final = 32
 STALL_S: Final = 2.0
-CONNECT_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 60.0
+"""Long: on a crowded machine a process may not run for seconds."""
 _SENTINEL: Final = 0x7FFF_FFFF
 _LAST_FRAME: Final = (
     b"\0\0\0\x0a" + API_VERSIONS.to_bytes(2, "big") + b"\0\0" + _SENTINEL.to_bytes(4, "big") + b"\xff\xff"
