@@ -104,6 +104,9 @@ class Produce:
             if item.error:
                 if item.error is ErrorCode.UNKNOWN_TOPIC_ID:
                     results[number] = item = self._elsewhere(item)
+                elif item.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                    # Kafka never says so to a producer, and librdkafka would give the records up.
+                    results[number] = item = replace(item, error=ErrorCode.NOT_ENOUGH_REPLICAS)
                 elif item.error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
                     results[number] = item = replace(item, error=ErrorCode.INVALID_TXN_STATE)
                 self._kafka.failed(API_KEY, item.error)

@@ -331,6 +331,17 @@ def test_records_that_a_version_cannot_carry_are_refused(
     assert found.responses[0].partition_responses[0].error_code == error
 
 
+def test_when_too_many_appends_wait_producers_are_told_to_try_again(
+    kafka_cluster: Cluster, node: Node, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.broker is not None
+    monkeypatch.setattr(node.broker.replicas.producing.budget, "maximum", 0)
+    with peer(kafka_cluster) as one:
+        (item,) = one.ask(PRODUCE, 9, produce_values(topic, batch())).responses[0].partition_responses
+    assert item.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "expected at most 0 appends to wait" in item.error_message
+
+
 def test_unknown_partitions_do_not_keep_the_known_ones_waiting(kafka_cluster: Cluster, topic: str) -> None:
     values = produce_values(topic, batch())
     values["topic_data"][0]["partition_data"].append({"index": 7, "records": batch()})
