@@ -121,8 +121,10 @@ class FrameSource:
             rng = random.Random(f"{self._seed}:pool:{number}")
             made = [self.well_formed(rng, *kind) for kind in self._served]
             by_hand = [kind for kind in self._served if kind[0] in READ_BY_HAND] or self._served
-            for turn in range(self._pool_frames - len(made)):
-                made.append(self.well_formed(rng, *rng.choice(by_hand if turn % 2 else self._served)))
+            made += [
+                self.well_formed(rng, *rng.choice(by_hand if turn % 2 else self._served))
+                for turn in range(self._pool_frames - len(made))
+            ]
             if len(self._pools) > 1:
                 del self._pools[min(self._pools)]
             self._pools[number] = [*made, *self._captured * CAPTURED_COPIES]
