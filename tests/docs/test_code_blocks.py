@@ -1,6 +1,6 @@
 """The documentation's code runs, and the commands it names are there.
 
-A Python block runs against a real cluster in place of the address it names. ``python no-run`` is only
+A Python block runs against a real cluster in place of the addresses it names. ``python no-run`` is only
 compiled (and says so in the page's source); ``python after`` goes on with the names of the block before it.
 Lines that begin with ``$`` in a ``console`` block, and every line of a ``sh`` block, are commands.
 """
@@ -20,6 +20,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ADDRESS: Final = "127.0.0.1:9092"
+KAFKA_ADDRESS: Final = "127.0.0.1:9096"
 _FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)$")
 
 
@@ -70,11 +71,12 @@ PROGRAMS: Final = list(programs())
 
 
 @pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
+def addresses() -> Iterator[dict[str, str]]:
+    """What stands in the text, and where the cluster is."""
     from tidelog.testing import Cluster
 
     with Cluster(nodes=1, transport="grpc") as cluster:
-        yield cluster.bootstrap
+        yield {ADDRESS: cluster.bootstrap, KAFKA_ADDRESS: cluster.kafka_bootstrap}
 
 
 def test_there_is_something_to_run() -> None:
@@ -83,11 +85,17 @@ def test_there_is_something_to_run() -> None:
 
 @pytest.mark.parametrize("text", [text for _, text in PROGRAMS], ids=[block.where for block, _ in PROGRAMS])
 def test_python_block_runs(
-    text: str, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str,
+    addresses: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(text.replace(ADDRESS, bootstrap), "<documentation>", "exec"), names)
+    for named, real in addresses.items():
+        text = text.replace(named, real)
+    exec(compile(text, "<documentation>", "exec"), names)
     for name, tested in list(names.items()):
         if name.startswith("test_") and callable(tested) and not tested.__code__.co_argcount:
             tested()
