@@ -40,6 +40,8 @@ NODES: Final = 3
 WORKERS: Final = ("a", "b", "c")
 NODE_KILLS_AT: Final = (0.2, 0.5)
 WORKER_KILLS_UNTIL: Final = 0.9
+WORKER_KILLS_S: Final = 30.0
+"""Workers are killed for so long at most, and until so much is done."""
 BETWEEN_KILLS_S: Final = (1.0, 3.0)
 TIMEOUT_S: Final = 240.0
 START_TIMEOUT_S: Final = 30.0
@@ -186,13 +188,14 @@ class FlightsDrill:
     ) -> None:
         node_kills = self._node_kills.copy()
         deadline = time.monotonic() + TIMEOUT_S
+        killing_until = time.monotonic() + WORKER_KILLS_S
         while not self._done(admin, loader):
             if time.monotonic() > deadline:
                 raise WatchFailed(f"waited {TIMEOUT_S:g} s for all flights to be committed, found {self._committed}")
             for worker in workers.values():
                 worker.check_runs()
             share = sum(self._committed.values()) / self._rows
-            if share > 0 and share < WORKER_KILLS_UNTIL:
+            if 0 < share < WORKER_KILLS_UNTIL and time.monotonic() < killing_until:
                 self._kill_worker(admin, workers, share)
             if self._node_down is not None or self._node_back is not None:
                 self._bring_back(cluster, admin)
