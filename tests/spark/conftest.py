@@ -1,0 +1,143 @@
+"""One Spark session and one cluster, over gRPC on the loopback address, for all tests of the connector."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tidelog.spark_connector import reading, runtime
+from tidelog.spark_connector.options import SourceOptions
+from tidelog.spark_connector.source import BatchReader, StreamReader
+from tidelog.testing import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(transport="grpc") as running:
+        yield running
+        reading.close_idle()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    home = tmp_path_factory.mktemp("spark")
+    session = runtime.session(
+        "tests",
+        master="local[2]",
+        config={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.sql.streaming.noDataProgressEventInterval": "100",
+            "spark.ui.showConsoleProgress": "false",
+            # Nothing runs long enough here to pay for the second compiler, or for code made for one query.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.codegen.wholeStage": "false",
+        },
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"topic-{next(_numbers)}"
+
+
+@pytest.fixture
+def fill(cluster: Cluster) -> Callable[..., None]:
+    """Write texts to a partition, each as one record."""
+
+    def write(topic: str, *texts: str, partition: int = 0, **record: Any) -> None:
+        with cluster.producer() as producer:
+            for text in texts:
+                producer.send(topic, text.encode(), partition=partition, **record)
+            producer.flush()
+
+    return write
+
+
+@pytest.fixture
+def options(cluster: Cluster) -> Callable[..., dict[str, str]]:
+    """Options of a query on the cluster; retries are quick."""
+
+    def made(**given: Any) -> dict[str, str]:
+        found = {"tidelog.bootstrap.servers": cluster.bootstrap, "fetchOffset.retryIntervalMs": "20"}
+        return found | {name: str(value) for name, value in given.items()}
+
+    return made
+
+
+class Planned:
+    """A stream's reader, asked as Spark asks it, without a JVM."""
+
+    def __init__(self, options: dict[str, str], now_ms: Callable[[], float] | None = None) -> None:
+        self.reader = StreamReader(SourceOptions.of(options, streaming=True), now_ms)
+        self.at = self.reader.initialOffset()
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        """What a batch between these two reads."""
+        found = []
+        for partition in self.reader.partitions(start, end):
+            for batch in self.reader.read(partition):
+                found += batch.to_pylist()
+        return found
+
+    def trigger(self) -> list[str]:
+        """Plan and read one batch; return its values in order of partition and offset."""
+        end = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
+        found = self.rows(self.at, end)
+        self.at = end
+        return texts(found)
+
+
+def texts(rows: list[dict[str, Any]]) -> list[str]:
+    rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
+    return [row["value"].decode() for row in rows]
+
+
+@pytest.fixture
+def stream() -> Iterator[Callable[..., Planned]]:
+    """Make streams' readers; they are stopped at the end."""
+    made: list[Planned] = []
+
+    def make(options: dict[str, str], now_ms: Callable[[], float] | None = None) -> Planned:
+        made.append(Planned(options, now_ms))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.reader.stop()
+
+
+@pytest.fixture
+def batch() -> Callable[[dict[str, str]], list[str]]:
+    """Run a batch query's reader; return its values in order of partition and offset."""
+
+    def run(options: dict[str, str]) -> list[str]:
+        reader = BatchReader(SourceOptions.of(options, streaming=False))
+        found = []
+        for partition in reader.partitions():
+            for piece in reader.read(partition):
+                found += piece.to_pylist()
+        return texts(found)
+
+    return run
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
