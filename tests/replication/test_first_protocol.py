@@ -234,6 +234,41 @@ def test_the_gap_a_produce_given_up_is_taken_for_one_of_the_next_transaction(
     virtual(work())
 
 
+def test_the_gap_is_closed_where_the_connection_ends_behind_the_late_batch(
+    cluster: Any, virtual: Any, wait_until: Any
+) -> None:
+    """The same, but the client's closing of the connection, which follows the batch, is seen while the coordinator is
+    asked: whoever gave the batch up does not have it appended."""
+
+    async def work() -> None:
+        async with cluster() as c:
+            c.create(leader=1)
+            coordinator = Coordinator(c[1])
+            coordinator.takes_part = True
+            await coordinator.end(committed=False)
+            coordinator.takes_part = True
+            answers: list[asyncio.Future[ErrorCode]] = []
+
+            def verify(_: Any) -> asyncio.Future[ErrorCode]:
+                answers.append(asyncio.get_running_loop().create_future())
+                return answers[-1]
+
+            c[1].answer_verify = verify
+            late = c[1].begin(b"lost", **txn(0))
+            await wait_until(lambda: answers)
+            late.cancel()
+            await asyncio.sleep(0)
+            meant = c[1].begin(b"meant", **txn(0))
+            await asyncio.sleep(0.01)
+            for answer in answers:
+                answer.set_result(NONE)
+            assert (await meant).error is NONE
+            assert written(c[1]) == [b"meant"]
+            await wait_until(lambda: settled(c[1]))
+
+    virtual(work())
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_delays_copies_and_orders(cluster: Any, virtual: Any, wait_until: Any, seed: int) -> None:
     """A client that commits what was acknowledged, and goes on under another epoch after it gave anything up. Every
