@@ -5,6 +5,7 @@ Source: KIP-339 and Kafka's ``ConfigurationControlManager``.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from immutables import Map
@@ -17,6 +18,7 @@ from tidelog.model.broker_config import NODE_CONFIG_DEF
 from tidelog.model.config_def import ConfigDef, ConfigError, Setting, Update, ValueType, split_list
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, TopicIdPartition
+from tidelog.model.names import topic_name_fault
 from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.proto.api import (
     AlteredResource,
@@ -38,15 +40,14 @@ def alter_configs(
     """Each resource is changed as a whole or refused by itself."""
     records: list[MetadataRecord] = []
     results: list[AlteredResource] = []
-    seen: set[ConfigResource] = set()
+    asked = Counter(altered.resource for altered in request.resources)
     for altered in request.resources:
         resource = altered.resource
-        if resource in seen:
+        if asked[resource] > 1:
             refused: Refusal | list[ConfigRecord] = Refusal(
                 ErrorCode.INVALID_REQUEST, f"expected each resource once in a request, found {resource} twice"
             )
         else:
-            seen.add(resource)
             refused = _alter_one(image, configs, altered)
         if isinstance(refused, Refusal):
             results.append(AlteredResource(resource, refused.code, refused.message))
@@ -64,6 +65,9 @@ def _alter_one(image: MetadataImage, configs: ConfigView, altered: AlterResource
     resource = altered.resource
     topic: TopicImage | None = None
     if resource.resource_type == TOPIC:
+        name_fault = topic_name_fault(resource.name)
+        if name_fault is not None:
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, name_fault)
         topic = image.topic(resource.name)
         if topic is None:
             return Refusal(

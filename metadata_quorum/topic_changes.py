@@ -180,16 +180,15 @@ class TopicChanges:
         """Each topic grows or is refused by itself."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
-        seen: set[str] = set()
+        asked = Counter(growth.name for growth in request.topics)
         budget = _Budget(image.partition_count, self._config.controller_partitions_max)
         for growth in request.topics:
             topic = image.topic(growth.name)
             try:
-                if growth.name in seen:
+                if asked[growth.name] > 1:
                     raise _Refused(
                         ErrorCode.INVALID_REQUEST, f"expected each topic once in a request, found {growth.name!r} twice"
                     )
-                seen.add(growth.name)
                 if topic is None:
                     raise _Refused(
                         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"expected a topic that exists, found {growth.name!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tidelog.model.errors import ErrorCode, Refusal
@@ -45,10 +46,17 @@ def list_offsets(
     request: ListOffsetsRequest,
     failed: Callable[[Replica, LogDirFailed], None],
 ) -> ListOffsetsResponse:
-    """Answer ListOffsets; ``failed`` hears of a log whose disk failed."""
+    """Answer ListOffsets; ``failed`` hears of a log whose disk failed. A partition that is named twice is refused:
+    nobody could tell the answers apart (``KafkaApis.handleListOffsetRequest``)."""
     results = []
+    named = Counter((item.topic, item.partition) for item in request.partitions)
     for item in request.partitions:
         replica = by_name.get(TopicPartition(item.topic, item.partition))
+        if named[item.topic, item.partition] > 1:
+            text = f"expected each partition once in a request, found {item.topic}-{item.partition} twice"
+            refusal = Refusal(ErrorCode.INVALID_REQUEST, text)
+            results.append(_refused(item, refusal))
+            continue
         if replica is None:
             results.append(ListOffsetsResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue

@@ -29,7 +29,7 @@ async def describe_configs(request: Any, version: int, context: KafkaContext) ->
     answer = await context.call(DescribeConfigsRequest(resources, synonyms))
     results = []
     for item, found in zip(request.resources, answer.resources, strict=True):
-        wanted = None if item.configuration_keys is None else frozenset(item.configuration_keys)
+        wanted = frozenset(item.configuration_keys or ())  # none named: all are
         results.append(
             {
                 "error_code": found.error,
@@ -37,9 +37,7 @@ async def describe_configs(request: Any, version: int, context: KafkaContext) ->
                 "resource_type": item.resource_type,
                 "resource_name": item.resource_name,
                 "configs": [
-                    _described(config, documented)
-                    for config in found.configs
-                    if wanted is None or config.name in wanted
+                    _described(config, documented) for config in found.configs if not wanted or config.name in wanted
                 ],
             }
         )

@@ -75,6 +75,7 @@ def test_replaced_as_a_whole(topic: Any) -> None:
     ("resource", "setting", "value", "operation", "error", "text"),
     [
         (("topic", "no"), "retention.ms", "5", "set", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "found 'no'"),
+        (("topic", "n o"), "retention.ms", "5", "set", ErrorCode.INVALID_TOPIC_EXCEPTION, "found 'n o'"),
         (("group", "g"), "x", "5", "set", ErrorCode.INVALID_REQUEST, "type topic or broker, found 'group'"),
         (("broker", "x"), "log.retention.ms", "5", "set", ErrorCode.INVALID_REQUEST, "a broker's id"),
         (("broker", "9"), "log.retention.ms", "5", "set", ErrorCode.BROKER_ID_NOT_REGISTERED, "found 9"),
@@ -116,11 +117,10 @@ def test_refused(
 def test_a_resource_changes_as_a_whole(topic: Any) -> None:
     good, bad = ConfigChange("retention.ms", "set", "5"), ConfigChange("retention.bytes", "set", "x")
     resource = ConfigResource("topic", "t")
-    request = IncrementalAlterConfigsRequest((AlterResource(resource, (good, bad)), AlterResource(resource, (good,))))
-    assert [found.error for found in topic.ask(request).resources] == [
-        ErrorCode.INVALID_CONFIG,
-        ErrorCode.INVALID_REQUEST,
-    ]
+    request = IncrementalAlterConfigsRequest((AlterResource(resource, (good, bad)),))
+    assert topic.ask(request).resources[0].error is ErrorCode.INVALID_CONFIG
+    request = IncrementalAlterConfigsRequest((AlterResource(resource, (good,)), AlterResource(resource, (good,))))
+    assert [found.error for found in topic.ask(request).resources] == [ErrorCode.INVALID_REQUEST] * 2
     twice = IncrementalAlterConfigsRequest((AlterResource(resource, (good, good)),))
     assert topic.ask(twice).resources[0].error is ErrorCode.INVALID_REQUEST
     assert values(topic) == {}

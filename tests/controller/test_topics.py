@@ -243,6 +243,14 @@ def test_delete(three: Any) -> None:
     assert three.create("a", partitions=1, factor=1).topic_id != created.topic_id
 
 
+def test_topic_named_twice_does_not_grow(three: Any) -> None:
+    three.create("a", partitions=1, factor=1)
+    growths = (PartitionGrowth("a", 2), PartitionGrowth("a", 3))
+    response = three.ask(CreatePartitionsRequest(growths))
+    assert [found.error for found in response.topics] == [ErrorCode.INVALID_REQUEST] * 2
+    assert len(three.controller.committed.topic("a").partitions) == 1
+
+
 def test_topic_named_twice_is_not_deleted(three: Any) -> None:
     created = three.create("a", partitions=1, factor=1)
     assert delete(three, "a", ids=(created.topic_id,)) == [ErrorCode.INVALID_REQUEST] * 2

@@ -334,13 +334,15 @@ def test_list_offsets_refuses_by_partition(wire: WireClient, topic: str) -> None
         {"partition_index": 1, "timestamp": -6, "current_leader_epoch": -1},
         {"partition_index": 77, "timestamp": -1, "current_leader_epoch": -1},
         {"partition_index": 2, "timestamp": -1, "current_leader_epoch": -1},
+        {"partition_index": 2, "timestamp": -2, "current_leader_epoch": -1},
     ]
     answer = wire.ask(LIST_OFFSETS, 6, replica_id=-1, topics=[{"name": topic, "partitions": parts}])
     assert [(part.partition_index, part.error_code) for part in answer.topics[0].partitions] == [
         (0, ErrorCode.UNKNOWN_LEADER_EPOCH),
         (1, ErrorCode.UNSUPPORTED_VERSION),
         (77, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (2, 0),
+        (2, ErrorCode.INVALID_REQUEST),
+        (2, ErrorCode.INVALID_REQUEST),
     ]
 
 
@@ -433,6 +435,9 @@ def test_describe_some_configs_and_what_is_refused(wire: WireClient, topic: str)
         ErrorCode.INVALID_REQUEST,
     ]
     assert [config.name for config in answer.results[0].configs] == ["retention.ms"]
+    none_named = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ()}
+    (whole,) = wire.ask(DESCRIBE_CONFIGS, 4, resources=[none_named]).results
+    assert len(whole.configs) > 20
 
 
 def own_settings(wire: WireClient, name: str) -> dict[str, str]:
