@@ -25,11 +25,15 @@ B = TypeVar("B", bound="SinkLedger")
 class _Sink:
     """What the asyncio and the blocking form share."""
 
-    def __init__(self, sink: str) -> None:
+    def __init__(self, sink: str, rng: random.Random | None) -> None:
         fault = sink_fault(sink)
         if fault is not None:
             raise ValueError(fault)
         self.name: Final = sink
+        self._rng = rng
+
+    def new_job(self, batch: int) -> SinkJob:
+        return SinkJob.new(self.name, batch, self._rng)
 
     def job_of(self, messages: Sequence[SinkMessage]) -> SinkJob | None:
         """Raises ``ValueError`` for messages of another sink, or of several jobs."""
@@ -46,7 +50,7 @@ class _Sink:
             assert batch is not None
             if job is not None and job.batch != batch:
                 raise ValueError(f"expected messages of batch {batch}, found those of batch {job.batch}")
-            job = job or SinkJob.new(self.name, batch)
+            job = job or self.new_job(batch)
         return job, tuple(winner for message in messages if (winner := message.winner) is not None)
 
 
@@ -68,7 +72,7 @@ class AsyncSinkLedger:
         _rng: random.Random | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
-        self._sink = _Sink(sink)
+        self._sink = _Sink(sink, _rng)
         self._admin = AsyncAdmin(bootstrap_servers, _network=_network, _clock=_clock, _rng=_rng, **settings)
 
     async def start(self) -> None:
@@ -91,7 +95,7 @@ class AsyncSinkLedger:
     def new_job(self, batch: int) -> SinkJob:
         """One run of ``batch``, for its writers. The first of them that has a record takes the sink over: whatever
         another job has left undecided is aborted then, and that job is fenced."""
-        return SinkJob.new(self._sink.name, batch)
+        return self._sink.new_job(batch)
 
     async def commit_batch(
         self, messages: Iterable[SinkMessage], *, batch: int | None = None, timeout: float | None = None
@@ -139,7 +143,7 @@ class SinkLedger:
         _rng: random.Random | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
-        self._sink = _Sink(sink)
+        self._sink = _Sink(sink, _rng)
         self._admin = Admin(
             bootstrap_servers, _network=_network, _background=_background, _clock=_clock, _rng=_rng, **settings
         )
@@ -158,7 +162,7 @@ class SinkLedger:
 
     def new_job(self, batch: int) -> SinkJob:
         """One run of ``batch``, for its writers."""
-        return SinkJob.new(self._sink.name, batch)
+        return self._sink.new_job(batch)
 
     def commit_batch(
         self, messages: Iterable[SinkMessage], *, batch: int | None = None, timeout: float | None = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar, Unpack
@@ -19,7 +18,7 @@ from tidelog.client.producer import AsyncProducer
 from tidelog.client.producer_batch import Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
 from tidelog.client.producer_core import ProducerCore
-from tidelog.client.sinks import SinkJob, SinkMessage, sink_error
+from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name, sink_error
 from tidelog.client.transaction_errors import FENCED
 from tidelog.client.transactions import Transactions
 from tidelog.model.clock import Clock
@@ -39,9 +38,11 @@ log = logging.getLogger(__name__)
 class _Work:
     """What the asyncio and the blocking writer share: whose it is, how far it is, what it has to tell."""
 
-    def __init__(self, job: SinkJob, attempt: str | None, settings: ProducerSettings) -> None:
+    def __init__(
+        self, job: SinkJob, attempt: str | None, rng: random.Random | None, settings: ProducerSettings
+    ) -> None:
         self.job: Final = SinkJob(*job).checked()
-        self.attempt: Final = SinkAttempt(*self.job, uuid.uuid4().hex if attempt is None else attempt)
+        self.attempt: Final = SinkAttempt(*self.job, fresh_name(rng) if attempt is None else attempt)
         fault = part_fault("attempt", self.attempt.attempt)
         if fault is not None:
             raise ValueError(fault)
@@ -138,7 +139,7 @@ class AsyncSinkWriter:
         _rng: random.Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._work = _Work(job, attempt, settings)
+        self._work = _Work(job, attempt, _rng, settings)
         self._producer: AsyncProducer | None = None
         self._make: Callable[[], AsyncProducer] = lambda: AsyncProducer(
             bootstrap_servers, _network=_network, _clock=_clock, _rng=_rng, **self._work.settings
@@ -247,7 +248,7 @@ class SinkWriter:
         _rng: random.Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._work = _Work(job, attempt, settings)
+        self._work = _Work(job, attempt, _rng, settings)
         self._producer: Producer | None = None
         self._make: Callable[[], Producer] = lambda: Producer(
             bootstrap_servers,

@@ -6,6 +6,7 @@ All of them are plain values that can be pickled, or written as JSON, on their w
 from __future__ import annotations
 
 import json
+import random
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -34,9 +35,10 @@ class SinkJob(NamedTuple):
     job: str
 
     @classmethod
-    def new(cls, sink: str, batch: int) -> SinkJob:
-        """A job that nobody else is. Raises ``ValueError`` for what can be no sink or batch."""
-        return cls(sink, batch, uuid.uuid4().hex).checked()
+    def new(cls, sink: str, batch: int, rng: random.Random | None = None) -> SinkJob:
+        """A job that nobody else is (``rng``: where its name comes from, for tests). Raises ``ValueError`` for what can
+        be no sink or batch."""
+        return cls(sink, batch, fresh_name(rng)).checked()
 
     def checked(self) -> SinkJob:
         """Itself. Raises ``ValueError``."""
@@ -95,6 +97,11 @@ class SinkOutcome:
     already_committed: bool
     last_batch: int
     last_job: str
+
+
+def fresh_name(rng: random.Random | None) -> str:
+    """A name that nobody else has: from the system, which a process that was forked off asks anew."""
+    return uuid.uuid4().hex if rng is None else f"{rng.getrandbits(128):032x}"
 
 
 def job_of(messages: Iterable[SinkMessage]) -> SinkJob | None:

@@ -8,6 +8,7 @@ from tidelog.chaos.sim.cluster_scenario import ClusterScenario
 from tidelog.chaos.sim.group_work import GroupWork
 from tidelog.chaos.sim.keyed_work import KeyedWork
 from tidelog.chaos.sim.simulation import Setting
+from tidelog.chaos.sim.sink_work import SinkWork
 from tidelog.chaos.sim.transaction_work import TransactionWork
 
 _ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
@@ -312,7 +313,70 @@ TRANSACTIONS: Final = Setting(
     work=TransactionWork,
 )
 
-SETTINGS: Final = (REPLICATION, POWER_LOSS, UNCLEAN, DISK, PRODUCERS, FIVE_NODES, COMPACTION, GROUPS, TRANSACTIONS)
+SINKS: Final = Setting(
+    "sinks",
+    "Sinks whose drivers, tasks, coordinators and leaders die, stand still and come back: each batch whole, once.",
+    {
+        "kill-producer": 8,
+        "pause-producer": 6,
+        "second-producer": 6,
+        "kill": 6,
+        "kill-in-disk-call": 3,
+        "stop": 3,
+        "pause": 3,
+        "power-loss": 2,
+        "isolate": 3,
+        "cut": 3,
+        "cut-one-way": 3,
+        "break": 3,
+        "delay": 2,
+        "slow-disk": 1,
+        "double-requests": 4,
+        "kill-all": 1,
+    },
+    _ALWAYS
+    | {
+        "aborted",
+        "already-committed",
+        "commit-unknown",
+        "compacted",
+        "decided",
+        "ended-SinkJobFencedError",
+        "noted-by-another",
+        "speculative",
+        "task-aborted",
+        "transaction-lost",
+    },
+    faults=16,
+    producers=1,
+    consumers=0,
+    config={
+        **_QUICK_SHRINK,
+        "log.cleaner.backoff.ms": "300",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        "transaction.sink.timeout.ms": "4000",
+        "transaction.sink.prepared.timeout.ms": "6000",
+        "transaction.state.log.num.partitions": "3",
+    },
+    victim_only=("power-loss",),
+    plots=("between-sink-steps",),
+    targets=("sink", "sink", "sink", "place"),
+    work=SinkWork,
+)
+
+SETTINGS: Final = (
+    REPLICATION,
+    POWER_LOSS,
+    UNCLEAN,
+    DISK,
+    PRODUCERS,
+    FIVE_NODES,
+    COMPACTION,
+    GROUPS,
+    TRANSACTIONS,
+    SINKS,
+)
 
 
 def replication() -> ClusterScenario:
@@ -358,3 +422,8 @@ def groups() -> ClusterScenario:
 def transactions() -> ClusterScenario:
     """The scenario ``transactions``."""
     return ClusterScenario(TRANSACTIONS)
+
+
+def sinks() -> ClusterScenario:
+    """The scenario ``sinks``."""
+    return ClusterScenario(SINKS)

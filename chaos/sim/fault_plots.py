@@ -32,6 +32,18 @@ STEPS: Final = (
     "WriteTxnMarkersRequest",
 )
 """What is asked of coordinators, and of leaders by them, in the course of a transaction."""
+SINK_STEPS: Final = (
+    "BeginSinkTransactionRequest",
+    "AddPartitionsToTxnRequest",
+    "PrepareTransactionRequest",
+    "CommitBatchRequest",
+    "CommitBatchRequest",
+    "CommitBatchRequest",
+    "AbortJobRequest",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersRequest",
+)
+"""Likewise of a sink's batch."""
 PAUSE_S: Final = (2.0, 6.0)
 """Between two goes of a plot."""
 
@@ -270,6 +282,17 @@ def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -
     return [(0.0, "at-step", (step, messages, 6.0, end, target, 0.001 if end == "kill-both" else seconds))]
 
 
+def between_sink_steps(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """The same of the steps of a sink; or its driver, or one of its tasks, dies."""
+    step, messages = rng.choice(SINK_STEPS), rng.choice((0, 1, 2, 4, 8, 16, 40))
+    end = rng.choice(("kill", "kill", "stop", "pause", "isolate", "kill-producer", "pause-producer"))
+    target = f"{rng.randrange(4)}" if end == "kill-producer" else "u"
+    seconds = _about(rng, rng.choice((0.05, 0.5, 2.5)))
+    if end == "pause-producer":
+        return [(0.0, end, (rng.randrange(4), _about(rng, 9.0)))]
+    return [(0.0, "at-step", (step, messages, 6.0, end, target, seconds))]
+
+
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Who copies inputs to outputs stands still in the midst of it, until another one has taken its place."""
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
@@ -319,6 +342,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "uneven-coordinators": uneven_coordinators,
         "unheard-decision": unheard_decision,
         "between-two-steps": between_two_steps,
+        "between-sink-steps": between_sink_steps,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,
         "deposed-is-asked": deposed_is_asked,

@@ -43,6 +43,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "compaction": _lazily(_CLUSTER, "compaction"),
         "groups": _lazily(_CLUSTER, "groups"),
         "transactions": _lazily(_CLUSTER, "transactions"),
+        "sinks": _lazily(_CLUSTER, "sinks"),
     }
 )
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""
