@@ -605,3 +605,48 @@ def test_a_node_that_goes_away_ends_its_connections_and_answers_what_waits() -> 
                     pass
             except ConnectionResetError:
                 pass
+
+
+def test_while_followers_stay_away_producers_wait_outside_and_others_do_not() -> None:
+    config = {
+        "queued.max.request.bytes": "200000",
+        "replica.lag.time.max.ms": "60000",
+        "broker.session.timeout.ms": "60000",
+    }
+    count = 30
+    with Cluster(2, controllers=1, config=config) as cluster:
+        cluster.create_topic("t", replication_factor=2)
+        cluster.wait_for_isr("t", 0, 2)
+        leader = cluster.leader_of("t", 0)
+        assert leader is not None
+        budget = cluster.node(leader).broker.produce_budget  # type: ignore[union-attr]
+        cluster.partition(1, 2)
+        with closing(Peer(cluster, leader - 1)) as one, closing(Peer(cluster, leader - 1)) as other:
+            one.socket.setblocking(False)
+            frames = [request(PRODUCE, 9, produce_values("t", batch(1, 60_000), acks=-1)) for _ in range(count)]
+            waiting = memoryview(b"".join(frame for _, frame in frames))
+
+            def sent_as_far_as_it_goes() -> bool:
+                nonlocal waiting
+                try:
+                    waiting = waiting[one.socket.send(waiting) :]
+                except BlockingIOError:
+                    pass
+                return budget.full
+
+            cluster.wait_for(sent_as_far_as_it_goes, "the budget is used up")
+            late, frame = request(PRODUCE, 9, produce_values("t", batch(), acks=-1))
+            other.send(frame)
+            assert budget.bytes_used <= 200_000 + 2 * 65_536
+            with closing(Peer(cluster, leader - 1)) as asking:
+                assert asking.ask(METADATA, 12, {"topics": None}).topics
+            assert budget.full
+            cluster.heal()
+            one.socket.settimeout(TIMEOUT_S)
+            one.send(bytes(waiting))
+            for number, _ in frames:
+                correlation, data = one.answer()
+                (item,) = response(PRODUCE, 9, data).responses[0].partition_responses
+                assert (correlation, item.error_code) == (number, 0)
+            assert other.answer()[0] == late
+        cluster.wait_for(lambda: budget.bytes_used == 0, "everything is given back")
