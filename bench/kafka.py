@@ -15,9 +15,9 @@ from typing import Final
 
 from tidelog.bench import librdkafka
 from tidelog.bench.clusters import create_topic, running
-from tidelog.chaos.kafka.requests import fetch_request, produce_request
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.cli.local_process import use_of
+from tidelog.testing.kafka_requests import fetch_request, produce_request
 
 RECORDS: Final = 6_000_000
 VALUE_BYTES: Final = 100

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.chaos.kafka.fuzz_run import address
-from tidelog.chaos.kafka.requests import fetch_request, produce_request
 from tidelog.chaos.kafka.watched_node import WITNESS_TOPIC, Measure, watched_node
 from tidelog.chaos.kafka.witness import Testimony, Witness
+from tidelog.testing.kafka_requests import fetch_request, produce_request
 
 Say = Callable[[str], None]
 IDLE: Final = 5_000
