@@ -18,7 +18,7 @@ from tidelog.broker.kafka.topic_names import TopicNames
 from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.traffic import Traffic
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
+from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
 from tidelog.proto.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from tidelog.proto.kafka.fetch_codec import (
     API_KEY,
@@ -30,6 +30,8 @@ from tidelog.proto.kafka.fetch_codec import (
 )
 
 READ_COMMITTED: Final = 1
+ZSTD_FROM: Final = 10
+"""The first version whose clients know zstd (KIP-110)."""
 _NO_EPOCH: Final = BrokerEpoch(-1)
 _ENDPOINTS_FROM: Final = 16
 
@@ -78,11 +80,14 @@ class Fetch:
         number = 0
         for name, count in request.topics:
             topic_id = TopicId(name) if version >= BY_ID else self._names.id_of(name)
+            fault = ErrorCode.NONE
+            if topic_id is None:
+                fault = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif version < ZSTD_FROM and self._names.is_zstd(topic_id):
+                fault = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE  # source: KafkaApis.handleFetchRequest
             for wanted in request.parts[number : number + count]:
-                if topic_id is None:
-                    refused[number] = FetchedPartition(
-                        TopicId(b""), wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
+                if fault or topic_id is None:
+                    refused[number] = FetchedPartition(topic_id or ZERO_TOPIC_ID, wanted.partition, fault)
                 else:
                     parts.append(
                         FetchPartition(

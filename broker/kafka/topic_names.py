@@ -44,6 +44,12 @@ class TopicNames:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_NODE, NO_LEADER_EPOCH
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, found.leader, found.leader_epoch
 
+    def is_zstd(self, topic_id: TopicId) -> bool:
+        """Whether the topic's own ``compression.type`` has its batches in zstd."""
+        image = self._view.image
+        topic = image.topics.get(topic_id)
+        return topic is not None and image.config("topic", topic.name).get("compression.type") == "zstd"
+
     def endpoints(self, nodes: Iterable[NodeId]) -> list[NodeEndpoint]:
         """Where live brokers are reached by this listener."""
         image = self._view.image

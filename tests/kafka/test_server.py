@@ -437,6 +437,16 @@ def test_what_is_unknown_ends_the_wait_of_the_rest(kafka_cluster: Cluster, topic
     assert unknown.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_clients_that_do_not_know_zstd_are_told_so(kafka_cluster: Cluster) -> None:
+    kafka_cluster.create_topic("zstd", config={"compression.type": "zstd"})
+    with peer(kafka_cluster) as one:
+        one.ask(PRODUCE, 9, produce_values("zstd", batch()))
+        (part,) = one.ask(FETCH, 9, fetch_values("zstd")).responses[0].partitions
+        assert (part.error_code, part.records) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
+        (part,) = one.ask(FETCH, 10, fetch_values("zstd")).responses[0].partitions
+        assert [each.compression for each in split_batches(part.records)] == [Compression.ZSTD]
+
+
 def test_there_are_no_fetch_sessions(kafka_cluster: Cluster, topic: str) -> None:
     with peer(kafka_cluster) as one:
         assert one.ask(FETCH, 12, fetch_values(topic, session_epoch=0)).session_id == 0
