@@ -224,7 +224,25 @@ def test_what_our_tools_see_and_end_of_a_foreign_transaction(cluster: Cluster, t
     assert committed(cluster, topic, 0) == []
 
 
-def test_each_input_once_while_nodes_are_killed(cluster: Cluster, topic_name: Callable[..., str]) -> None:
+async def test_a_broker_that_died_is_still_named(cluster: Cluster) -> None:
+    """Until it is unregistered: clients that forget a broker at once may not find back to it when it comes back."""
+    (victim, *others) = cluster.running
+    home = str(cluster.node(others[0]).broker.kafka_address)
+    await asyncio.to_thread(cluster.kill, victim)
+    try:
+        view = cluster.node(others[0]).broker._view
+        await asyncio.to_thread(cluster.wait_for, lambda: view.image.brokers[victim].fenced, "it is fenced")
+        connection = await RawConnection.open(home)
+        answer = await connection.ask(3, 9, {"topics": []})
+        assert {broker.node_id for broker in answer.brokers} == {victim, *others}
+        assert answer.controller_id == others[0], "who answers passes on what is for the controller"
+        await connection.close()
+    finally:
+        await asyncio.to_thread(cluster.restart, victim)
+
+
+@pytest.mark.parametrize("client", ["librdkafka", "aiokafka"])
+def test_each_input_once_while_nodes_are_killed(cluster: Cluster, topic_name: Callable[..., str], client: str) -> None:
     """Consume, transform, produce, in a group, with aborts between, while coordinators and leaders die."""
     source, target = topic_name("source"), topic_name("target")
     for topic in (source, target):
@@ -233,6 +251,7 @@ def test_each_input_once_while_nodes_are_killed(cluster: Cluster, topic_name: Ca
         for number in range(RECORDS):
             producer.send(source, b"%d" % number, partition=number % PARTITIONS)
         producer.flush()
+    transforms = {"librdkafka": librdkafka_transforms, "aiokafka": aiokafka_transforms}[client]
     half, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -263,7 +282,49 @@ def test_each_input_once_while_nodes_are_killed(cluster: Cluster, topic_name: Ca
     assert sorted(found, key=int) == [b"%d" % number for number in range(RECORDS)]
 
 
-def transforms(bootstrap: str, source: str, target: str, half: threading.Event) -> None:
+def librdkafka_transforms(bootstrap: str, source: str, target: str, half: threading.Event) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    base = {"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
+    producer = Producer({**base, "transactional.id": source, "socket.timeout.ms": 5_000})
+    producer.init_transactions(BOUND_S)
+    consumer = Consumer(
+        {**base, "group.id": source, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+         "session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
+    )  # fmt: skip
+    done = turns = 0
+    try:
+        consumer.subscribe([source])
+        deadline = time.monotonic() + BOUND_S
+        while done < RECORDS:
+            assert time.monotonic() < deadline, f"{done} of {RECORDS}"
+            messages = [each for each in consumer.consume(20, 0.3) if each.error() is None]
+            if not messages:
+                continue
+            turns += 1
+            producer.begin_transaction()
+            nexts: dict[int, int] = {}
+            firsts: dict[int, int] = {}
+            for each in messages:
+                producer.produce(target, each.value(), partition=each.partition())
+                nexts[each.partition()] = each.offset() + 1
+                firsts.setdefault(each.partition(), each.offset())
+            offsets = [TopicPartition(source, partition, offset) for partition, offset in nexts.items()]
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), BOUND_S)
+            if turns % 5 == 0:
+                producer.abort_transaction(BOUND_S)
+                for partition, offset in firsts.items():
+                    consumer.seek(TopicPartition(source, partition, offset))
+                continue
+            producer.commit_transaction(BOUND_S)
+            done += len(messages)
+            if done > RECORDS // 4:
+                half.set()
+    finally:
+        consumer.close()
+
+
+def aiokafka_transforms(bootstrap: str, source: str, target: str, half: threading.Event) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
     async def run() -> None:
