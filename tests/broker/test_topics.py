@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,11 @@ async def test_who_asks_the_wrong_broker_for_offsets_hears_that_it_is_the_wrong_
         address = cluster.nodes[node].client_address
         assert address is not None
         connection = network.connect(address)
-        known = (await connection.call(MetadataRequest(("narrow",)), timeout_s=10)).topics[0]
+        async with asyncio.timeout(10):  # this one may not have heard of the topic yet
+            while not (
+                known := (await connection.call(MetadataRequest(("narrow",)), timeout_s=10)).topics[0]
+            ).partitions:
+                await asyncio.sleep(0.01)
         parts = [*range(3), 9]
         ask = ListOffsetsRequest(tuple(ListOffsetsPartition("narrow", part, -1) for part in parts))
         purge = DeleteRecordsRequest(tuple(DeleteRecordsPartition("narrow", part, Offset(0)) for part in parts))
