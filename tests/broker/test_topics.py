@@ -71,10 +71,9 @@ async def test_who_asks_the_wrong_broker_for_offsets_hears_that_it_is_the_wrong_
         address = cluster.nodes[node].client_address
         assert address is not None
         connection = network.connect(address)
+        ask_topic = MetadataRequest(("narrow",))
         async with asyncio.timeout(10):  # this one may not have heard of the topic yet
-            while not (
-                known := (await connection.call(MetadataRequest(("narrow",)), timeout_s=10)).topics[0]
-            ).partitions:
+            while not (known := (await connection.call(ask_topic, timeout_s=10)).topics[0]).partitions:
                 await asyncio.sleep(0.01)
         parts = [*range(3), 9]
         ask = ListOffsetsRequest(tuple(ListOffsetsPartition("narrow", part, -1) for part in parts))
