@@ -14,20 +14,15 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from tidelog.broker.kafka.api_versions import ApiVersions
 from tidelog.broker.kafka.apis import Api, KafkaContext
-from tidelog.broker.kafka.fetch import Fetch
+from tidelog.broker.kafka.host import Host
 from tidelog.broker.kafka.incoming import SHARED, Incoming
-from tidelog.broker.kafka.kafka_traffic import KafkaTraffic, count_errors
-from tidelog.broker.kafka.limits import KafkaLimits
+from tidelog.broker.kafka.kafka_traffic import count_errors
 from tidelog.broker.kafka.outgoing import FileCut, Outgoing
 from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
-from tidelog.broker.kafka.produce import Produce
-from tidelog.broker.memory_budget import MemoryBudget
-from tidelog.broker.services import Calls
+from tidelog.broker.kafka.slots import Slot
 from tidelog.proto.kafka import fetch_codec, produce_codec
 from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, read_request_header, response_header
 from tidelog.proto.kafka.messages import decode_request, encode_response
@@ -43,43 +38,32 @@ _LARGE: Final = 64 * 1024
 """A request of more bytes than this waits for room in the node's budget, as every produce does."""
 
 
-class Host(Protocol):
-    """What a connection needs of its listener."""
-
-    listener: str
-    limits: KafkaLimits
-    calls: Calls
-    apis: Mapping[int, Api]
-    served: frozenset[int]
-    """The keys of all APIs."""
-    api_versions: ApiVersions
-    produce: Produce
-    fetch: Fetch
-    produce_budget: MemoryBudget
-    traffic: KafkaTraffic
-
-    def bug(self, error: BaseException) -> None:
-        """A handler raised what it must not."""
-
-    def notice(self, peer: str, text: str) -> None:
-        """Log who is cut off and why."""
-
-    def closed(self, connection: KafkaConnection) -> None: ...
-
-
-class _Slot:
-    """A request's place in the order of answers: the answer, or what it waits for."""
-
-    __slots__ = ("held", "pending", "pieces")
-
-    def __init__(self, pending: Pending | None, held: int) -> None:
-        self.pending = pending
-        self.pieces: Pieces | None = None
-        self.held = held
-
-
 class KafkaConnection:
     """See the module. Made for an accepted socket; :meth:`begin` starts reading."""
+
+    __slots__ = (
+        "_call",
+        "_call_context",
+        "_fd",
+        "_flush_due",
+        "_go_on_due",
+        "_held",
+        "_host",
+        "_incoming",
+        "_kept",
+        "_linger",
+        "_loop",
+        "_number",
+        "_open",
+        "_outgoing",
+        "_pause",
+        "_peer",
+        "_reading",
+        "_slots",
+        "_sock",
+        "_writing",
+        "progress_s",
+    )
 
     def __init__(self, host: Host, sock: socket.socket, number: int, peer: str) -> None:
         self._host = host
@@ -91,7 +75,7 @@ class KafkaConnection:
         self._call_context = CallContext(host.listener, peer)
         self._incoming = Incoming(host.limits.frame_bytes_max)
         self._outgoing = Outgoing()
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
         self._held = 0
         """Bytes that unanswered requests hold; counted in the node's budget."""
         self._kept = 0
@@ -159,7 +143,7 @@ class KafkaConnection:
             self._loop.remove_writer(self._fd)
         slots, self._slots = self._slots, deque()
         for slot in slots:
-            _drop(slot)
+            slot.drop()
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -221,6 +205,8 @@ class KafkaConnection:
         try:
             self._begin_requests()
         except (BadMessage, CloseConnection) as bad:
+            if self._outgoing and not self._writing:
+                self._flush()  # what was answered before
             self.end(str(bad))
         except Exception as bug:
             self.abort()
@@ -275,7 +261,7 @@ class KafkaConnection:
         ):
             return False
         budget = self._host.produce_budget
-        if budget.full and self._incoming.peek_key() == produce_codec.API_KEY:
+        if budget.full and self._incoming.wants_room(produce_codec.API_KEY):
             pause = self._pause = budget.pause()
             assert pause is not None
             pause.add_done_callback(self._paused)
@@ -333,11 +319,11 @@ class KafkaConnection:
         context = KafkaContext(
             host.listener, self._peer, self._number, header.client_id, host.calls, self._call_context
         )
-        slot = _Slot(None, 0)
+        slot = Slot(None, 0)
         self._slots.append(slot)
         self._call = self._loop.create_task(self._run(api, request, context, header, slot))
 
-    async def _run(self, api: Api, request: Any, context: KafkaContext, header: RequestHeader, slot: _Slot) -> None:
+    async def _run(self, api: Api, request: Any, context: KafkaContext, header: RequestHeader, slot: Slot) -> None:
         try:
             answer = await api.handle(request, header.api_version, context)
             if answer is None:
@@ -361,22 +347,25 @@ class KafkaConnection:
     def _take(self, answer: Pieces | Pending) -> None:
         """An answer to the request that was just begun, or what it waits for."""
         if isinstance(answer, Pending):
-            slot = _Slot(answer, answer.held)
+            slot = Slot(answer, answer.held)
             self._slots.append(slot)
             self._held += answer.held
             self._host.produce_budget.use(answer.held)
             answer.future.add_done_callback(lambda _: self._finish(slot))
         elif self._slots:
-            slot = _Slot(None, 0)
+            slot = Slot(None, 0)
             slot.pieces = answer
             self._slots.append(slot)
         elif answer:
             self._outgoing.add_answer(answer)
 
-    def _finish(self, slot: _Slot) -> None:
+    def _finish(self, slot: Slot) -> None:
         """What a produce or fetch waited for has come."""
         pending, slot.pending = slot.pending, None
         if pending is None or not self._open:
+            return
+        if pending.future.cancelled():
+            self.abort()  # the node is being killed
             return
         self._held -= slot.held
         self._host.produce_budget.give(slot.held)
@@ -432,16 +421,3 @@ class KafkaConnection:
             self._writing = False
             self._loop.remove_writer(self._fd)
         self._resume()
-
-
-def _drop(slot: _Slot) -> None:
-    """Let go of an answer that nobody will get."""
-    pending, slot.pending = slot.pending, None
-    if pending is not None and not pending.future.cancel() and not pending.future.cancelled():
-        try:
-            slot.pieces = pending.finish(pending.future)
-        except CloseConnection:
-            return
-    outgoing = Outgoing()
-    outgoing.add_answer(slot.pieces)
-    outgoing.clear()

@@ -106,12 +106,16 @@ class Incoming:
             self._begin_large(data, at + 4, size)
         return None
 
-    def peek_key(self) -> int:
-        """API key of the next frame if so much of it is there, else -1."""
+    def wants_room(self, api_key: int) -> bool:
+        """Whether the next frame has begun to come and is large, or of this API: the frames that take memory for
+        longer than a moment. One that has been given its memory wants none."""
         if self._frame is not None:
-            return -1
-        at = self._at
-        return -1 if len(self._data) - at < 6 else self._data[at + 4] << 8 | self._data[at + 5]
+            return False
+        data, at = self._data, self._at
+        if len(data) - at < 6:
+            return False
+        (size,) = _LENGTH.unpack_from(data, at)
+        return bool(size + 4 > SHARED_BYTES or data[at + 4] << 8 | data[at + 5] == api_key)
 
     def keep(self) -> None:
         """Take what is left of the shared buffer into memory of this connection's own."""

@@ -52,7 +52,7 @@ async def serve_kafka(listener: str, address: Address, services: KafkaServices) 
 
 
 class KafkaListener:
-    """Implements :class:`tidelog.proto.network.Server` and :class:`tidelog.broker.kafka.connection.Host`."""
+    """Implements :class:`tidelog.proto.network.Server` and :class:`tidelog.broker.kafka.host.Host`."""
 
     def __init__(self, listener: str, sock: socket.socket, services: KafkaServices) -> None:
         self.listener = listener

@@ -203,6 +203,14 @@ def test_log_lines_about_junk_are_few_however_much_of_it_comes(caplog: pytest.Lo
     assert "990 more connections" in caplog.records[10].getMessage()
 
 
+def test_what_was_right_before_the_junk_is_answered(kafka_cluster: Cluster, topic: str) -> None:
+    with peer(kafka_cluster) as one:
+        number, frame = request(PRODUCE, 9, produce_values(topic, batch()))
+        one.send(frame + b"\0\0\0\x01x")
+        assert one.answer()[0] == number
+        assert one.is_ended()
+
+
 def test_junk_does_not_disturb_others(kafka_cluster: Cluster, topic: str) -> None:
     with peer(kafka_cluster) as good, peer(kafka_cluster) as bad:
         bad.send(b"\0\0\0\x40" + b"\xff" * 64)
@@ -617,7 +625,8 @@ def test_a_node_that_goes_away_ends_its_connections_and_answers_what_waits() -> 
                 pass
 
 
-def test_while_followers_stay_away_producers_wait_outside_and_others_do_not() -> None:
+@pytest.mark.parametrize("size", [60_000, 200_000])
+def test_while_followers_stay_away_producers_wait_outside_and_others_do_not(size: int) -> None:
     config = {
         "queued.max.request.bytes": "200000",
         "replica.lag.time.max.ms": "60000",
@@ -633,7 +642,7 @@ def test_while_followers_stay_away_producers_wait_outside_and_others_do_not() ->
         cluster.partition(1, 2)
         with closing(Peer(cluster, leader - 1)) as one, closing(Peer(cluster, leader - 1)) as other:
             one.socket.setblocking(False)
-            frames = [request(PRODUCE, 9, produce_values("t", batch(1, 60_000), acks=-1)) for _ in range(count)]
+            frames = [request(PRODUCE, 9, produce_values("t", batch(1, size), acks=-1)) for _ in range(count)]
             waiting = memoryview(b"".join(frame for _, frame in frames))
 
             def sent_as_far_as_it_goes() -> bool:
@@ -647,7 +656,7 @@ def test_while_followers_stay_away_producers_wait_outside_and_others_do_not() ->
             cluster.wait_for(sent_as_far_as_it_goes, "the budget is used up")
             late, frame = request(PRODUCE, 9, produce_values("t", batch(), acks=-1))
             other.send(frame)
-            assert budget.bytes_used <= 200_000 + 2 * 65_536
+            assert budget.bytes_used <= 200_000 + size + 2 * 65_536
             with closing(Peer(cluster, leader - 1)) as asking:
                 assert asking.ask(METADATA, 12, {"topics": None}).topics
             assert budget.full
