@@ -154,6 +154,7 @@ class Desk:
             changes.pop("protocol_type", "consumer"),
             tuple(GroupProtocol(name, metadata) for name, metadata in protocols.items()),
             changes.pop("client", "c"),
+            admit_unknown=changes.pop("admit_unknown", False),
         )
         assert not changes
         return self.ask(self.shard.join, request, "/h")

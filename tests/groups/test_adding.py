@@ -68,14 +68,25 @@ async def coordinator(offsets_log: Any, asked: Asked) -> AsyncIterator[GroupCoor
     assert not failures
 
 
-def commit(coordinator: GroupCoordinator, offset: int, *, producer: int = 7, epoch: int = 0, partition: int = 0) -> Any:
+def commit(
+    coordinator: GroupCoordinator,
+    offset: int,
+    *,
+    producer: int = 7,
+    epoch: int = 0,
+    partition: int = 0,
+    first_protocol: bool = False,
+) -> Any:
     items = (OffsetCommitPartition("t", partition, Offset(offset)),)
-    request = TxnOffsetCommitRequest("x", "g", ProducerId(producer), ProducerEpoch(epoch), -1, "", None, items)
+    who = ProducerId(producer), ProducerEpoch(epoch)
+    request = TxnOffsetCommitRequest("x", "g", *who, -1, "", None, items, verify_only=first_protocol)
     return asyncio.ensure_future(coordinator.commit_transactional(request, CONTEXT))
 
 
-def mark(coordinator: GroupCoordinator, *, producer: int = 7, epoch: int = 1, committed: bool = True) -> Any:
-    marker = TransactionMarker(ProducerId(producer), ProducerEpoch(epoch), committed, 3, ())
+def mark(
+    coordinator: GroupCoordinator, *, producer: int = 7, epoch: int = 1, committed: bool = True, version: int = 2
+) -> Any:
+    marker = TransactionMarker(ProducerId(producer), ProducerEpoch(epoch), committed, 3, (), version)
     return coordinator.complete_transaction(0, marker)
 
 
@@ -235,3 +246,42 @@ async def test_nobody_is_answered_after_a_kill(coordinator: Any, asked: Asked) -
         await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
+
+
+# --- The first protocol: the client has taken the group in, or has not -----------------------------------
+
+
+async def test_of_the_first_protocol_it_is_asked_whether_the_group_takes_part(coordinator: Any, asked: Asked) -> None:
+    first = commit(coordinator, 1, first_protocol=True)
+    await asked.answer()
+    assert asked.questions[0][0].verify_only
+    assert await error(first) is NONE
+    assert await mark(coordinator, epoch=0, version=1) is NONE
+    assert await committed(coordinator) == {0: 1}
+
+
+async def test_offsets_that_come_after_their_transaction_count_for_none(
+    coordinator: Any, asked: Asked, offsets_log: Any
+) -> None:
+    """Its epoch is that of the next one, which does not take the group in: so it is asked for, each time."""
+    first = commit(coordinator, 1, first_protocol=True)
+    await asked.answer()
+    assert await error(first) is NONE
+    assert await mark(coordinator, epoch=0, version=1) is NONE
+    end = offsets_log.end(0)
+    late = commit(coordinator, 2, first_protocol=True)
+    await until(lambda: len(asked.questions) == 2)
+    await asked.answer(ErrorCode.TRANSACTION_ABORTABLE)
+    assert await error(late) is ErrorCode.TRANSACTION_ABORTABLE
+    assert offsets_log.end(0) == end
+    assert await committed(coordinator) == {0: 1}
+
+
+async def test_a_marker_of_the_first_protocol_ends_the_asking_for_its_own_epoch(
+    coordinator: Any, asked: Asked, offsets_log: Any
+) -> None:
+    late = commit(coordinator, 1, first_protocol=True)
+    await until(lambda: len(asked.questions) == 1)
+    assert await mark(coordinator, epoch=0, version=1) is NONE
+    assert await error(late) is ErrorCode.INVALID_TXN_STATE
+    assert await committed(coordinator) == {}

@@ -23,6 +23,18 @@ def test_a_member_is_told_its_id_first(desk) -> None:
     assert [member.member_id for member in joined.members] == [answer.member_id]
 
 
+def test_one_that_is_too_old_to_come_back_is_let_in_at_once(desk) -> None:
+    """JoinGroup before version 4."""
+    joined = desk.join(client="old", admit_unknown=True)
+    assert joined not in desk.answers
+    desk.settle()
+    answer = desk.answers[joined]
+    assert (answer.error, answer.generation_id) == (ErrorCode.NONE, 1)
+    assert answer.member_id.startswith("old-")
+    assert not desk.group().pending_joins
+    assert desk.error(desk.join("stranger", admit_unknown=True)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_an_id_that_nobody_comes_back_with_expires(desk) -> None:
     member_id = desk.member_id()
     desk.pass_time(9_999)
