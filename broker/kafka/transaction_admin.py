@@ -2,7 +2,8 @@
 WriteTxnMarkers.
 
 Kafka's tools end a hanging transaction by writing an abort marker themselves, under the epochs that
-DescribeProducers names.
+DescribeProducers names. They know no prepared transactions: to them, as in Kafka's coordinator (KIP-939), these are
+ongoing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from tidelog.transactions.transitions import TransactionState
 _OWN_EPOCH: Final = 1
 """What a marker is that bears the epoch of its transaction, and not the one after."""
 _STATES: Final = {state.value.lower() for state in TransactionState}
+_ONGOING: Final = TransactionState.ONGOING.value
+_PREPARED: Final = TransactionState.PREPARED.value
 
 
 async def describe_transactions(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def _described(each: DescribedTransaction) -> dict[str, Any]:
     return {
         "error_code": each.error,
         "transactional_id": each.transactional_id,
-        "transaction_state": each.state,
+        "transaction_state": _shown(each.state),
         "transaction_timeout": each.transaction_timeout_ms,
         "transaction_start_time": each.start_time_ms,
         "producer_id": each.producer_id,
@@ -54,9 +57,12 @@ def _described(each: DescribedTransaction) -> dict[str, Any]:
 
 async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
     """States that do not exist match nothing, and are named."""
+    states = tuple(request.state_filters)
+    if _ONGOING.lower() in {name.lower() for name in states}:
+        states = (*states, _PREPARED)
     answer = await context.call(
         ListTransactionsRequest(
-            tuple(request.state_filters),
+            states,
             tuple(ProducerId(each) for each in request.producer_id_filters),
             field(request, "duration_filter", -1),
         )
@@ -68,11 +74,15 @@ async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict
             {
                 "transactional_id": each.transactional_id,
                 "producer_id": each.producer_id,
-                "transaction_state": each.state,
+                "transaction_state": _shown(each.state),
             }
             for each in answer.transactions
         ],
     }
+
+
+def _shown(state: str) -> str:
+    return _ONGOING if state == _PREPARED else state
 
 
 async def describe_producers(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:

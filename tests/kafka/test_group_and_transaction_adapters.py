@@ -399,7 +399,18 @@ def test_states_that_do_not_exist_are_named() -> None:
     node = Node()
     answer = node.ask(api(66), 1, {"state_filters": ["Ongoing", "Odd"], "duration_filter": 5})
     assert answer.unknown_state_filters == ("Odd",)
-    assert (node.asked[0].states, node.asked[0].duration_ms) == (("Ongoing", "Odd"), 5)
+    assert (node.asked[0].states, node.asked[0].duration_ms) == (("Ongoing", "Odd", "Prepared"), 5)
+
+
+def test_what_is_prepared_is_ongoing_to_kafka() -> None:
+    node = Node()
+    node.answers[ListTransactionsRequest] = ListTransactionsResponse(NONE, (ListedTransaction("x", 9_000, "Prepared"),))
+    node.answers[DescribeTransactionsRequest] = DescribeTransactionsResponse(
+        (DescribedTransaction("x", NONE, "Prepared", 9_000, 8, -1, 1_700, (GroupPartition("t", 3),)),)
+    )
+    assert node.ask(api(66), 1, {}).transaction_states[0].transaction_state == "Ongoing"
+    assert node.ask(api(65), 0, {}).transaction_states[0].transaction_state == "Ongoing"
+    assert node.asked[0].states == ()
 
 
 def test_groups_of_one_kind_are_listed_in_the_names_of_kafka() -> None:
