@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -57,7 +56,7 @@ from tidelog.proto.group_api import (
     SyncGroupResponse,
 )
 from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request, encode_response
-from tidelog.proto.kafka.schemas import schema_of
+from tidelog.proto.kafka.schemas import Schema, schema_of
 from tidelog.proto.network import CallContext
 from tidelog.proto.transaction_api import (
     AddedPartition,
@@ -184,15 +183,12 @@ class Node:
         return asyncio.run(api.handle(decode_request(api.key, version, body), version, context))
 
 
-def names(schema: Any, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def names(schema: Schema, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """All fields of a structure, with those of the structures inside."""
-    hints = get_type_hints(schema)
-    for field in fields(schema):
-        inside = found.setdefault(field.name, {})
-        for part in (hints[field.name], *get_args(hints[field.name])):
-            for each in (part, *get_args(part)):
-                if hasattr(each, "__dataclass_fields__"):
-                    names(each, inside)
+    for shape in schema.shapes:
+        inside = found.setdefault(shape.name, {})
+        if shape.of is not None:
+            names(shape.of, inside)
     return found
 
 
