@@ -6,16 +6,18 @@ configuration want it (``auto.create.topics.enable``); the answer waits a little
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.handlers.topic_creation import Outcome, TopicCreation
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.metadata_quorum.image import MetadataImage, TopicImage
+from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, TopicId
+from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, NodeId, TopicId
 from tidelog.model.names import is_internal, topic_name_fault
 from tidelog.proto.api import (
     BrokerEndpoint,
@@ -31,6 +33,8 @@ from tidelog.proto.api import (
 from tidelog.proto.network import CallContext
 
 CLUSTER_TIMEOUT_S: Final = 2.0
+FENCED_NAMED_S: Final = 9.0
+"""How long clients of Kafka's protocol hear of a broker after it was fenced (Kafka's ``broker.session.timeout.ms``)."""
 
 
 class Metadata:
@@ -47,11 +51,14 @@ class Metadata:
         self._cluster_id = cluster_id
         self._config = config
         self._names_fenced = frozenset(found.name for found in config.kafka_listeners)
+        self._fenced_s: dict[NodeId, float] = {}
+        """When each fenced broker was, by the event loop's clock."""
         self._view = view
         self._channel = channel
         self._creation = creation
         # A topic's answer at a listener holds until the topic or some broker's registration changes.
         self._answers: dict[tuple[str, TopicId], tuple[TopicImage, object, TopicMetadata]] = {}
+        view.subscribe(self._note_fenced)
 
     async def handle(self, request: MetadataRequest, context: CallContext) -> MetadataResponse:
         image = self._view.image
@@ -70,9 +77,33 @@ class Metadata:
         return MetadataResponse(
             self._cluster_id,
             self._channel.leader,
-            tuple(_endpoints(image, listener, with_fenced=listener in self._names_fenced)),
+            tuple(_endpoints(image, listener, self._still_named(listener))),
             tuple(topics),
         )
+
+    def _note_fenced(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
+        now_s = asyncio.get_running_loop().time()
+        for node_id in delta.brokers:
+            broker = image.broker(node_id)
+            if broker is None or not broker.fenced:
+                self._fenced_s.pop(node_id, None)
+            else:
+                self._fenced_s.setdefault(node_id, now_s)
+        yield from ()
+
+    def _still_named(self, listener: str) -> frozenset[NodeId]:
+        """The fenced brokers that clients of this listener hear of all the same.
+
+        Kafka names no fenced broker, but takes 9 s to fence one that died, and here it is 0.7 s: one that starts
+        again would be gone for a moment from every client's picture. librdkafka (2.10 and later) drops a broker
+        that is not named, and may never connect to it again when it comes back
+        (``test_each_input_once_while_nodes_are_killed`` in tests/kafka/test_transactions_moves.py). Longer than in
+        Kafka it must not be: tools that ask every broker wait for one that is named and dead, and fail.
+        """
+        if not self._fenced_s or listener not in self._names_fenced:
+            return frozenset()
+        since_s = asyncio.get_running_loop().time() - FENCED_NAMED_S
+        return frozenset(node_id for node_id, fenced_s in self._fenced_s.items() if fenced_s > since_s)
 
     async def describe_cluster(self, request: DescribeClusterRequest, _: CallContext) -> DescribeClusterResponse:
         """The active controller's word, which knows the voters; without one, what this node knows."""
@@ -125,16 +156,10 @@ class Metadata:
         return made
 
 
-def _endpoints(image: MetadataImage, listener: str, *, with_fenced: bool) -> Iterable[BrokerEndpoint]:
-    """Where brokers are reached. Clients of Kafka's protocol hear of those too that are registered and fenced.
-
-    Kafka leaves these out, but takes 9 s to fence a broker that died, and here it is 0.7 s: one that starts again
-    would be gone for a moment from every client's picture. librdkafka (2.10 and later) drops a broker that is not
-    named, and may never connect to it again when it comes back
-    (``test_each_input_once_while_nodes_are_killed`` in tests/kafka/test_transactions_moves.py).
-    """
+def _endpoints(image: MetadataImage, listener: str, fenced_too: Collection[NodeId]) -> Iterable[BrokerEndpoint]:
+    """Where brokers are reached: those that serve, and those of ``fenced_too``."""
     for node_id, broker in sorted(image.brokers.items()):
-        if broker.fenced and not with_fenced:
+        if broker.fenced and node_id not in fenced_too:
             continue
         found = broker.endpoint(listener)
         if found is not None:

@@ -9,6 +9,8 @@ from tidelog.broker.kafka.apis import Answer, Api, KafkaContext
 from tidelog.broker.kafka.authorized_operations import CLUSTER_OPERATIONS
 from tidelog.broker.kafka.metadata import reachable_controller
 from tidelog.broker.kafka.metadata_bytes import OPERATIONS_NOT_ASKED
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
@@ -30,17 +32,19 @@ UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 """Kafka's error numbers that only this listener says."""
 
 
-def apis(config: NodeConfig) -> tuple[Api, ...]:
+def apis(config: NodeConfig, view: MetadataView) -> tuple[Api, ...]:
     async def quorum(request: Any, version: int, context: KafkaContext) -> Answer:
         return await describe_quorum(request, version, context, config)
 
     async def cluster(request: Any, version: int, context: KafkaContext) -> Answer:
-        return await describe_cluster(request, version, context, config.node_id)
+        return await describe_cluster(request, version, context, config.node_id, view.image)
 
     return (Api(35, 1, 4, describe_log_dirs), Api(55, 0, 2, quorum), Api(60, 0, 2, cluster))
 
 
-async def describe_cluster(request: Any, _: int, context: KafkaContext, node_id: NodeId) -> Answer:
+async def describe_cluster(
+    request: Any, _: int, context: KafkaContext, node_id: NodeId, image: MetadataImage
+) -> Answer:
     """The brokers at this listener (KIP-700); from version 2 also those that are fenced, where asked for (KIP-1073)."""
     kind = field(request, "endpoint_type", BROKERS)
     if kind != BROKERS:
@@ -51,36 +55,24 @@ async def describe_cluster(request: Any, _: int, context: KafkaContext, node_id:
             "endpoint_type": kind,
         }
     found: MetadataResponse = await context.call(MetadataRequest())
-    brokers = [
-        {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
-        for broker in found.brokers
-    ]
-    if field(request, "include_fenced_brokers", False):
-        registered: DescribeClusterResponse = await context.call(DescribeClusterRequest())
-        brokers += _fenced(registered, context.listener)
+    with_fenced = field(request, "include_fenced_brokers", False)
     asked = request.include_cluster_authorized_operations
     return {
         "cluster_id": found.cluster_id,
         "controller_id": reachable_controller(found, node_id),
-        "brokers": brokers,
+        "brokers": [
+            {
+                "broker_id": broker.node_id,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "rack": broker.rack,
+                "is_fenced": broker.fenced,
+            }
+            for _, broker in sorted(image.brokers.items())
+            if (with_fenced or not broker.fenced) and (endpoint := broker.endpoint(context.listener)) is not None
+        ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     }
-
-
-def _fenced(registered: DescribeClusterResponse, listener: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "broker_id": broker.node_id,
-            "host": endpoint.host,
-            "port": endpoint.port,
-            "rack": broker.rack,
-            "is_fenced": True,
-        }
-        for broker in registered.brokers
-        if broker.fenced
-        for endpoint in broker.listeners
-        if endpoint.listener == listener
-    ]
 
 
 async def describe_log_dirs(request: Any, _: int, context: KafkaContext) -> Answer:

@@ -68,8 +68,7 @@ class KafkaMetadata:
             controller_id=reachable_controller(answer, self._node_id),
             cluster_operations=CLUSTER_OPERATIONS if about_cluster else OPERATIONS_NOT_ASKED,
         )
-        # An error may be answered otherwise the next time: the topic is being made.
-        if image is self._image is self._view.image and all(topic.error is ErrorCode.NONE for topic in answer.topics):
+        if image is self._image is self._view.image and _holds(answer, image):
             self._keep(key, made)
         return made
 
@@ -101,6 +100,19 @@ class KafkaMetadata:
             self._topics[key] = (topic, made)
             self._topic_bytes += len(made)
         return made
+
+
+def _holds(answer: MetadataResponse, image: MetadataImage) -> bool:
+    """Whether the same is to be said as long as the image is the same: an error may be answered otherwise the next
+    time, since the topic is being made, and a fenced broker is named for a while only."""
+    return all(topic.error is ErrorCode.NONE for topic in answer.topics) and not any(
+        _fenced(image, broker.node_id) for broker in answer.brokers
+    )
+
+
+def _fenced(image: MetadataImage, node_id: NodeId) -> bool:
+    found = image.broker(node_id)
+    return found is None or found.fenced
 
 
 def _asked(request: Any, version: int) -> MetadataRequest | None:

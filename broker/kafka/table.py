@@ -41,7 +41,7 @@ def served(node: Surroundings) -> Mapping[int, Api]:
     """The APIs of this node by their keys."""
     return table(
         metadata.apis(node.view, node.config.node_id),
-        cluster.apis(node.config),
+        cluster.apis(node.config, node.view),
         topics.apis(node.settings),
         configs.APIS,
         offsets.apis(node.view),

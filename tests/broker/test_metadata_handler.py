@@ -8,6 +8,7 @@ import random
 import pytest
 
 from tidelog.broker.controller_channel import ControllerChannel
+from tidelog.broker.handlers import metadata
 from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.metadata_view import MetadataView
@@ -42,6 +43,7 @@ from tidelog.proto.metadata import (
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from tidelog.proto.network import Address, CallContext, Service
 
@@ -139,6 +141,33 @@ async def test_names_brokers_at_the_listener_asked_and_live_ones_only() -> None:
     assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(1, "host1", 9092), (3, "host3", 9092)]
     inner = await world.handler.handle(MetadataRequest(), CallContext("REPLICATION", "x"))
     assert {b.port for b in inner.brokers} == {9093}
+
+
+async def test_clients_of_kafka_hear_of_a_broker_for_a_while_after_it_was_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    commit(world.view, *(broker(node, kafka=True) for node in (1, 2, 3)), broker(4, fenced=True, kafka=True))
+    world.view.open()
+
+    async def named(listener: str) -> list[int]:
+        answer = await world.handler.handle(MetadataRequest(), CallContext(listener, "x"))
+        return [b.node_id for b in answer.brokers]
+
+    def fence(node: int, *, fenced: bool) -> None:
+        commit(world.view, BrokerRegistrationChangeRecord(NodeId(node), BrokerEpoch(node), fenced=fenced))
+
+    fence(4, fenced=False)
+    assert await named("KAFKA") == await named("CLIENT") == [1, 2, 3, 4]
+    fence(2, fenced=True)
+    assert await named("KAFKA") == [1, 2, 3, 4]
+    assert await named("CLIENT") == [1, 3, 4]
+    monkeypatch.setattr(metadata, "FENCED_NAMED_S", 0.0)
+    assert await named("KAFKA") == [1, 3, 4]
+    fence(2, fenced=False)
+    assert await named("KAFKA") == [1, 2, 3, 4]
+    commit(world.view, UnregisterBrokerRecord(NodeId(4), BrokerEpoch(4)))
+    assert await named("KAFKA") == [1, 2, 3]
 
 
 async def test_a_leader_that_is_down_is_no_leader() -> None:

@@ -10,10 +10,13 @@ import pytest
 from tidelog.broker.kafka import metadata
 from tidelog.broker.kafka.apis import KafkaContext
 from tidelog.broker.kafka.metadata import KafkaMetadata
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.metadata_quorum.image_change import apply_records
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NodeId, TopicId
+from tidelog.model.ids import BrokerEpoch, ControllerEpoch, NodeId, Offset, TopicId
 from tidelog.proto.api import BrokerEndpoint, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request
+from tidelog.proto.metadata import RegisterBrokerRecord
 from tidelog.proto.network import CallContext
 
 METADATA = 3
@@ -29,18 +32,25 @@ def topic(name: str, partitions: int = 1, error: ErrorCode = ErrorCode.NONE) -> 
     return TopicMetadata(error, name, TopicId(name.encode().ljust(16)), False, parts if not error else ())
 
 
+def image(*, fenced: bool = False) -> MetadataImage:
+    """Another one each time, of one broker."""
+    record = RegisterBrokerRecord(ONE, b"", BrokerEpoch(1), (), None, fenced, False, (), ())
+    made, _ = apply_records(MetadataImage(), [record], Offset(1), ControllerEpoch(1))
+    return made
+
+
 class Node:
     """A node of which only the topics are there; ``asked`` counts what came through to it."""
 
     def __init__(self, *topics: TopicMetadata) -> None:
-        self.view = SimpleNamespace(image=object())
+        self.view = SimpleNamespace(image=image())
         self.topics = {found.name: found for found in topics}
         self.asked = 0
         self.metadata = KafkaMetadata(self.view, ONE)  # type: ignore[arg-type]
 
     def change(self, *topics: TopicMetadata) -> None:
         self.topics.update({found.name: found for found in topics})
-        self.view.image = object()
+        self.view.image = image()
 
     async def _answer(self, request: MetadataRequest, _: CallContext) -> MetadataResponse:
         self.asked += 1
@@ -82,6 +92,14 @@ async def test_an_error_is_not_kept() -> None:
     assert node.asked == 2
     node.topics["new"] = topic("new", 4)  # made on the way, before the image shows it
     assert await node.ask("a", "new") == {"a": 1, "new": 4}
+
+
+async def test_an_answer_that_names_a_fenced_broker_is_not_kept() -> None:
+    node = Node(topic("a"))
+    node.view.image = image(fenced=True)
+    for _ in range(2):
+        assert await node.ask("a") == {"a": 1}
+    assert node.asked == 2, "it is named for a while only"
 
 
 async def test_an_answer_from_before_a_change_is_not_kept_for_after_it() -> None:

@@ -225,7 +225,7 @@ def test_what_our_tools_see_and_end_of_a_foreign_transaction(cluster: Cluster, t
 
 
 async def test_a_broker_that_died_is_still_named(cluster: Cluster) -> None:
-    """Until it is unregistered: clients that forget a broker at once may not find back to it when it comes back."""
+    """For a while: clients that forget a broker at once may not find back to it when it comes back."""
     (victim, *others) = cluster.running
     home = str(cluster.node(others[0]).broker.kafka_address)
     await asyncio.to_thread(cluster.kill, victim)
