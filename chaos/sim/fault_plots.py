@@ -36,9 +36,7 @@ SINK_STEPS: Final = (
     "BeginSinkTransactionRequest",
     "AddPartitionsToTxnRequest",
     "PrepareTransactionRequest",
-    "CommitBatchRequest",
-    "CommitBatchRequest",
-    "CommitBatchRequest",
+    *["CommitBatchRequest"] * 5,
     "AbortJobRequest",
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersRequest",
@@ -293,6 +291,12 @@ def between_sink_steps(rng: random.Random, partition: int, n: str, victim: int) 
     return [(0.0, "at-step", (step, messages, 6.0, end, target, seconds))]
 
 
+def unheard_batch(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """As a batch is to be decided, the coordinator is cut off from all other nodes, not from clients; then it dies."""
+    acts = ("cut", "others:u+u", 1.5, "kill-later", "u", rng.choice((0.05, 0.2, 0.6)))
+    return [(0.0, "at-commit", (rng.randrange(2), 8.0, *acts))]
+
+
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Who copies inputs to outputs stands still in the midst of it, until another one has taken its place."""
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
@@ -343,6 +347,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "unheard-decision": unheard_decision,
         "between-two-steps": between_two_steps,
         "between-sink-steps": between_sink_steps,
+        "unheard-batch": unheard_batch,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,
         "deposed-is-asked": deposed_is_asked,

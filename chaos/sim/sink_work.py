@@ -8,15 +8,17 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.chaos.checkers.sinks import Batch, Row, judge_batches
 from tidelog.chaos.checkers.transactions import all_stable, one_decision, visible
+from tidelog.chaos.sim.scenario import Fault
 from tidelog.chaos.sim.sink_clients import BATCHES, PARTITIONS, TASKS, Driver, Life, Task
 from tidelog.chaos.sim.transaction_watch import TransactionWatch
 from tidelog.client.sinks import SinkJob, SinkMessage, SinkOutcome
 from tidelog.model.ids import NodeId
 from tidelog.model.sinks import NO_BATCH
+from tidelog.proto.sink_api import CommitBatchRequest
 
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
@@ -46,6 +48,9 @@ class SinkWork:
         self._rng = random.Random(f"sinks-{sim.world.seed}")
         self._outside = contextvars.Context()
         self.watch = TransactionWatch(sim.world, {BATCHES: PARTITIONS})
+        self._deciding: dict[str, None] = {}
+        """Sinks whose drivers have asked for a decision, until somebody takes them out."""
+        sim.cluster.fabric.sent.append(self._sent)
         hand = sim.hand
         hand.roles |= {
             "sink": lambda: self.watch.coordinator(SINKS[0]),
@@ -56,6 +61,8 @@ class SinkWork:
             "pause-producer": self._pause,
             "second-producer": self._second,
             "at-step": self._at_step,
+            "at-commit": self._at_commit,
+            "kill-later": self._kill_later,
         }
 
     @property
@@ -190,6 +197,28 @@ class SinkWork:
             return {} if server is None or passed <= messages else {"u": NodeId(int(server.removeprefix("node")))}
 
         self.sim.hand.wait_for("at-step", involved, within_s, acts)
+        return True
+
+    def _sent(self, client: str, request: Any) -> None:
+        if isinstance(request, CommitBatchRequest):
+            self._deciding[request.sink] = None
+
+    def _at_commit(self, number: int, within_s: float, *acts: str | float) -> bool:
+        """When a driver next asks for a decision, do something to the sink's coordinator, ``u``."""
+        sink = SINKS[number]
+        self._deciding.pop(sink, None)
+
+        def involved() -> dict[str, NodeId | None]:
+            node = self.watch.coordinator(sink) if sink in self._deciding else None
+            return {} if node is None else {"u": node}
+
+        self.sim.hand.wait_for("at-commit", involved, within_s, acts)
+        return True
+
+    def _kill_later(self, target: str, seconds: float) -> bool:
+        """After a moment, end a node, which comes back."""
+        hand = self.sim.hand
+        hand.later(seconds, lambda: hand.act(Fault(0.0, "kill", (target, 1.0))))
         return True
 
     # --- The end ----------------------------------------------------------------------------------------
