@@ -39,6 +39,7 @@ BENCHMARKS: Final = {
     "read-committed": "tidelog.bench.transactions:read_committed",
     "kafka": "tidelog.bench.kafka:kafka_throughput",
     "kafka-requests": "tidelog.bench.kafka:kafka_requests",
+    "spark-source": "tidelog.bench.spark:source_to_noop",
 }
 """Benchmark → where it is. Imported when it runs: each brings its own."""
 

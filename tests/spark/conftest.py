@@ -38,8 +38,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.sql.streaming.noDataProgressEventInterval": "100",
             "spark.ui.showConsoleProgress": "false",
-            # Nothing runs long enough here to pay for the second compiler, or for code made for one query.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Nothing runs long enough here to pay for the second compiler, for code made for one query, or for checks
+            # of Spark's own classes.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
+            "-XX:-BytecodeVerificationRemote",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.codegen.wholeStage": "false",
         },
