@@ -120,26 +120,35 @@ def read_compact_length(data: Data, position: int) -> tuple[int, int]:
     return size - 1, position
 
 
+def _cut(raw: bytes) -> bytes:
+    """As much of a text as fits, in whole characters.
+
+    A message that repeats what its asker sent, and names that came by another protocol, may be longer than Kafka
+    can say. They end nobody's connection, let alone the node.
+    """
+    return raw[:_STRING_MAX].decode("utf-8", "ignore").encode("utf-8")
+
+
 def write_string(out: bytearray, value: str | None) -> None:
-    """Raises ``ValueError`` for one of more than 32,767 bytes."""
+    """What does not fit into Kafka's 32,767 bytes is cut off: see :func:`_cut`."""
     if value is None:
         out += b"\xff\xff"
         return
     raw = value.encode("utf-8", "replace")
     if len(raw) > _STRING_MAX:
-        raise ValueError(f"expected a string of at most {_STRING_MAX} bytes, found {len(raw)}")
+        raw = _cut(raw)
     out += len(raw).to_bytes(2, "big")
     out += raw
 
 
 def write_compact_string(out: bytearray, value: str | None) -> None:
-    """Raises ``ValueError`` for one of more than 32,767 bytes."""
+    """What does not fit into Kafka's 32,767 bytes is cut off: see :func:`_cut`."""
     if value is None:
         out.append(0)
         return
     raw = value.encode("utf-8", "replace")
     if len(raw) > _STRING_MAX:
-        raise ValueError(f"expected a string of at most {_STRING_MAX} bytes, found {len(raw)}")
+        raw = _cut(raw)
     write_uvarint(out, len(raw) + 1)
     out += raw
 
