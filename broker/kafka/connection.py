@@ -24,7 +24,14 @@ from tidelog.broker.kafka.outgoing import FileCut, Outgoing
 from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
 from tidelog.broker.kafka.slots import Slot
 from tidelog.proto.kafka import fetch_codec, produce_codec
-from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, read_request_header, response_header
+from tidelog.proto.kafka.headers import (
+    API_VERSIONS,
+    RequestHeader,
+    body_start,
+    is_flexible,
+    read_request_header,
+    response_header,
+)
 from tidelog.proto.kafka.messages import decode_request, encode_response
 from tidelog.proto.kafka.wire import BadMessage
 from tidelog.proto.network import CallContext
@@ -293,19 +300,17 @@ class KafkaConnection:
             raise BadMessage(f"expected an API that this listener serves, found key {key}, version {version}")
         requests = host.traffic.requests
         requests[key] = requests.get(key, 0) + 1
-        header = read_request_header(frame)
         if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
             if frame.obj is SHARED:
                 frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
-            head = response_header(key, version, header.correlation_id)
-            self._take(host.produce.handle(version, head, frame[header.end :]))
+            self._take(host.produce.handle(version, _head(frame, key, version), _body(frame, key, version)))
         elif key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
-            head = response_header(key, version, header.correlation_id)
-            self._take(host.fetch.handle(version, head, frame[header.end :]))
+            self._take(host.fetch.handle(version, _head(frame, key, version), _body(frame, key, version)))
         elif key == API_VERSIONS:
+            header = read_request_header(frame)
             self._take((host.api_versions.answer(header, frame[header.end :]),))
         else:
-            self._begin_call(header, frame)
+            self._begin_call(read_request_header(frame), frame)
 
     def _begin_call(self, header: RequestHeader, frame: memoryview) -> None:
         host, key, version = self._host, header.api_key, header.api_version
@@ -421,3 +426,12 @@ class KafkaConnection:
             self._writing = False
             self._loop.remove_writer(self._fd)
         self._resume()
+
+
+def _head(frame: memoryview, api_key: int, version: int) -> bytes:
+    """The header of the answer to a request: its correlation id, and no tagged fields."""
+    return bytes(frame[4:8]) + b"\0" if is_flexible(api_key, version) else bytes(frame[4:8])
+
+
+def _body(frame: memoryview, api_key: int, version: int) -> memoryview:
+    return frame[body_start(frame, api_key, version) :]

@@ -59,11 +59,12 @@ class Produce:
         started = self._time()
         refused: dict[int, ProducedPartition] = {}
         parts: list[ProducePartition] = []
-        items = iter(enumerate(request.parts))
+        number = -1
         for name, count in request.topics:
             topic_id = self._names.id_of(name)
-            for _ in range(count):
-                number, (partition, records) = next(items)
+            first = number + 1
+            for partition, records in request.parts[first : first + count]:
+                number += 1
                 if topic_id is None:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     refused[number] = ProducedPartition(ZERO_TOPIC_ID, partition, code)

@@ -15,6 +15,7 @@ API_VERSIONS: Final = 18
 _HEAD: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _NEVER: Final = 1 << 15
+_NULL: Final = 0xFFFF
 
 FLEXIBLE_FROM: Final = MappingProxyType(
     {
@@ -96,6 +97,17 @@ def read_request_header(frame: memoryview) -> RequestHeader:
     if version >= FLEXIBLE_FROM.get(api_key, 0):
         end = skip_tags(frame, end)
     return RequestHeader(api_key, version, correlation, client_id, end)
+
+
+def body_start(frame: memoryview, api_key: int, version: int) -> int:
+    """Where the body begins, for those who want to know no more of a request's header. Raises :class:`BadMessage`."""
+    if len(frame) < _HEAD.size:
+        raise BadMessage(f"expected a request header of at least {_HEAD.size} bytes, found {len(frame)}")
+    size = frame[8] << 8 | frame[9]
+    end = _HEAD.size if size == _NULL else _HEAD.size + size
+    if end > len(frame) or (size > _NEVER - 1 and size != _NULL):
+        raise BadMessage(f"expected a client id within {len(frame)} bytes, found a length of {size}")
+    return skip_tags(frame, end) if version >= FLEXIBLE_FROM.get(api_key, 0) else end
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:

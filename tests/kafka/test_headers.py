@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from kio.schema.request_header.v2.header import RequestHeader
 from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
-from tidelog.proto.kafka.headers import is_flexible, read_request_header, response_header
+from tidelog.proto.kafka.headers import body_start, is_flexible, read_request_header, response_header
 from tidelog.proto.kafka.wire import BadMessage
 
 API_VERSIONS = 18
@@ -42,6 +43,7 @@ def test_a_request_header_is_read_as_kio_writes_it(client_id: str | None) -> Non
     frame = buffer.getvalue() + b"body"
     found = read_request_header(memoryview(frame))
     assert found == (3, 12, -5, client_id or "", len(frame) - 4)
+    assert body_start(memoryview(frame), 3, 12) == len(frame) - 4
 
 
 def test_tagged_fields_of_a_header_are_passed_over() -> None:
@@ -63,6 +65,8 @@ def test_tagged_fields_of_a_header_are_passed_over() -> None:
 def test_a_header_that_ends_early_is_refused(frame: bytes) -> None:
     with pytest.raises(BadMessage, match="expected"):
         read_request_header(memoryview(frame))
+    with pytest.raises(BadMessage, match="expected"):
+        body_start(memoryview(frame), 3, 12)
 
 
 @given(st.binary(max_size=60))
@@ -70,5 +74,9 @@ def test_any_bytes_are_a_header_or_refused(data: bytes) -> None:
     try:
         found = read_request_header(memoryview(data))
     except BadMessage:
+        if len(data) >= 4:
+            with pytest.raises(BadMessage):
+                body_start(memoryview(data), *struct.unpack_from(">hh", data))
         return
     assert 10 <= found.end <= len(data)
+    assert body_start(memoryview(data), found.api_key, found.api_version) == found.end
