@@ -22,6 +22,9 @@ ANSWERS_KEPT_MAX: Final = 64
 ANSWER_BYTES_KEPT_MAX: Final = 16 * 2**20
 TOPIC_BYTES_KEPT_MAX: Final = 32 * 2**20
 """Beyond these bounds what is kept is dropped and made again as it is asked for."""
+FORMS_OF_TOPIC: Final = 8
+"""Versions and forms of each topic of the image that may be kept at a time: more are of topics that are gone."""
+FORMS_LEAST: Final = 64
 PARTITIONS_MAX: Final = 2_000
 """Most partitions of one answer of DescribeTopicPartitions (Kafka's ``max.request.partition.size.limit``)."""
 
@@ -93,7 +96,8 @@ class KafkaMetadata:
         if known is not None:
             del self._topics[key]
             self._topic_bytes -= len(known[1])
-        if self._topic_bytes + len(made) > TOPIC_BYTES_KEPT_MAX:
+        forms_max = FORMS_OF_TOPIC * len(self._view.image.topics) + FORMS_LEAST
+        if len(self._topics) >= forms_max or self._topic_bytes + len(made) > TOPIC_BYTES_KEPT_MAX:
             self._topics.clear()
             self._topic_bytes = 0
         if len(made) <= TOPIC_BYTES_KEPT_MAX:

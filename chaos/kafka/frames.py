@@ -12,9 +12,12 @@ from typing import Any, Final, NamedTuple
 from tidelog.proto.kafka.headers import is_flexible
 from tidelog.proto.kafka.messages import encode_request
 from tidelog.proto.kafka.schemas import Schema, Shape, schema_of
-from tidelog.proto.kafka.wire import BadMessage
 
 API_VERSIONS: Final = 18
+PRODUCE: Final = 0
+PRODUCE_KNOWN_FROM: Final = 3
+"""The schemas' first version of it."""
+DELETE_TOPICS: Final = 20
 POOL_FRAMES: Final = 12_000
 """Well-formed requests that batches are made of."""
 POOL_BATCHES: Final = 2_000
@@ -138,33 +141,36 @@ class FrameSource:
     def well_formed(self, rng: random.Random, key: int, version: int) -> bytes:
         """A request, header and body, whose structure is right and whose values are any.
 
-        Of versions so old that nobody knows their fields any more, the body is noise.
+        Produce of versions 0 to 2 is that of version 3 without the transactional id, which comes first.
         """
-        try:
-            schema = schema_of(key, version, "request")
-        except BadMessage:
-            body = rng.randbytes(int(rng.random() * RAW_BYTES_MAX))
+        if key == PRODUCE and version < PRODUCE_KNOWN_FROM:
+            fields = self._fields(rng, key, PRODUCE_KNOWN_FROM) | {"transactional_id": None}
+            body = encode_request(key, PRODUCE_KNOWN_FROM, fields)[2:]
         else:
-            body = encode_request(key, version, self._fields(rng, schema, 0))
+            body = encode_request(key, version, self._fields(rng, key, version))
         tags = b"\0" if is_flexible(key, version) else b""
         return b"".join((key.to_bytes(2, "big"), version.to_bytes(2, "big"), bytes(4), b"\0\4fuzz", tags, body))
 
-    def _fields(self, rng: random.Random, schema: Schema, depth: int) -> dict[str, Any]:
-        return {shape.name: self._value(rng, shape, depth) for shape in schema.shapes}
+    def _fields(self, rng: random.Random, key: int, version: int) -> dict[str, Any]:
+        spared = {} if key != DELETE_TOPICS else {"name": "strange", "topic_names": ["strange"]}
+        return self._structure(rng, schema_of(key, version, "request"), {**self._harmless, **spared}, 0)
 
-    def _value(self, rng: random.Random, shape: Shape, depth: int) -> Any:
-        if shape.name in self._harmless and rng.random() < 0.97:
-            return self._harmless[shape.name]
+    def _structure(self, rng: random.Random, schema: Schema, harmless: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        return {shape.name: self._value(rng, shape, harmless, depth) for shape in schema.shapes}
+
+    def _value(self, rng: random.Random, shape: Shape, harmless: Mapping[str, Any], depth: int) -> Any:
+        if shape.name in harmless and rng.random() < 0.97:
+            return harmless[shape.name]
         if shape.nullable and shape.kind != "uuid" and rng.random() < 0.1:
             return -1 if shape.kind in _BITS and not shape.array else None
         if shape.array:
             count = 0 if depth >= _DEPTH_MAX else min(int(rng.expovariate(0.7)), 5)
-            return [self._item(rng, shape, depth) for _ in range(count)]
-        return self._item(rng, shape, depth)
+            return [self._item(rng, shape, harmless, depth) for _ in range(count)]
+        return self._item(rng, shape, harmless, depth)
 
-    def _item(self, rng: random.Random, shape: Shape, depth: int) -> Any:
+    def _item(self, rng: random.Random, shape: Shape, harmless: Mapping[str, Any], depth: int) -> Any:
         if shape.of is not None:
-            return self._fields(rng, shape.of, depth + 1)
+            return self._structure(rng, shape.of, harmless, depth + 1)
         return primitive(rng, shape.kind, shape.name)
 
 

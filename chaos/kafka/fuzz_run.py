@@ -146,12 +146,14 @@ class _Watch:
         self._tidy()
 
     def _tidy(self) -> None:
-        from tidelog import TidelogError
+        from tidelog import NewTopic, TidelogError
 
         try:
             strange = [topic.name for topic in self._admin.list_topics() if topic.name not in _OWN_TOPICS]
             if strange:
                 self._admin.delete_topics(strange)
+            if missing := _OWN_TOPICS - {topic.name for topic in self._admin.list_topics()}:
+                self._admin.create_topics([NewTopic(name, 1, 1) for name in sorted(missing)])
             groups = [group.group_id for group in self._admin.list_groups() if group.group_id]
             if groups:
                 self._admin.delete_consumer_groups(groups)

@@ -134,3 +134,12 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert kept == node.metadata._topic_bytes <= 300
     assert len(await node.ask()) == len(names)
     assert sum(map(len, node.metadata._answers.values())) <= 200
+
+
+async def test_topics_that_are_gone_leave_nothing_behind_for_long() -> None:
+    node = Node()
+    for number in range(500):
+        node.topics = {f"t{number}": topic(f"t{number}")}
+        node.change()
+        assert await node.ask() == {f"t{number}": 1}
+    assert len(node.metadata._topics) <= metadata.FORMS_LEAST
