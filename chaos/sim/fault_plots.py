@@ -259,12 +259,13 @@ def uneven_coordinators(rng: random.Random, partition: int, n: str, victim: int)
 
 
 def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """As a commit is asked for, no other node reaches the coordinator any more, though it reaches them; then it dies,
-    and so does the producer, who would ask again."""
+    """As a commit is asked for, no other node reaches the coordinator any more, though it reaches them, and the request
+    is held up until no fetch waits there; then it decides and dies, and so does the producer, who would ask again."""
     number = rng.randrange(3)
     seconds = rng.choice((0.02, 0.08, 0.3))
-    acts = ("cut-one-way", "others:u+u", 1.5, "kill-both", f"{number}+u", seconds)
-    return [(0.0, "at-commit", (number, 8.0, *acts))]
+    held = 0.7
+    acts = ("cut-one-way", "others:u+u", 1.9, "cut-one-way", "clients+u", held)
+    return [(0.0, "at-commit", (number, 8.0, *acts, "kill-both", f"{number}+u", round(held + seconds, 3)))]
 
 
 def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:

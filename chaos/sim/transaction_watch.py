@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tidelog.chaos.checkers.transactions import Fences, Identified, LogEntry, stable
@@ -46,6 +46,8 @@ class TransactionWatch:
         self._told: dict[str, None] = {}
         self.committing: dict[str, None] = {}
         """Transactional ids whose producers have asked for a commit, until somebody takes them out."""
+        self.on_commit: Callable[[], None] = lambda: None
+        """Told of each of them before the request is under way."""
         world.cluster.fabric.answered.append(self._answered)
         world.cluster.fabric.sent.append(self._sent)
         world.cluster.fabric.arrived.append(self._arrived)
@@ -76,6 +78,7 @@ class TransactionWatch:
     def _sent(self, client: str, request: Any) -> None:
         if isinstance(request, EndTxnRequest) and request.committed:
             self.committing[request.transactional_id] = None
+            self.on_commit()
         if isinstance(request, PrepareTransactionRequest):
             self._prepared_s[request.transactional_id] = self._cluster.loop.now
 

@@ -84,6 +84,8 @@ class TransactionWork:
         offsets = int(sim.cluster.settings["offsets.topic.num.partitions"])
         self.watch = TransactionWatch(sim.world, {**PLACES, OFFSETS_TOPIC: offsets})
         hand = sim.hand
+        # Of no process either, though it is told in the midst of a client's call.
+        self.watch.on_commit = lambda: contextvars.Context().run(hand.look)
         hand.roles |= {
             "transactions": lambda: self.watch.coordinator(_SLOTS[0][0]),
             "bank": lambda: self.watch.coordinator("b0"),
@@ -217,6 +219,8 @@ class TransactionWork:
         self.watch.committing.pop(slot, None)
 
         def involved() -> dict[str, NodeId | None]:
+            if slot in self.held:  # of what is prepared: whoever follows would commit it all the same
+                self.watch.committing.pop(slot, None)
             node = self.watch.coordinator(slot) if slot in self.watch.committing else None
             return {} if node is None else {"u": node}
 
