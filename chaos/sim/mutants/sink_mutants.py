@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.chaos.sim.mutants.mutant import Mutant
+from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _LEDGER: Final = "tidelog.transactions.ledger"
 _DECIDING: Final = "tidelog.transactions.ledger_deciding"
@@ -60,12 +60,20 @@ MUTANTS: Final = (
     Mutant(
         id="sink-orphans-kept",
         rule="no progress",
-        what="A prepared transaction that no decision names waits for an outside one, as those of producers do.",
+        what="A prepared transaction that no decision names waits for an outside one, without a timeout, as those of "
+        "producers do.",
         module=_LEDGER,
         old="            and not self.ledger.keeps(entry.attempt)\n",
         new="            and not self.ledger.keeps(entry.attempt)\n"
         '            and entry.value.state.value != "Prepared"\n',
         scenario="sinks",
+        more=(
+            Edit(
+                "tidelog.transactions.transaction",
+                "self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
+                "self.attempt is not None and state is TransactionState.EMPTY\n",
+            ),
+        ),
     ),
     Mutant(
         id="sink-aborts-what-is-decided",
