@@ -69,6 +69,13 @@ MUTANTS: Final = (
         scenario="sinks",
         more=(
             Edit(
+                _DECIDING,
+                "            if name not in winners and entry.busy is None and entry.value and "
+                "not entry.value.state.is_decided:\n",
+                "            if name not in winners and entry.busy is None and entry.value and "
+                "entry.value.state is TransactionState.ONGOING:\n",
+            ),
+            Edit(
                 "tidelog.transactions.transaction",
                 "self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
                 "self.attempt is not None and state is TransactionState.EMPTY\n",
