@@ -306,12 +306,9 @@ def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> li
 def deposed_is_asked(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """A leader of inputs is cut off from the others, not from clients, and does not know that it is replaced; who
     copies inputs begins anew meanwhile, and hears from it first if chance has it so."""
-    first, second = rng.sample((3, 4), 2)
     return [
         (0.0, "isolate", (f"leader:{partition}", _about(rng, 9.0))),
-        (_about(rng, 3.0), "kill-producer", (first, 0.05)),
-        (_about(rng, 4.5), "kill-producer", (second, 0.05)),
-        (_about(rng, 6.0), "kill-producer", (first, 0.05)),
+        *((_about(rng, at), "second-producer", (rng.choice((3, 4)), 0.1)) for at in (2.5, 3.7, 5.0, 6.3)),
     ]
 
 

@@ -65,7 +65,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         id="last-stable-offset-not-restored",
-        rule="only what counts",
+        rule="stable",
         what="A partition that is loaded from its snapshot has forgotten which transactions are open.",
         module=_PRODUCERS,
         old="        opened = [producer for producer in self._producers.values() if producer.transaction_offset >= "
@@ -95,7 +95,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         id="late-end-accepted",
-        rule="one decision",
+        rule="fenced",
         what="An EndTxn of an earlier transaction that arrives late ends the one that is open now.",
         module=_ENDING,
         old="            return ErrorCode.CONCURRENT_TRANSACTIONS\n        if asker != value.identity:\n"
@@ -227,16 +227,6 @@ MUTANTS: Final = (
         module="tidelog.storage.cleaner.transactions",
         old="        if batch.producer_id in self._aborted:\n",
         new="        if batch.producer_id < 0:\n",
-        scenario="transactions",
-    ),
-    Mutant(
-        id="consumer-asks-an-older-leader",
-        rule="exactly once",
-        what="A consumer that begins at a committed offset asks whom it is told of, though of an older leader epoch: a "
-        "deposed leader has less, the consumer goes back, and inputs are copied twice.",
-        module="tidelog.client.fetcher",
-        old="                elif state.fetch_epoch > view.leader_epoch:\n",
-        new="                elif state.fetch_epoch > view.leader_epoch >= 1 << 31:\n",
         scenario="transactions",
     ),
 )
