@@ -285,7 +285,7 @@ def between_sink_steps(rng: random.Random, partition: int, n: str, victim: int) 
     """The same of the steps of a sink; or its driver, or one of its tasks, dies."""
     step, messages = rng.choice(SINK_STEPS), rng.choice((0, 1, 2, 4, 8, 16, 40))
     end = rng.choice(("kill", "kill", "stop", "pause", "isolate", "kill-producer", "pause-producer"))
-    target = f"{rng.randrange(4)}" if end == "kill-producer" else "u"
+    target: str | int = rng.randrange(4) if end == "kill-producer" else "u"
     seconds = _about(rng, rng.choice((0.05, 0.5, 2.5)))
     if end == "pause-producer":
         return [(0.0, end, (rng.randrange(4), _about(rng, 9.0)))]
