@@ -5,24 +5,30 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from tidelog.client.admin_types import ListedOffset, OffsetSpec, TopicListing
+from tidelog.client.admin_types import ListedOffset, OffsetSpec
 from tidelog.client.blocking_admin import Admin
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from tidelog.model.ids import TopicPartition
+from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.spark_connector.offsets import SourceOffset
 from tidelog.spark_connector.options import EARLIEST, LATEST, Kind, Limit, SourceOptions, admin_settings, named
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+class _Topic(NamedTuple):
+    name: str
+    topic_id: TopicId
+    partitions: int
 
 
 class ClusterOffsets:
@@ -61,28 +67,39 @@ class ClusterOffsets:
         chosen = self._options.selection
         if chosen.pattern is not None:
             wanted = re.compile(chosen.pattern)
-            listed = [topic for topic in self._ask(lambda admin: admin.list_topics()) if wanted.search(topic.name)]
+            every = self._ask(lambda admin: admin.list_topics())
+            listed = [_Topic(one.name, one.topic_id, one.partition_count) for one in every if wanted.search(one.name)]
         else:
-            names = chosen.topics or tuple(dict.fromkeys(at.topic for at in chosen.partitions))
-            listed = self._named(names, tolerant)
-        every = {TopicPartition(topic.name, n): 0 for topic in listed for n in range(topic.partition_count)}
+            listed = self._named(chosen.topics or tuple(dict.fromkeys(at.topic for at in chosen.partitions)), tolerant)
+        found = {TopicPartition(topic.name, n): 0 for topic in listed for n in range(topic.partitions)}
         if chosen.partitions:
-            absent = [at for at in chosen.partitions if at not in every]
+            absent = [at for at in chosen.partitions if at not in found]
             if absent and not tolerant:
                 raise UnknownTopicOrPartitionError(f"{named(absent)}: assigned, but there is no such partition")
-            every = {at: 0 for at in chosen.partitions if at in every}
-        return SourceOffset(every, {topic.name: topic.topic_id.hex() for topic in listed})
+            found = {at: 0 for at in chosen.partitions if at in found}
+        return SourceOffset(found, {topic.name: topic.topic_id.hex() for topic in listed})
 
-    def _named(self, names: Iterable[str], tolerant: bool) -> list[TopicListing]:
+    def _named(self, names: Sequence[str], tolerant: bool) -> list[_Topic]:
+        """Those of the topics that there are, asked for by name: a cluster may have very many others."""
         for attempt in range(1, self._options.fetch_retries + 1):
-            by_name = {topic.name: topic for topic in self._ask(lambda admin: admin.list_topics(internal=True))}
-            missing = [name for name in names if name not in by_name]
+            found = self._described(names)
+            missing = [name for name in names if name not in found]
             if not missing or attempt == self._options.fetch_retries:
                 break
             self._pause()
         if missing and not tolerant:
             raise UnknownTopicOrPartitionError(f"{', '.join(missing)}: this cluster has no such topic")
-        return [by_name[name] for name in names if name in by_name]
+        return [found[name] for name in names if name in found]
+
+    def _described(self, names: Sequence[str]) -> dict[str, _Topic]:
+        def described(wanted: Sequence[str]) -> dict[str, _Topic]:
+            found = self._ask(lambda admin: admin.describe_topics(wanted)) if wanted else []
+            return {one.name: _Topic(one.name, one.topic_id, len(one.partitions)) for one in found}
+
+        try:
+            return described(names)
+        except UnknownTopicOrPartitionError as error:
+            return described([name for name in names if name not in error.failures])
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each."""

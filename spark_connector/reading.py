@@ -21,9 +21,9 @@ from tidelog.spark_connector.columns import arrow_schema, record_batch, sliced
 from tidelog.spark_connector.losses import DataLoss, report
 from tidelog.spark_connector.options import SourceOptions
 
-ROWS_PER_BATCH: Final = 10_000
-"""Rows after which an Arrow batch is handed on; Spark's own bound for what it makes in Python."""
-BYTES_PER_BATCH: Final = 16 * 1024 * 1024
+ROWS_PER_BATCH: Final = 40_000
+"""Rows after which an Arrow batch is handed on: with fewer, each batch costs the JVM more than its rows."""
+BYTES_PER_BATCH: Final = 8 * 1024 * 1024
 """Bytes of keys, values and headers after which it is."""
 IDLE_CONSUMERS_MAX: Final = 4
 """Connected consumers that a worker process keeps for its next tasks."""

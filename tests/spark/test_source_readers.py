@@ -18,6 +18,7 @@ from tidelog.client.admin_types import OffsetSpec
 from tidelog.client.errors import BrokerNotAvailableError, UnknownTopicOrPartitionError
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.compression import Compression
+from tidelog.spark_connector import reading
 from tidelog.spark_connector.losses import DataLoss
 from tidelog.testing import Cluster
 
@@ -165,16 +166,25 @@ def test_the_leaders_time_is_told_apart(
 
 @pytest.mark.parametrize("kind", Compression)
 def test_large_and_many_records_of_every_codec(
-    cluster: Cluster, topic: str, options: Options, batch: Batch, kind: Compression
+    cluster: Cluster, topic: str, options: Options, stream: Stream, monkeypatch: pytest.MonkeyPatch, kind: Compression
 ) -> None:
     """More rows and more bytes than one Arrow batch takes."""
+    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 1_000)
+    monkeypatch.setattr(reading, "BYTES_PER_BATCH", 50_000)
     cluster.create_topic(topic)
-    sent = [f"{number:07d}" * (40_000 if number % 9_000 == 5 else 1) for number in range(25_000)]
-    with cluster.producer(compression_type=kind.kafka_name, linger_ms=50, batch_size=500_000) as producer:
+    sent = [f"{number:07d}" * (9_000 if number % 2_000 == 5 else 1) for number in range(6_000)]
+    with cluster.producer(compression_type=kind.kafka_name, linger_ms=50, batch_size=100_000) as producer:
         for text in sent:
             producer.send(topic, text.encode(), partition=0)
         producer.flush()
-    assert batch(options(subscribe=topic, **{"tidelog.max.partition.fetch.bytes": "300000"})) == sent
+    one = stream(
+        options(subscribe=topic, startingOffsets="earliest", **{"tidelog.max.partition.fetch.bytes": "150000"})
+    )
+    (task,) = one.reader.partitions(one.at, one.reader.latestOffset(one.at, one.reader.getDefaultReadLimit()))
+    batches = list(one.reader.read(task))
+    assert [value.decode() for batch in batches for value in batch.column("value").to_pylist()] == sent
+    assert max(batch.num_rows for batch in batches) <= 2_000
+    assert len(batches) >= 3
 
 
 def test_only_what_is_committed_is_read_and_ranges_end_where_it_is_decided(
