@@ -360,7 +360,7 @@ SINKS: Final = Setting(
         "transaction.state.log.num.partitions": "3",
     },
     victim_only=("power-loss",),
-    plots=("between-sink-steps",),
+    plots=("between-sink-steps", "unheard-batch"),
     targets=("sink", "sink", "sink", "place"),
     work=SinkWork,
 )
