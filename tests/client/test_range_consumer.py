@@ -93,7 +93,7 @@ def test_a_range_of_which_compaction_left_nothing_ends(
 
     monkeypatch.setattr(fetcher, "decode_fetch_response", without_records)
     assert read(consumer, 2, 12) == []
-    assert 2 <= len(answers) <= 4
+    assert len(answers) >= 2
 
 
 def test_one_empty_answer_says_nothing_about_the_end() -> None:
