@@ -378,6 +378,7 @@ async def test_unstable_offsets_are_waited_for(cluster: ScriptedCluster) -> None
 
 @virtually
 async def test_a_committed_offset_with_its_epoch_notices_a_truncated_log(cluster: ScriptedCluster) -> None:
+    cluster.partitions["t", 0].leader_epoch = 3
     fill(cluster, 10, topic="t", partition=0)
     cluster.groups.group("g").offsets["t", 0] = (8, 3, "")
     asked = []
