@@ -73,8 +73,9 @@ def _frames(place: Path, options: argparse.Namespace) -> list[str]:
         f"{tally.connections:,} connections: {tally.answered:,} answered, {tally.closed:,} closed at, "
         f"{tally.stalled:,} left waiting, {tally.rough_ends:,} rough ends"
     )
-    for name, measure in (("before", report.before), ("warm", report.warm), ("after", report.after)):
-        _say(f"{name:<7} {measure.memory_bytes / 1e6:6.1f} MB, {measure.files} files, {measure.threads} threads")
+    for name, seen_then in (("before", report.before), ("warm", report.warm), ("after", report.after)):
+        memory = f"{seen_then.memory_bytes / 1e6:6.1f} MB"
+        _say(f"{name:<7} {memory}, {seen_then.files} files, {seen_then.sockets} sockets, {seen_then.threads} threads")
     cpu_s = report.after.cpu_s - report.before.cpu_s
     _say(f"peak    {report.memory_peak_bytes / 1e6:6.1f} MB; {cpu_s:,.0f} s of processor")
     _say(

@@ -31,6 +31,8 @@ BYTES_OF_IDLE_MAX: Final = 24_000
 SLOW_GROWTH_BYTES_MAX: Final = 128 * 2**20
 """Most that all slow readers together may cost: what is fetched ahead for them shares the node's budget."""
 BUSY_GROWTH_BYTES_MAX: Final = 128 * 2**20
+SOCKETS_LEFT_MAX: Final = 4
+"""Most more open sockets at the end than at the start."""
 _TOPIC: Final = "fuzz"
 _OPENERS: Final = 100
 _SETTLE_S: Final = 20.0
@@ -80,7 +82,7 @@ def run(
         with Witness(node.kafka_bootstrap, WITNESS_TOPIC) as witness:
             phases = asyncio.run(crowd.run(idle, busy, slow, half_open))
         deadline = time.monotonic() + _SETTLE_S
-        while (end := node.measure()).files > start.files + 50 and time.monotonic() < deadline:
+        while (end := node.measure()).sockets > start.sockets + SOCKETS_LEFT_MAX and time.monotonic() < deadline:
             time.sleep(0.1)
         faults = [f"witness: {fault}" for fault in witness.testimony.faults]
         faults += _judged(phases, start, end)
@@ -177,8 +179,8 @@ def _judged(phases: Sequence[Phase], start: Measure, end: Measure) -> list[str]:
             faults.append(f"{phase.name}: {growth / 1e6:.0f} MB more, expected at most {most / 1e6:.0f} MB")
         if phase.name == "busy" and phase.requests < phase.connections:
             faults.append(f"busy: {phase.requests} requests were answered on {phase.connections} connections")
-    if end.files > start.files + 50:
-        faults.append(f"open files: {start.files} at the start, {end.files} at the end")
+    if end.sockets > start.sockets + SOCKETS_LEFT_MAX:
+        faults.append(f"open sockets: {start.sockets} at the start, {end.sockets} at the end")
     return faults
 
 

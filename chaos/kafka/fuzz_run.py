@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 GROWTH_BYTES_MAX: Final = 96 * 2**20
 """Most that resident memory may have grown between the end of warming up and the end of the run."""
-FILES_GROWTH_MAX: Final = 24
-"""Most more open files afterwards than before: segments of what was produced, not connections."""
+FILES_GROWTH_MAX: Final = 96
+"""Most more open files afterwards than before: segments of logs that there were none of."""
+SOCKETS_GROWTH_MAX: Final = 4
+"""Most more open sockets afterwards than before."""
 WARM_INPUTS_MAX: Final = 250_000
 _LOOK_S: Final = 5.0
 _SETTLE_S: Final = 10.0
@@ -192,7 +194,7 @@ def _settled(node: WatchedNode, before: Measure) -> Measure:
     deadline = time.monotonic() + _SETTLE_S
     while True:
         found = node.measure()
-        if found.files <= before.files + FILES_GROWTH_MAX or time.monotonic() > deadline:
+        if found.sockets <= before.sockets + SOCKETS_GROWTH_MAX or time.monotonic() > deadline:
             return found
         time.sleep(0.1)
 
@@ -203,6 +205,8 @@ def _judged(before: Measure, warm: Measure, after: Measure) -> list[str]:
         faults.append(f"memory: {warm.memory_bytes / 1e6:.0f} MB warm, {after.memory_bytes / 1e6:.0f} MB at the end")
     if after.files > before.files + FILES_GROWTH_MAX:
         faults.append(f"open files: {before.files} before, {after.files} at the end")
+    if after.sockets > before.sockets + SOCKETS_GROWTH_MAX:
+        faults.append(f"open sockets: {before.sockets} before, {after.sockets} at the end")
     if after.threads > before.threads + 8:
         faults.append(f"threads: {before.threads} before, {after.threads} at the end")
     return faults

@@ -35,6 +35,8 @@ class Measure:
 
     memory_bytes: int
     files: int
+    sockets: int
+    """Of the open files, those that are connections and listeners."""
     threads: int
     cpu_s: float
 
@@ -58,7 +60,9 @@ class WatchedNode:
         if mark is None or use is None:
             raise NodeGone(node.last_words())
         place = Path("/proc") / str(mark.pid)
-        return Measure(use.memory_bytes, len(os.listdir(place / "fd")), len(os.listdir(place / "task")), use.cpu_s)
+        files = os.listdir(place / "fd")
+        sockets = sum(_is_socket(place / "fd" / name) for name in files)
+        return Measure(use.memory_bytes, len(files), sockets, len(os.listdir(place / "task")), use.cpu_s)
 
     def complaints(self) -> list[str]:
         """Lines of the node's log that no client may cause: errors, and what Python says of a bug."""
@@ -73,6 +77,13 @@ class WatchedNode:
                         if len(found) == 20:
                             return found
         return found
+
+
+def _is_socket(link: Path) -> bool:
+    try:
+        return os.readlink(link).startswith("socket:")
+    except OSError:
+        return False  # closed meanwhile
 
 
 @contextmanager

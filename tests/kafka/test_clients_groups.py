@@ -144,30 +144,37 @@ def test_members_by_kafka_python_and_aiokafka_and_librdkafka_in_one_group(
             closing(KafkaConsumer(topic, partition_assignment_strategy=[RangePartitionAssignor], **settings)) as plain,
         ):
             async with AIOKafkaConsumer(topic, partition_assignment_strategy=[AioRange], **settings) as aio:
+                # Each by itself: one that waits for a rebalance must not keep the others from joining it.
+                stop = asyncio.Event()
 
-                def poll_both() -> list[bytes]:
-                    member.poll()
-                    return [one.value for many in plain.poll(50).values() for one in many]
+                async def poll_member() -> None:
+                    while not stop.is_set():
+                        await asyncio.to_thread(member.poll)
+                        found.update(member.values)
 
-                async def step() -> None:
-                    found.update(await asyncio.to_thread(poll_both))
-                    for many in (await aio.getmany(timeout_ms=50)).values():
-                        found.update(one.value for one in many)
-                    found.update(member.values)
+                async def poll_plain() -> None:
+                    while not stop.is_set():
+                        for many in (await asyncio.to_thread(plain.poll, 50)).values():
+                            found.update(one.value for one in many)
 
-                def holds() -> list[int]:
-                    return sorted(
-                        [*member.holds, *(one.partition for one in plain.assignment()),
-                         *(one.partition for one in aio.assignment())]
-                    )  # fmt: skip
+                async def poll_aio() -> None:
+                    while not stop.is_set():
+                        for many in (await aio.getmany(timeout_ms=50)).values():
+                            found.update(one.value for one in many)
 
-                async with asyncio.timeout(BOUND_S):
-                    while not (
-                        holds() == list(range(PARTITIONS))
-                        and len(member.holds) == len(plain.assignment()) == len(aio.assignment()) == 2
-                        and found == wanted
-                    ):
-                        await step()
+                def shared_out() -> bool:
+                    held = [plain.assignment(), aio.assignment()]
+                    numbers = [*member.holds, *(one.partition for some in held for one in some)]
+                    return sorted(numbers) == list(range(PARTITIONS)) and all(len(some) == 2 for some in held)
+
+                polling = [asyncio.create_task(poll()) for poll in (poll_member, poll_plain, poll_aio)]
+                try:
+                    async with asyncio.timeout(BOUND_S):
+                        while not (shared_out() and found == wanted):
+                            await asyncio.sleep(0.02)
+                finally:
+                    stop.set()
+                    await asyncio.gather(*polling)
 
     asyncio.run(run())
 
