@@ -2,8 +2,8 @@
 
 Key: version 10000 (int16), where Kafka's has 0, then the sink's name. The coordinator and the tools of Kafka 4 pass
 over keys of a version that they do not know (``TransactionLog.readTxnRecordKey``). Value: version 0 (int16), then the
-fields of :class:`SinkLedgerValue` in order, strings and arrays as in Kafka's records that are not flexible; bytes behind
-them are passed over. A null value is a tombstone.
+fields of :class:`SinkLedgerValue` in order, strings and arrays as in Kafka's records that are not flexible; bytes
+behind them are passed over. A null value is a tombstone.
 """
 
 from __future__ import annotations
