@@ -83,7 +83,7 @@ def test_there_is_something_to_run() -> None:
     assert any(block.page.name == "README.md" for block, _ in PROGRAMS)
 
 
-@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python, as it is imported
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's import
 @pytest.mark.parametrize("text", [text for _, text in PROGRAMS], ids=[block.where for block, _ in PROGRAMS])
 def test_python_block_runs(
     text: str,
