@@ -114,11 +114,13 @@ def test_a_directory_that_was_given_is_kept_and_can_be_used_again(tmp_path: Path
 
 
 def test_a_temporary_directory_is_gone_afterwards() -> None:
+    before = set(threading.enumerate())
     with Cluster() as cluster:
         directory = cluster.node_directory(1)
         assert directory.is_dir()
     assert not directory.parent.exists()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("quorum", "disk"))]
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith(("quorum", "disk"))]
 
 
 def test_wrong_arguments_say_what_was_expected() -> None:
