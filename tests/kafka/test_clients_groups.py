@@ -143,38 +143,45 @@ def test_members_by_kafka_python_and_aiokafka_and_librdkafka_in_one_group(
             members(member),
             closing(KafkaConsumer(topic, partition_assignment_strategy=[RangePartitionAssignor], **settings)) as plain,
         ):
-            async with AIOKafkaConsumer(topic, partition_assignment_strategy=[AioRange], **settings) as aio:
-                # Each by itself: one that waits for a rebalance must not keep the others from joining it.
-                stop = asyncio.Event()
+            aio = AIOKafkaConsumer(topic, partition_assignment_strategy=[AioRange], **settings)
+            # Each by itself: one that waits for a rebalance must not keep the others from joining it.
+            stop = asyncio.Event()
 
-                async def poll_member() -> None:
-                    while not stop.is_set():
-                        await asyncio.to_thread(member.poll)
-                        found.update(member.values)
+            async def poll_member() -> None:
+                while not stop.is_set():
+                    await asyncio.to_thread(member.poll)
+                    found.update(member.values)
 
-                async def poll_plain() -> None:
-                    while not stop.is_set():
-                        for many in (await asyncio.to_thread(plain.poll, 50)).values():
-                            found.update(one.value for one in many)
+            async def poll_plain() -> None:
+                # Polls of 50 ms left it now and then without the answer to its SyncGroup, and without heartbeats.
+                while not stop.is_set():
+                    for many in (await asyncio.to_thread(plain.poll, 2_000)).values():
+                        found.update(one.value for one in many)
 
-                async def poll_aio() -> None:
-                    while not stop.is_set():
-                        for many in (await aio.getmany(timeout_ms=50)).values():
-                            found.update(one.value for one in many)
+            async def poll_aio() -> None:
+                await aio.start()  # which waits until it is assigned some
+                while not stop.is_set():
+                    for many in (await aio.getmany(timeout_ms=50)).values():
+                        found.update(one.value for one in many)
 
-                def shared_out() -> bool:
-                    held = [plain.assignment(), aio.assignment()]
-                    numbers = [*member.holds, *(one.partition for some in held for one in some)]
-                    return sorted(numbers) == list(range(PARTITIONS)) and all(len(some) == 2 for some in held)
+            def shared_out() -> bool:
+                held = [plain.assignment(), aio.assignment()]
+                numbers = [*member.holds, *(one.partition for some in held for one in some)]
+                return sorted(numbers) == list(range(PARTITIONS)) and all(len(some) == 2 for some in held)
 
-                polling = [asyncio.create_task(poll()) for poll in (poll_member, poll_plain, poll_aio)]
-                try:
-                    async with asyncio.timeout(BOUND_S):
-                        while not (shared_out() and found == wanted):
-                            await asyncio.sleep(0.02)
-                finally:
-                    stop.set()
-                    await asyncio.gather(*polling)
+            polling = [asyncio.create_task(poll()) for poll in (poll_member, poll_plain, poll_aio)]
+            try:
+                async with asyncio.timeout(BOUND_S):
+                    while not (shared_out() and found == wanted):
+                        await asyncio.sleep(0.02)
+            finally:
+                stop.set()
+                polling[2].cancel()
+                ended = await asyncio.gather(*polling, return_exceptions=True)
+                await aio.stop()
+            for error in ended:
+                if isinstance(error, Exception):
+                    raise error
 
     asyncio.run(run())
 
