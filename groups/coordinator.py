@@ -81,7 +81,8 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         self.counters = GroupCounters()
         count = settings.offsets_topic_num_partitions if partitions is None else partitions
         super().__init__(GROUP_OFFSETS_TOPIC, count, clock, log, self.counters, on_fatal)
-        self._settings = settings
+        self.settings = settings
+        """Of the partitions that are led from now on."""
         self._rng = rng
         self._adding = Adding(add_partitions, on_fatal)
 
@@ -91,25 +92,15 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         super().kill()
         self._adding.kill()
 
-    @property
-    def settings(self) -> GroupSettings:
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: GroupSettings) -> None:
-        self._settings = settings
-        for led in self._led.values():
-            led.shard.set_settings(settings)
-
     def partition_for(self, key: str) -> int:
         return partition_for(key, self._partitions)
 
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
         bytes_max = self._log.batch_bytes_max(partition)
-        return Shard(epoch, self._settings, self._rng, bytes_max, counters=self.counters)
+        return Shard(epoch, self.settings, self._rng, bytes_max, counters=self.counters)
 
     def _load_bytes(self) -> int:
-        return self._settings.offsets_load_buffer_size
+        return self.settings.offsets_load_buffer_size
 
     def _resign(self, led: Led[Shard]) -> Sequence[Effect]:
         self._adding.resigned(_role(led))
@@ -218,7 +209,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         waiter, future = self._waiter(TxnOffsetCommitResponse)
         if led.shard.has_open(request.producer_id, request.producer_epoch):
             self._perform(led, led.shard.commit_transactional(request, waiter, self._now()))
-        elif self._adding.waiting >= self._settings.appends_max:
+        elif self._adding.waiting >= self.settings.appends_max:
             self._answer(waiter, txn_commit_answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
             self._adding.ask(_role(led), request, partial(self._added, led, request, waiter))

@@ -94,10 +94,6 @@ class Shard:
         """Records of the log that could not be used."""
         return self._replaying.passed_over
 
-    def set_settings(self, settings: GroupSettings) -> None:
-        """Use other settings from now on."""
-        self._state.settings = settings
-
     # --- Loading ------------------------------------------------------------------------------------
 
     def replay(self, batch: Batch) -> None:

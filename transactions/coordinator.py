@@ -86,7 +86,8 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         self.counters = TransactionCounters()
         count = settings.state_log_num_partitions if partitions is None else partitions
         super().__init__(TRANSACTION_STATE_TOPIC, count, clock, log, self.counters, on_fatal)
-        self._settings = settings
+        self.settings = settings
+        """Of the partitions that are led from now on."""
         self._new_producer_id = new_producer_id
         self._markers = markers
         self._group_partition = group_partition
@@ -110,16 +111,6 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         for task in self._allocating:
             task.cancel()
 
-    @property
-    def settings(self) -> TransactionSettings:
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: TransactionSettings) -> None:
-        self._settings = settings
-        for led in self._led.values():
-            led.shard.set_settings(settings)
-
     def partition_for(self, key: str) -> int:
         """``key``: a transactional id, or what :func:`tidelog.model.sinks.sink_key` makes of a sink's name."""
         return coordinator_partition(coordinator_key(key), self._partitions)
@@ -127,14 +118,14 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
         return Shard(
             epoch,
-            self._settings,
+            self.settings,
             self._log.batch_bytes_max(partition),
             counters=self.counters,
             connections_before=self._newest_connection(),
         )
 
     def _load_bytes(self) -> int:
-        return self._settings.state_log_load_buffer_size
+        return self.settings.state_log_load_buffer_size
 
     def _resign(self, led: Led[Shard]) -> Sequence[Effect]:
         return led.shard.resign()

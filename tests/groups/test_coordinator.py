@@ -346,8 +346,8 @@ async def test_offsets_are_deleted(coordinator, offsets_log) -> None:
 
 
 async def test_a_stop_answers_everybody(coordinator, offsets_log) -> None:
-    await _lead(coordinator, offsets_log)
     coordinator.settings = GroupSettings()
+    await _lead(coordinator, offsets_log)
     asked = await coordinator.join(_join(), CONTEXT)
     joining = coordinator.join(_join(member_id=asked.member_id), CONTEXT)
     offsets_log.hold = True
