@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.model.broker_config import NodeConfig
 
 if TYPE_CHECKING:
-    from tidelog.broker.node import Node
+    from tidelog.broker.node import Node, NodeNetwork
     from tidelog.proto.grpc_transport import GrpcLimits
 
 log = logging.getLogger(__name__)
@@ -36,12 +36,14 @@ def run(
     *,
     cluster_id: str | None = None,
     on_ready: Callable[[Node], None] | None = None,
+    carrier: Callable[[NodeNetwork], NodeNetwork] | None = None,
 ) -> int:
     """Run a node until SIGTERM or SIGINT (a controlled shutdown; a second one ends it at once).
 
     Directories that are not formatted are formatted for ``cluster_id``; ``None`` makes a new id where
     this node is the only controller, and is an error otherwise. Formatted ones must agree.
-    ``on_ready`` is called on the event loop once the node serves.
+    ``on_ready`` is called on the event loop once the node serves. ``carrier`` is handed the node's network and
+    returns what the node uses instead: a laboratory leads its connections elsewhere by it.
 
     Returns 0 after a signal, 1 after a failure of the node itself. Raises ``ConfigError``, ``OSError``
     or :class:`~tidelog.broker.node.NodeRefused` with a text of one line for what the user can mend.
@@ -53,9 +55,10 @@ def run(
     from tidelog.storage.files import SystemFiles
 
     def build(on_fatal: Callable[[str, BaseException], None]) -> Node:
+        network = GrpcNetwork(grpc_limits(config))
         return Node(
             config,
-            network=GrpcNetwork(grpc_limits(config)),
+            network=network if carrier is None else carrier(network),
             files=SystemFiles(),
             clock=SystemClock(),
             rng=random.Random(),

@@ -43,6 +43,7 @@ PORTS_FIRST: Final = (9092, 9093, 9094, 9095, 9096)
 PORT_STEP: Final = 100
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
+SERVER: Final = ("tidelog.cli.main", "server")
 OUTNUMBERED_S: Final = 3.0
 """How long the rest of a majority may take to appear, started by another command."""
 _POLL_S: Final = 0.02
@@ -91,6 +92,8 @@ class LocalNode:
         self.config_path = directory / "server.properties"
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
+        self.program: Sequence[str] = SERVER
+        """Module that runs the node, and what it is given before the options of ``tidelog server``."""
         self._mark_path = directory / "process.json"
         self._child_pid: int | None = None
 
@@ -142,7 +145,7 @@ class LocalNode:
         if self.mark is not None:
             return
         self.check_startable()
-        command = [sys.executable, "-P", "-m", "tidelog.cli.main", "server", "--config", str(self.config_path)]
+        command = [sys.executable, "-P", "-m", *self.program, "--config", str(self.config_path)]
         command += ["--cluster-id", self.cluster_id, "--log-file", str(self.log_path)]
         with (self.directory / "server.err").open("wb") as errors:
             child = subprocess.Popen(

@@ -6,6 +6,7 @@ import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.settings import settings_option
 
 if TYPE_CHECKING:
-    from tidelog.broker.node import Node
+    from tidelog.broker.node import Node, NodeNetwork
 
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 LOG_FILES_KEPT: Final = 3
@@ -36,6 +37,21 @@ def server(
 
     It then hands over its leaderships and stops; a second signal stops it at once. A directory that was
     formatted for another cluster or another node is refused.
+    """
+    return serve(config, settings, cluster_id, log_file, log_level)
+
+
+def serve(
+    config: Path | None,
+    settings: dict[str, str],
+    cluster_id: str | None,
+    log_file: Path | None,
+    log_level: str,
+    carrier: Callable[[NodeNetwork], NodeNetwork] | None = None,
+) -> int:
+    """Run the node as the command does; returns its exit code. ``carrier``: see :func:`tidelog.broker.server.run`.
+
+    Raises ``click.UsageError``, ``ConfigError`` or :class:`CommandFailed`.
     """
     started = time.monotonic()
     from tidelog.broker.server import run
@@ -60,7 +76,7 @@ def server(
     from tidelog.broker.node import NodeRefused
 
     try:
-        return run(node_config, cluster_id=cluster_id, on_ready=say)
+        return run(node_config, cluster_id=cluster_id, on_ready=say, carrier=carrier)
     except (NodeRefused, OSError) as refused:
         logging.getLogger("tidelog").error("%s", refused)
         if log_file is None:
