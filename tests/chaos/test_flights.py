@@ -10,7 +10,7 @@ import pytest
 from tidelog.chaos import flights
 
 
-def test_every_flight_is_there_once_in_order() -> None:
+def test_every_flight_is_there_once_in_the_order_of_departure() -> None:
     rows = list(flights.read_flights())
     assert len(rows) == flights.FLIGHTS
     assert [flight.row for flight in rows] == list(range(flights.FLIGHTS))
@@ -20,7 +20,9 @@ def test_every_flight_is_there_once_in_order() -> None:
         "EWR", "IAH", 517, "United Air Lines Inc.",
     )  # fmt: skip
     assert first["weather"]["temp"] == 39.02
-    assert json.loads(rows[-1].value)["dep_time"] is None
+    hours = [json.loads(flight.value)["time_hour"] for flight in rows]
+    assert hours == sorted(hours)
+    assert (hours[0], hours[-1]) == ("2013-01-01T10:00:00Z", "2014-01-01T04:00:00Z")
 
 
 def test_the_package_is_not_imported() -> None:
