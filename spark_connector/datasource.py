@@ -10,11 +10,14 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark_connector.columns import schema
 from tidelog.spark_connector.options import OptionError, SourceOptions, check_general, include_headers
+from tidelog.spark_connector.sink import BatchSink, StreamSink
+from tidelog.spark_connector.sink_columns import SinkColumns
+from tidelog.spark_connector.sink_options import SinkOptions
 from tidelog.spark_connector.source import BatchReader, StreamReader
 
 
 class TidelogDataSource(DataSource):
-    """``spark.read.format("tidelog")`` and ``spark.readStream.format("tidelog")``."""
+    """``format("tidelog")`` after ``spark.read``, ``spark.readStream``, ``frame.write`` and ``frame.writeStream``."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,6 +34,17 @@ class TidelogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         self._check_schema(schema)
         return StreamReader(SourceOptions.of(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        if overwrite:
+            raise OptionError("Save mode Overwrite not allowed for Tidelog. Allowed save mode is Append.")
+        options = SinkOptions.of(self.options, streaming=False)
+        return BatchSink(options, SinkColumns.of(schema, options.topic))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
+        """``overwrite`` says that a batch is the whole result (Complete); it is appended, as by Spark's Kafka sink."""
+        options = SinkOptions.of(self.options, streaming=True)
+        return StreamSink(options, SinkColumns.of(schema, options.topic))
 
     def _check_schema(self, given: StructType) -> None:
         if given.simpleString() != schema(include_headers(self.options)).simpleString():

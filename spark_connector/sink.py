@@ -1,0 +1,125 @@
+"""The sink's two writers, as Spark's Python data source API asks for them: streaming and batch.
+
+Each batch is written once, whatever dies and is run again: tasks write prepared transactions, the driver has the
+sink's ledger decide about all of them (docs/transactions.md, "Sinks"). Spark makes a writer when it plans a batch and
+pickles it into every task; a stream's it makes once more, to commit or to abort. So a writer holds its options and the
+name of its job, and whoever decides knows the job from the tasks' messages alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tidelog.client.errors import TidelogError
+from tidelog.client.sink_ledger import SinkLedger
+from tidelog.client.sink_writer import SinkWriter
+from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name
+from tidelog.spark_connector.sink_columns import SinkColumns
+from tidelog.spark_connector.sink_options import SinkOptions
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties of a micro-batch's tasks. Source: Spark's ``StreamExecution`` and ``MicroBatchExecution``."""
+
+ABORT_TIMEOUT_S: Final = 10.0
+"""Longest time spent on aborting what failed; what is not aborted then, the next job or a timeout aborts."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    message: SinkMessage
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes micro-batches. The query's id is the sink's name, so a new checkpoint is a new sink."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, job: str | None = None) -> None:
+        self._options = options
+        self._columns = columns
+        self._job = fresh_name(None) if job is None else job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(QUERY_ID)
+        batch = None if context is None else context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise RuntimeError(
+                f"expected a task of a micro-batch with {QUERY_ID} and {BATCH_ID}, found {query}, {batch}"
+            )
+        return Written(written(self._options, self._columns, SinkJob(query, int(batch), self._job), iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Have the ledger decide the batch. Without messages no task wrote anything."""
+        told = _told(messages)
+        if told:
+            with SinkLedger(self._options.bootstrap, told[0].sink, **self._options.ledger) as ledger:
+                outcome = ledger.commit_batch(told, batch=batchId)
+            log.info("batch %s of sink %s: %s", batchId, told[0].sink, outcome)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _abort(self._options, _told(messages))
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Writes one DataFrame, all of it or nothing; with ``appId`` and ``version`` at most once."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, job: str | None = None) -> None:
+        self._options = options
+        self._columns = columns
+        name = fresh_name(None) if job is None else job
+        self._job = SinkJob(options.sink or f"write-{name}", options.version, name)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return Written(written(self._options, self._columns, self._job, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with SinkLedger(self._options.bootstrap, self._job.sink, **self._options.ledger) as ledger:
+            outcome = ledger.commit_batch(_told(messages), batch=self._job.batch)
+            log.info("batch %s of sink %s: %s", self._job.batch, self._job.sink, outcome)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _abort(self._options, _told(messages))
+
+
+def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: Iterable[pa.RecordBatch]) -> SinkMessage:
+    """Write a task's rows and prepare them. What the batch has to say is read to its end in any case: Spark keeps the
+    state of a query by it."""
+    writer = SinkWriter(options.bootstrap, job, **options.producer)
+    try:
+        for batch in batches:
+            if batch.num_rows and not writer.already_committed:
+                columns.send(writer, batch)
+        message = writer.prepare(timeout=options.write_timeout_s)
+    except BaseException:
+        writer.close(ABORT_TIMEOUT_S)
+        raise
+    writer.close()
+    return message
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
+    """What tasks have told; those that failed, or had no partition to work on, told nothing."""
+    return [message.message for message in messages if isinstance(message, Written)]
+
+
+def _abort(options: SinkOptions, told: list[SinkMessage]) -> None:
+    if not told:
+        return
+    try:
+        with SinkLedger(options.bootstrap, told[0].sink, **options.ledger) as ledger:
+            ledger.abort_job(told, timeout=ABORT_TIMEOUT_S)
+    except TidelogError as error:
+        log.warning(
+            "batch %s of sink %s is not aborted; the next job aborts it: %s", told[0].batch, told[0].sink, error
+        )

@@ -1,0 +1,135 @@
+"""The options of the sink, as of Spark's Kafka sink, and what exactly once adds to them and forbids.
+
+Pure. Names are looked up without regard to case. Source: Spark's ``KafkaSourceProvider`` and ``KafkaWriter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.client.admin_config import AdminConfig
+from tidelog.client.producer_config import ProducerConfig
+from tidelog.client.settings import parse_bootstrap
+from tidelog.model.config_def import ConfigError
+from tidelog.model.sinks import BATCH_MAX, SINK_NAME_BYTES_MAX, sink_fault
+from tidelog.spark_connector.options import BOOTSTRAP, PREFIX, OptionError, admin_settings
+
+_REFUSED: Final = {
+    "transactional.id": "the sink names its transactions itself, by query, batch and task",
+    "transaction.timeout.ms": "the brokers' transaction.sink.timeout.ms counts for a sink's transactions",
+    "transaction.two.phase.commit.enable": "the sink's transactions are always prepared, and decided by its ledger",
+    "key.serializer": "keys are columns of strings or bytes; use DataFrame operations to serialize them",
+    "value.serializer": "values are columns of strings or bytes; use DataFrame operations to serialize them",
+    "partitioner.class": "give the partition of each record in the column 'partition'",
+    "interceptor.classes": "they could change what is written",
+}
+_ONLY: Final = {
+    "acks": (("all", "-1"), "all"),
+    "enable.idempotence": (("true",), "true"),
+}
+"""Settings that must be as they are without being given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of one write, checked. Made by :meth:`of`; can be pickled.
+
+    ``topic``: where every record goes, whatever the column of this name says; None: the column says. ``app_id`` and
+    ``version``: of a batch write that is to happen once; None of a stream's, or of a write without.
+    """
+
+    bootstrap: str
+    topic: str | None
+    producer: Mapping[str, Any]
+    """Settings of the writers, by the client's names."""
+    ledger: Mapping[str, Any]
+    """Those of them that who decides has."""
+    app_id: str | None = None
+    version: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+        """Check and read the options of a write. Raises :class:`OptionError`."""
+        options = {name.lower(): value for name, value in given.items()}
+        topic = options.get("topic")
+        if topic is not None and not (topic := topic.strip()):
+            raise OptionError("topic: expected the name of a topic, found nothing")
+        producer, ledger = _client_settings(options)
+        app_id, version = _identity(options, topic, streaming=streaming)
+        return cls(options[BOOTSTRAP].strip(), topic, producer, ledger, app_id, version)
+
+    @property
+    def sink(self) -> str | None:
+        """The ledger of a batch write that is to happen once; None without ``appId``."""
+        return None if self.app_id is None else sink_name(self.app_id, self.topic)
+
+    @property
+    def write_timeout_s(self) -> float:
+        """Longest time, in seconds, from a task's last record to all of them written and prepared."""
+        config = ProducerConfig.of(dict(self.producer))
+        return (config.delivery_timeout_ms + config.max_block_ms) / 1_000
+
+
+def sink_name(app_id: str, topic: str | None) -> str:
+    """The ledger of ``appId``: one for each topic that is written to by option, one for where a column says. No query's
+    id has the form, nor any other pair's ledger: no topic's name has a slash."""
+    return f"{app_id}/{topic or ''}"
+
+
+def _identity(options: Mapping[str, str], topic: str | None, *, streaming: bool) -> tuple[str | None, int]:
+    app_id, version = options.get("appid"), options.get("version")
+    if app_id is None and version is None:
+        return None, 0
+    if streaming:
+        raise OptionError(
+            "appId and version are not valid in streaming queries: the query's id and batch take their place"
+        )
+    if app_id is None or version is None:
+        there, missing = ("version", "appId") if app_id is None else ("appId", "version")
+        raise OptionError(f"{there} is given without {missing}: a batch write happens once by both of them")
+    try:
+        number = int(version.strip())
+    except ValueError:
+        number = -1
+    if not 0 <= number <= BATCH_MAX:
+        raise OptionError(f"version: expected a whole number from 0 to {BATCH_MAX}, found '{version}'")
+    if not app_id:
+        raise OptionError("appId: expected a name, found nothing")
+    if sink_fault(sink_name(app_id, topic)) is not None:
+        room = SINK_NAME_BYTES_MAX - len(sink_name("", topic).encode())
+        raise OptionError(f"appId: expected at most {room} bytes of text for this topic, found {app_id[:100]!r}")
+    return app_id, number
+
+
+def _client_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        if not name.startswith(PREFIX) or name == BOOTSTRAP:
+            continue
+        setting = name.removeprefix(PREFIX)
+        if setting in _REFUSED:
+            raise OptionError(f"Tidelog option '{setting}' is not supported: {_REFUSED[setting]}.")
+        only = _ONLY.get(setting)
+        if only is not None and value.strip().lower() not in only[0]:
+            raise OptionError(
+                f"Tidelog option '{setting}' is not supported with '{value}': exactly once needs '{only[1]}'."
+            )
+        found[setting.replace(".", "_")] = value.strip()
+    servers = options.get(BOOTSTRAP)
+    if servers is None:
+        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog producer")
+    ledger = admin_settings(found)
+    producer = {name: value for name, value in found.items() if name in _PRODUCERS or name not in ledger}
+    try:
+        parse_bootstrap(servers)
+        ProducerConfig.of(dict(producer))
+        AdminConfig.of(dict(ledger))
+    except ConfigError as error:
+        name, colon, rest = str(error).partition(":")
+        raise OptionError(f"{PREFIX}{name.replace('_', '.')}{colon}{rest}") from None
+    return producer, ledger
+
+
+_PRODUCERS: Final = frozenset(ProducerConfig.__dataclass_fields__)
