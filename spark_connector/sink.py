@@ -9,6 +9,7 @@ name of its job, and whoever decides knows the job from the tasks' messages alon
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,10 +18,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from tidelog.client.blocking_admin import Admin
 from tidelog.client.errors import TidelogError
 from tidelog.client.sink_ledger import SinkLedger
 from tidelog.client.sink_writer import SinkWriter
 from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name
+from tidelog.model.errors import ErrorCode
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.spark_connector.sink_options import SinkOptions
 
@@ -30,6 +33,9 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 ABORT_TIMEOUT_S: Final = 10.0
 """Longest time spent on aborting what failed; what is not aborted then, the next job or a timeout aborts."""
+
+FORGET_TIMEOUT_S: Final = 5.0
+"""Longest time spent on dropping the ledger of a batch write that is done."""
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +92,9 @@ class BatchSink(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with SinkLedger(self._options.bootstrap, self._job.sink, **self._options.ledger) as ledger:
             outcome = ledger.commit_batch(_told(messages), batch=self._job.batch)
-            log.info("batch %s of sink %s: %s", self._job.batch, self._job.sink, outcome)
+        log.info("batch %s of sink %s: %s", self._job.batch, self._job.sink, outcome)
+        if self._options.sink is None:
+            _forget(self._options, self._job.sink)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _abort(self._options, _told(messages))
@@ -123,3 +131,23 @@ def _abort(options: SinkOptions, told: list[SinkMessage]) -> None:
         log.warning(
             "batch %s of sink %s is not aborted; the next job aborts it: %s", told[0].batch, told[0].sink, error
         )
+
+
+def _forget(options: SinkOptions, sink: str) -> None:
+    """Drop the ledger of a write that nobody can repeat, as soon as its markers are written: each such write would leave
+    one. One that stays does no harm, but counts for the brokers' ``transaction.coordinator.sinks.max``."""
+    until = time.monotonic() + FORGET_TIMEOUT_S
+    wait_s = 0.005
+    with Admin(options.bootstrap, **options.ledger) as admin:
+        while True:
+            try:
+                admin.delete_sink(sink, timeout=FORGET_TIMEOUT_S)
+                break
+            except TidelogError as error:
+                if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    break
+                if time.monotonic() + wait_s > until:
+                    log.warning("the ledger of sink %s stays, its batch is committed: %s", sink, error)
+                    break
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, 0.1)
