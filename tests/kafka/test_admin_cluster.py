@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -142,8 +143,9 @@ def test_kafka_pythons_admin(three_nodes: Cluster, topic_name: Callable[..., str
         assert len(shown["partitions"]) == 5
         topic = ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "5000"})
         admin.alter_configs([topic])
-        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
-        assert "5000" in repr(found)
+        end = time.monotonic() + TIMEOUT_S
+        while "5000" not in repr(found := admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])):
+            assert time.monotonic() < end, "the broker that was asked never heard of the setting"
         assert "retention.ms" in repr(found)
         dirs = admin.describe_log_dirs()
         assert repr(dirs).count(name) >= 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +28,7 @@ from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address, ConnectionLost, Network, Server, Service, StreamKind
 from tidelog.proto.raft_messages import Hello, decode_hello_answer, encode_hello
 from tidelog.storage.files import SystemFiles
+from tidelog.testing.ports import LOOPBACK, free_ports
 
 
 class Listener:
@@ -73,7 +73,8 @@ class Trio:
         self.threaded = threaded
         self.fabric = MemoryFabric()
         self.ids = [NodeId(node) for node in range(1, voters + 1)]
-        self.addresses = {node: Address("127.0.0.1", free_port()) for node in self.ids}
+        ports = free_ports(len(self.ids), random.Random())
+        self.addresses = {node: Address(LOOPBACK, port) for node, port in zip(self.ids, ports, strict=True)}
         self.quorums: dict[NodeId, Quorum] = {}
         self.listeners: dict[NodeId, Listener] = {}
         self.servers: dict[NodeId, Server] = {}
@@ -134,12 +135,6 @@ class Trio:
     async def equal(self) -> None:
         await until(lambda: len({quorum.commit_offset for quorum in self.quorums.values()}) == 1)
         assert len({tuple(self.listeners[node].payloads) for node in self.quorums}) == 1
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
