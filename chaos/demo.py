@@ -1,6 +1,6 @@
-"""The demo: real flights through three real nodes while the worst that can happen to a node happens twice.
+"""The demo's first half: real flights through three real nodes while the worst that can happen to a node happens twice.
 
-Steps, in order: start, create the topic, send at a pace; kill -9 the node that leads most partitions while
+Steps, in order: create the topic, send at a pace; kill -9 the node that leads most partitions while
 rows are on their way, start it again, wait until every replica is in sync; kill -9 the active controller in
 the same way; send the rest; read everything back; judge; read it again through a group of three processes, of
 which one is killed half-way; judge that; send once more without a pace.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -68,7 +69,7 @@ class Kill:
 
 
 @dataclass(slots=True)
-class DemoResult:
+class LogResult:
     verdict: Verdict
     group: GroupReadResult
     kills: list[Kill]
@@ -86,19 +87,22 @@ class DemoResult:
         return self.verdict.passed and self.group.passed and not self.failures
 
 
-class Demo:
-    """One run. ``say`` is handed a line for each thing that happens, ``progress`` the rows sent so far."""
+class LogHalf:
+    """One run, on a cluster that has just started. ``readers`` is for what a group's members write down; ``say`` is
+    handed a line for each thing that happens, ``progress`` the rows sent so far."""
 
     def __init__(
         self,
-        directory: Path,
+        cluster: LocalCluster,
+        readers: Path,
         *,
         rows: int = FLIGHTS,
         seconds: float = 22.0,
         say: Callable[[str], None],
         progress: Callable[[int], None],
     ) -> None:
-        self._directory = directory
+        self._cluster = cluster
+        self._readers = readers
         self._rows = rows
         self._seconds = seconds
         self._say = say
@@ -109,42 +113,34 @@ class Demo:
         self._trouble: BaseException | None = None
         self._stop = threading.Event()
 
-    def run(self) -> DemoResult:
-        """Do it all. Raises :class:`WatchFailed`, or what the SDK or the machine raised; nodes are stopped
-        in any case, their directory stays."""
-        from tidelog import Admin, NewTopic, Producer
+    def run(self, admin: Admin) -> LogResult:
+        """Do it all. Raises :class:`WatchFailed`, or what the SDK or the machine raised."""
+        from tidelog import NewTopic, Producer
 
         started = time.monotonic()
-        cluster = LocalCluster.create(self._directory, nodes=NODES)
-        try:
-            cluster.start()
-            cluster.wait_ready()
-            self._say(f"three nodes serve after {time.monotonic() - started:.2f} s")
-            with ProcessMeter(cluster) as meter, Admin(cluster.bootstrap, retry_backoff_ms=20) as admin:
-                settings = {"min.insync.replicas": "2"}
-                for topic in (TOPIC, UNPACED_TOPIC):
-                    admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs=settings)])
-                self._wait_whole(admin, "the new topic's replicas")
-                self._say(f"topic {TOPIC}: {PARTITIONS} partitions, 3 replicas each, min.insync.replicas=2")
-                sending = time.monotonic()
-                with Producer(cluster.bootstrap, **PRODUCER) as producer:
-                    self._send(cluster, admin, producer)
-                paced_s = time.monotonic() - sending
-                reading = time.monotonic()
-                log, ends = read_back(cluster.bootstrap)
-                read_s = time.monotonic() - reading
-                self._say(f"read {len(log):,} records back in {read_s:.1f} s")
-                account = self._account
-                source = Source(account.keys, account.digests)
-                verdict = judge(source, account.sent, account.acknowledged, log, ends)
-                readers = self._directory.parent / "readers"
-                group = read_in_group(admin, cluster.bootstrap, readers, TOPIC, log, ends, self._say)
-                del log
-                unpaced = self._send_unpaced(cluster.bootstrap)
-                use = meter.use()
-        finally:
-            cluster.stop(timeout_s=10.0)
-        return DemoResult(
+        cluster = self._cluster
+        with ProcessMeter(cluster) as meter:
+            settings = {"min.insync.replicas": "2"}
+            for topic in (TOPIC, UNPACED_TOPIC):
+                admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs=settings)])
+            self._wait_whole(admin, "the new topic's replicas")
+            self._say(f"topic {TOPIC}: {PARTITIONS} partitions, 3 replicas each, min.insync.replicas=2")
+            sending = time.monotonic()
+            with Producer(cluster.bootstrap, **PRODUCER) as producer:
+                self._send(cluster, admin, producer)
+            paced_s = time.monotonic() - sending
+            reading = time.monotonic()
+            log, ends = read_back(cluster.bootstrap)
+            read_s = time.monotonic() - reading
+            self._say(f"read {len(log):,} records back in {read_s:.1f} s")
+            account = self._account
+            source = Source(account.keys, account.digests)
+            verdict = judge(source, account.sent, account.acknowledged, log, ends)
+            group = read_in_group(admin, cluster.bootstrap, self._readers, TOPIC, log, ends, self._say)
+            del log
+            unpaced = self._send_unpaced(cluster.bootstrap)
+            use = meter.use()
+        return LogResult(
             verdict=verdict,
             group=group,
             kills=self._kills,
@@ -288,6 +284,44 @@ class Demo:
         size = sum(len(value) for value, _ in rows)
         self._say(f"without a pace: {len(rows):,} records in {took:.1f} s")
         return len(rows), size, took
+
+
+@contextmanager
+def three_nodes(directory: Path, say: Callable[[str], None]) -> Iterator[tuple[LocalCluster, Admin]]:
+    """A cluster that serves; its nodes are stopped in any case, their directory stays."""
+    from tidelog import Admin
+
+    started = time.monotonic()
+    cluster = LocalCluster.create(directory, nodes=NODES)
+    try:
+        cluster.start()
+        cluster.wait_ready()
+        say(f"three nodes serve after {time.monotonic() - started:.2f} s")
+        with Admin(cluster.bootstrap, retry_backoff_ms=20) as admin:
+            yield cluster, admin
+    finally:
+        cluster.stop(timeout_s=10.0)
+
+
+def load_flights(cluster: LocalCluster, admin: Admin, rows: int, say: Callable[[str], None]) -> None:
+    """Fill the topic in one go, for a second half without a first. Raises what became of a row that failed."""
+    from tidelog import NewTopic, Producer
+
+    started = time.monotonic()
+    failed: list[BaseException] = []
+
+    def settled(metadata: Any, error: BaseException | None) -> None:
+        if error is not None:
+            failed.append(error)
+
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+    with Producer(cluster.bootstrap, **PRODUCER) as producer:
+        for flight in islice(read_flights(), rows):
+            producer.send(TOPIC, flight.value, flight.key, on_delivery=settled)
+        producer.flush(RECOVERY_TIMEOUT_S)
+    if failed:
+        raise failed[0]
+    say(f"{rows:,} flights sent to topic {TOPIC} in {time.monotonic() - started:.1f} s")
 
 
 def topic_state(admin: Admin, topic: str = TOPIC) -> dict[int, PartitionState]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import shutil
 import signal
 import sys
@@ -9,54 +11,59 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tidelog.chaos.demo import Demo, DemoResult
+from tidelog.chaos import demo_report
+from tidelog.chaos.demo import LogHalf, load_flights, three_nodes
 from tidelog.chaos.flights import FLIGHTS, FlightsMissing, find_files
-from tidelog.chaos.group_reading import GroupReadResult
 from tidelog.cli.cluster_watch import WatchFailed
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.output import json_option, print_json, print_rows
+from tidelog.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from tidelog import Admin
+    from tidelog.cli.local_cluster import LocalCluster
+
+PARTS: Final = ("all", "log", "spark")
+SPARK_NEEDS: Final = {"pyspark": "spark", "pyarrow": "spark", "PIL": "picture"}
+"""Modules of the second half, and the extra that brings each."""
 
 
 @click.command()
+@click.option("--part", type=click.Choice(PARTS), default="all", show_default=True, help="Both halves, or one of them.")
 @click.option(
     "--rows", type=click.IntRange(1_000, FLIGHTS), default=FLIGHTS, show_default=True, help="Flights to send."
 )
 @click.option("--seconds", type=click.FloatRange(2), default=22.0, show_default=True, help="How long sending lasts.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Work here and keep it. Default: temporary.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Where the picture and Spark's checkpoint go.",
+)
 @click.option("--keep", is_flag=True, help="Keep the nodes' data and logs even if all went well.")
 @json_option
-def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json: bool) -> int:
-    """Three nodes, 336,776 real flights, two kill -9 while they are sent: is all there, once, in order?
+def demo(part: str, rows: int, seconds: float, directory: Path | None, out: Path, keep: bool, as_json: bool) -> int:
+    """Three nodes, 336,776 real flights, kill -9 of whatever matters: is all there, once, in order?
 
-    Then a group of three readers, one of them killed. Exit code 0 only if nothing was lost, duplicated, reordered or
-    changed, and no more handed out twice than the dead reader had not committed.
+    The log half: two nodes are killed while the flights are sent, then a reader of a group. The Spark half: delays by
+    carrier and hour through Structured Streaming, whose driver is killed in a micro-batch; compared, row by row, with
+    the same computed from the source. Exit code 0 only if nothing was lost, duplicated, reordered or changed.
     """
-    try:
-        find_files()
-    except FlightsMissing as missing:
-        raise CommandFailed(str(missing)) from None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the nodes are stopped on the way out
+    _check_installed(part)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended on the way out
     place = directory or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
-    started = time.monotonic()
     passed = interrupted = False
     try:
-        with _progress(rows, quiet=as_json) as (say, progress):
-
-            def say_when(line: str) -> None:
-                say(f"{time.monotonic() - started:6.1f} s  {line}")
-
-            result = Demo(place / "cluster", rows=rows, seconds=seconds, say=say_when, progress=progress).run()
-        passed = result.passed
+        run = _Run(part, rows, seconds, place.resolve(), out.resolve(), quiet=as_json)
+        passed = run.run()
         if as_json:
-            print_json(_as_json(result))
-        else:
-            _print(result)
+            print_json(run.told)
     except KeyboardInterrupt:
         interrupted = True
         raise
@@ -70,6 +77,89 @@ def demo(rows: int, seconds: float, directory: Path | None, keep: bool, as_json:
         elif not as_json:
             click.echo(f"Data and logs of the nodes: {place / 'cluster'}", err=True)
     return 0 if passed else 1
+
+
+class _Run:
+    """The halves that were asked for, on one cluster, each shown when it is done."""
+
+    def __init__(self, part: str, rows: int, seconds: float, place: Path, out: Path, *, quiet: bool) -> None:
+        self._part = part
+        self._rows = rows
+        self._seconds = seconds
+        self._place = place
+        self._out = out
+        self._quiet = quiet
+        self._started = time.monotonic()
+        self.told: dict[str, Any] = {}
+
+    def run(self) -> bool:
+        passed = True
+        say = self._timed(lambda line: click.echo(line, err=self._quiet))
+        with three_nodes(self._place / "cluster", say) as (cluster, admin):
+            if self._part == "spark":
+                load_flights(cluster, admin, self._rows, say)
+            else:
+                passed = self._log(cluster, admin)
+            if self._part != "log" and passed:
+                passed = self._spark(cluster, admin, say)
+        took = time.monotonic() - self._started
+        if not self._quiet:
+            click.echo(f"whole demo: {took:.1f} s")
+        self.told |= {"passed": passed, "total_seconds": took}
+        return passed
+
+    def _log(self, cluster: LocalCluster, admin: Admin) -> bool:
+        with _progress(self._rows, quiet=self._quiet) as (say, progress):
+            half = LogHalf(
+                cluster,
+                self._place / "readers",
+                rows=self._rows,
+                seconds=self._seconds,
+                say=self._timed(say),
+                progress=progress,
+            )
+            result = half.run(admin)
+        self.told["log"] = demo_report.log_as_json(result)
+        if not self._quiet:
+            demo_report.print_log(result)
+        return result.passed
+
+    def _spark(self, cluster: LocalCluster, admin: Admin, say: Callable[[str], None]) -> bool:
+        from tidelog.chaos.delays.half import SparkHalf
+
+        result = SparkHalf(
+            admin, cluster.bootstrap, self._place / "spark", self._out, rows=self._rows, say=say
+        ).run()  # fmt: skip
+        self.told["spark"] = demo_report.spark_as_json(result)
+        if not self._quiet:
+            demo_report.print_spark(result)
+        return result.passed
+
+    def _timed(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        return lambda line: say(f"{time.monotonic() - self._started:6.1f} s  {line}")
+
+
+def _check_installed(part: str) -> None:
+    """Raise :class:`CommandFailed` for what is missing, before anything is done."""
+    try:
+        find_files()
+    except FlightsMissing as missing:
+        raise CommandFailed(str(missing)) from None
+    if part == "log":
+        return
+    lacking = sorted({extra for module, extra in SPARK_NEEDS.items() if importlib.util.find_spec(module) is None})
+    if lacking:
+        raise CommandFailed(
+            f"the demo's second half needs packages that are not installed: pip install 'tidelog[{','.join(lacking)}]' "
+            "(from a checkout, ./dev demo does it); or leave it out: --part log"
+        )
+    from tidelog.spark_connector import runtime
+
+    if "JAVA_HOME" not in os.environ:
+        try:
+            runtime.java_home(runtime.cache_directory())
+        except runtime.NoJava as lacks:
+            raise CommandFailed(f"the demo's second half: {lacks}; or leave it out: --part log") from None
 
 
 @contextmanager
@@ -99,89 +189,3 @@ def _progress(rows: int, *, quiet: bool) -> Iterator[tuple[Callable[[str], None]
             lambda line: bar.console.print(line, highlight=False, markup=False),
             lambda sent: bar.update(task, completed=sent),
         )
-
-
-def _print(result: DemoResult) -> None:
-    verdict = result.verdict
-    same = verdict.source_digest == verdict.log_digest
-    rows: list[tuple[str, str]] = [
-        ("rows sent", f"{verdict.sent:,}"),
-        ("acknowledged", f"{verdict.acknowledged:,}"),
-        ("read back", f"{verdict.read:,}"),
-        ("lost", f"{verdict.lost:,}"),
-        ("duplicated in the log", f"{verdict.duplicated:,}"),
-        ("out of order per key", f"{verdict.out_of_order:,}"),
-        ("not where acknowledged", f"{verdict.misplaced:,}"),
-        ("changed, foreign, unread", f"{verdict.changed:,}, {verdict.foreign:,}, {verdict.unread:,}"),
-        ("checksum of the source", verdict.source_digest[:32]),
-        ("checksum of the log", f"{verdict.log_digest[:32]} {'(the same)' if same else '(DIFFERENT)'}"),
-    ]
-    for kill in result.kills:
-        rows.append((f"kill -9 of node {kill.node_id}", kill.what))
-        rows.append(("  rows on their way", f"{kill.pending:,}, {kill.pending_there:,} of them to its partitions"))
-        rows.append(("  first record again after", _seconds(kill.first_acknowledged_s)))
-        rows.append(("  in all its partitions after", _seconds(kill.last_acknowledged_s)))
-        if kill.controller_s is not None:
-            rows.append(("  next metadata commit after", _seconds(kill.controller_s)))
-        rows.append(("  in sync after its restart", _seconds(kill.whole_s)))
-    rows += _group_rows(result.group)
-    rate = f"{result.unpaced_records / result.unpaced_s:,.0f} records/s"
-    volume = f"{result.unpaced_bytes / result.unpaced_s / 1e6:,.1f} MB/s"
-    rows += [
-        ("sending, paced", f"{result.paced_s:.1f} s"),
-        ("reading back", f"{result.read_s:.1f} s, {verdict.read / max(result.read_s, 1e-9):,.0f} records/s"),
-        ("sending, no pace", f"{result.unpaced_s:.1f} s, {rate}, {volume}"),
-    ]
-    for node_id, use in result.use.items():
-        memory = f"{use.memory_peak_bytes / 1e6:,.0f} MB at most"
-        rows.append((f"node {node_id}", f"{memory}, {use.cpu_s:.1f} s of CPU ({use.cpu_percent:.0f} % of one)"))
-    rows.append(("whole demo", f"{result.total_s:.1f} s"))
-    print_rows(("", "result"), rows)
-    for example in (*verdict.examples, *result.failures, *result.group.verdict.examples, *result.group.failures):
-        click.echo(f"  {example}")
-    if result.passed:
-        click.echo("PASSED: nothing lost, nothing duplicated, nothing reordered.")
-    elif verdict.passed and not result.failures:
-        click.echo("FAILED: the group was not handed what the log holds.")
-    elif verdict.passed or not verdict.complete:
-        click.echo(f"FAILED: {verdict.sent - verdict.acknowledged:,} rows were not acknowledged.")
-    else:
-        click.echo("FAILED: the log is not what was acknowledged.")
-
-
-def _group_rows(group: GroupReadResult) -> list[tuple[str, str]]:
-    verdict = group.verdict
-    allowed = f"at most the {verdict.uncommitted:,} that {group.killed} had not committed"
-    return [
-        ("read through a group of 3", f"{verdict.handed:,} records handed out in {group.total_s:.1f} s"),
-        (f"kill -9 of {group.killed}", f"at record {group.killed_at:,}, {verdict.handed_to_dead:,} of them its own"),
-        ("  its partitions read on after", _seconds(group.read_on_s)),
-        ("lost to the group", f"{verdict.lost:,}"),
-        ("redelivered to the group", f"{verdict.redelivered:,}, {allowed}"),
-        ("redelivered beyond that", f"{verdict.stray:,}"),
-        ("changed, backwards", f"{verdict.changed:,}, {verdict.backwards:,}"),
-    ]
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
-
-
-def _as_json(result: DemoResult) -> dict[str, Any]:
-    return {
-        "passed": result.passed,
-        "verdict": asdict(result.verdict),
-        "group": {"passed": result.group.passed, **asdict(result.group)},
-        "kills": [asdict(kill) for kill in result.kills],
-        "paced_seconds": result.paced_s,
-        "read_seconds": result.read_s,
-        "unpaced": {
-            "records": result.unpaced_records,
-            "value_bytes": result.unpaced_bytes,
-            "seconds": result.unpaced_s,
-            "records_per_second": result.unpaced_records / result.unpaced_s,
-        },
-        "nodes": {str(node_id): asdict(use) for node_id, use in result.use.items()},
-        "total_seconds": result.total_s,
-        "failures": result.failures,
-    }

@@ -56,8 +56,8 @@ def weather(spark: SparkSession, path: str) -> DataFrame:
 def delays(flights: DataFrame, weather: DataFrame, airlines: DataFrame) -> DataFrame:
     """Return columns ``key`` and ``value``, both strings: carrier and hour, and :data:`FIELDS` as JSON.
 
-    The joins are left joins: a stream's last record has no carrier, it only moves the watermark (an inner join would let
-    Spark filter it away before the watermark sees it).
+    The joins are left joins: a stream's last record has no carrier, it only moves the watermark (an inner join would
+    let Spark filter it away before the watermark sees it).
     """
     from pyspark.sql import functions as f
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from dev import checks, environment, preflight
@@ -34,7 +35,13 @@ def _python(*arguments: str) -> tuple[str, ...]:
 
 
 def _demo(arguments: Sequence[str]) -> int:
-    return _start(venv_bin("tidelog"), "demo", *arguments)
+    return _start(venv_bin("tidelog"), "demo", "--out", str(ROOT / "build" / "demo"), *arguments)
+
+
+def _demo_steps(arguments: Sequence[str]) -> Sequence[str]:
+    """Spark is a large download: the log half alone, and ``--help``, go without."""
+    alone = "--part=log" in arguments or ("--part", "log") in pairwise(arguments)
+    return environment.FLIGHTS if alone or "--help" in arguments else environment.DEMO
 
 
 def _example(arguments: Sequence[str]) -> int:
@@ -117,13 +124,18 @@ class Command(NamedTuple):
     usage: str
     summary: str
     run: Callable[[Sequence[str]], int]
-    steps: Sequence[str] | None
-    """Set-up that must be there first; ``None``: not even the checks of the machine."""
+    steps: Sequence[str] | Callable[[Sequence[str]], Sequence[str]] | None
+    """Set-up that must be there first, or what says so by the arguments; ``None``: not even the checks of the
+    machine."""
 
 
 COMMANDS = {
-    "demo": Command("demo", "three nodes, 336,776 real flights, two kill -9: is all there?", _demo, environment.DEMO),
-    "example": Command("example NAME", "one of examples/ under kill -9: flights, sqlite", _example, environment.DEMO),
+    "demo": Command(
+        "demo [--part log]", "336,776 flights, kill -9 of nodes and of Spark: is all there?", _demo, _demo_steps
+    ),
+    "example": Command(
+        "example NAME", "one of examples/ under kill -9: flights, sqlite", _example, environment.FLIGHTS
+    ),
     "test": Command("test [-k NAME]", "the tests, or those of that name (pytest's options)", _test, environment.DEV),
     "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
@@ -176,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
                 print("\n".join(f"FAIL  {line}" for line in failed), file=sys.stderr)
                 return 2
             started = time.monotonic()
-            environment.ensure(command.steps)
+            environment.ensure(command.steps(arguments[1:]) if callable(command.steps) else command.steps)
             if time.monotonic() - started > 1:
                 print(f"set-up  done {time.monotonic() - started:26.1f} s", flush=True)
         return command.run(arguments[1:])

@@ -115,6 +115,10 @@ def _install_spark() -> None:
     _pip("--no-build-isolation", *_requirements("spark"))
 
 
+def _install_picture() -> None:
+    _pip("--no-build-isolation", *_requirements("picture"))
+
+
 def _install_dev() -> None:
     _pip("--no-build-isolation", *_requirements("dev"))
 
@@ -144,12 +148,14 @@ _STEPS = {
         ),
         _Step("demo", "flights data for the demo", _install_demo, lambda: [_requirements("demo"), *_pins()]),
         _Step("spark", "Spark, Arrow and a Java runtime", _install_spark, lambda: [_requirements("spark"), *_pins()]),
+        _Step("picture", "Pillow for the demo's plot", _install_picture, lambda: [_requirements("picture"), *_pins()]),
         _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
     )
 }
 RUN = ("environment", "runtime", "tidelog")
-DEMO = (*RUN, "demo")
-DEV = (*RUN, "demo", "spark", "dev")
+FLIGHTS = (*RUN, "demo")
+DEMO = (*FLIGHTS, "spark", "picture")
+DEV = (*DEMO, "dev")
 
 
 def ensure(names: Sequence[str]) -> None:

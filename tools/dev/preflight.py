@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_MIN = (3, 11)
-DISK_FREE_MIN_BYTES = 1_500_000_000
-"""Environment with all development tools (0.5 GB) and the largest run of the demo (0.6 GB), with room."""
+DISK_FREE_MIN_BYTES = 2_000_000_000
+"""Environment with all development tools (1.2 GB) and the largest run of the demo (0.6 GB), with room."""
 
 
 def python_version() -> str | None:

@@ -1,0 +1,82 @@
+"""The kill of the demo's Spark driver, placed by what the cluster knows: a micro-batch is written, and not decided."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.chaos.delays.driver_process import DriverProcess
+from tidelog.cli.cluster_watch import WatchFailed
+from tidelog.client.admin_transaction_types import TransactionState
+from tidelog.client.errors import TransactionalIdNotFoundError
+
+if TYPE_CHECKING:
+    from tidelog import Admin
+    from tidelog.client.admin_sinks import SinkDescription
+
+_LOOK_EVERY_S: Final = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class DriverKill:
+    """The moment of the kill, as the sink's ledger had it."""
+
+    batch: int
+    """The micro-batch that was on its way."""
+    prepared: int
+    """Its transactions that were written and waited for the driver's word."""
+    open: int
+    """Its transactions that were being written."""
+    at: float
+    """By the monotonic clock."""
+
+
+def kill_mid_batch(admin: Admin, driver: DriverProcess, sink: str, after_batch: int, timeout_s: float) -> DriverKill:
+    """kill -9 while a batch behind ``after_batch`` has a prepared transaction and no decision.
+
+    The driver with its JVM and workers is frozen first and looked at again: a decision that came in between would have
+    placed the kill elsewhere, then it goes on and the next batch is waited for. Raises :class:`WatchFailed`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if driver.ended():
+            raise WatchFailed(
+                f"expected {driver.name} to be killed in a batch behind {after_batch}, but it ended before"
+            )
+        if _prepared(found := describe(admin, sink), after_batch):
+            driver.freeze()
+            found = describe(admin, sink)
+            if _prepared(found, after_batch):
+                driver.kill()
+                assert found is not None
+                assert found.current is not None
+                states = [one.state for one in found.transactions]
+                return DriverKill(
+                    batch=found.current.batch,
+                    prepared=states.count(TransactionState.PREPARED),
+                    open=states.count(TransactionState.ONGOING),
+                    at=time.monotonic(),
+                )
+            driver.thaw()
+        time.sleep(_LOOK_EVERY_S)
+    raise WatchFailed(f"waited {timeout_s:g} s for a batch behind {after_batch} to be prepared")
+
+
+def describe(admin: Admin, sink: str) -> SinkDescription | None:
+    """The sink's ledger; ``None`` before its first batch."""
+    try:
+        return admin.describe_sinks([sink])[sink]
+    except TransactionalIdNotFoundError:
+        return None
+
+
+def last_batch(found: SinkDescription | None) -> int:
+    """The last that is decided, -1 for none."""
+    return -1 if found is None or found.last is None else found.last.batch
+
+
+def _prepared(found: SinkDescription | None, after_batch: int) -> bool:
+    if found is None or found.current is None or found.current.batch <= max(last_batch(found), after_batch):
+        return False
+    return any(one.state is TransactionState.PREPARED for one in found.transactions)
