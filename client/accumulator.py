@@ -257,8 +257,39 @@ class Accumulator:
         now_ms: int,
     ) -> bool:
         """Add a whole batch of ``send_many``. False: there is no room in the buffer memory."""
-        if size > self.memory_free:
+        batch = self._bulk(topic, partition, delivery, first, len(values), size, now_ms)
+        if batch is None:
             return False
+        batch.timestamps = delivery.timestamps
+        batch.keys = keys
+        batch.values = values
+        return True
+
+    def append_encoded(
+        self,
+        topic: TopicQueues,
+        partition: int,
+        delivery: Delivery,
+        first: int,
+        count: int,
+        size: int,
+        encoded: bytearray,
+        now_ms: int,
+    ) -> bool:
+        """Add a batch that is written already, without a producer's identity. False: there is no room."""
+        batch = self._bulk(topic, partition, delivery, first, count, size, now_ms)
+        if batch is None:
+            return False
+        batch.timestamps = delivery.timestamps
+        batch.values = None
+        batch.encoded = encoded
+        return True
+
+    def _bulk(
+        self, topic: TopicQueues, partition: int, delivery: Delivery, first: int, count: int, size: int, now_ms: int
+    ) -> ProducerBatch | None:
+        if size > self.memory_free:
+            return None
         self.memory_free -= size
         queue = self.queue(topic, partition)
         before = topic.open.get(partition)
@@ -276,16 +307,13 @@ class Accumulator:
         batch.bulk = batch.sealed = True
         batch.delivery = delivery
         batch.first = first
-        batch.timestamps = delivery.timestamps
-        batch.keys = keys
-        batch.values = values
-        batch.count = len(values)
+        batch.count = count
         batch.room = 0
         queue.pending.append(batch)
         topic.last_used_ms = now_ms
         self.batches += 1
         self._waiting[queue] = None
-        return True
+        return batch
 
     # --- sending ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from tidelog.client import background
 from tidelog.client.background import BackgroundLoop
+from tidelog.client.column_sending import ColumnSending
 from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata
 from tidelog.client.errors import ClientClosedError
 from tidelog.client.group_types import ConsumerGroupMetadata, OffsetAndMetadata, offsets_given
@@ -29,6 +30,7 @@ from tidelog.client.transaction_scope import BlockingTransaction, Scope
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.network import Network
+from tidelog.proto.sent_columns import RecordColumns
 
 if TYPE_CHECKING:
     from tidelog.client.blocking_consumer import Consumer
@@ -219,6 +221,42 @@ class Producer:
                 continue
             deadline = deadline or time.monotonic() + self._max_block_s
             self._wait_for_room(rooms, deadline, chunk.size)
+
+    def send_columns(self, topic: str, columns: RecordColumns, *, partition: int | None = None) -> BulkFuture:
+        """Queue the rows of a table's columns, without an object for each; return one future for all of them.
+
+        A row goes to ``partition``, else to its own, else its key's hash chooses; what is left is dealt out as by
+        :meth:`send_many`. Rows of one partition keep their order. Blocks for room as :meth:`send` does, per batch of
+        ``bulk_batch_size``. The columns are bytes as they are to be written: a producer with interceptors,
+        serializers or a ``partitioner_class`` raises ``IllegalStateError``.
+
+        What is wrong with a row raises before any is queued and names the first such row, counted from 0:
+        ``RecordTooLargeError``, or ``ValueError`` for a partition or a timestamp that cannot be, or a header without a
+        name. ``ValueError`` also for columns that have less than they say.
+        """
+        sending = ColumnSending(self._core, topic, columns, partition)
+        while not sending.planned:
+            try:
+                sending.plan()
+            except MetadataNeeded as need:
+                self._background.run(sending.learn(need))
+        try:
+            deadline = 0.0
+            while sending.left:
+                rooms = self._rooms
+                try:
+                    if sending.append():
+                        deadline = 0.0
+                        continue
+                except MetadataNeeded as need:
+                    self._background.run(sending.learn(need))
+                    continue
+                deadline = deadline or time.monotonic() + self._max_block_s
+                self._wait_for_room(rooms, deadline, sending.size)
+        except Exception as error:
+            sending.abandon(error)
+            raise
+        return sending.future
 
     def send_and_wait(
         self,

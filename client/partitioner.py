@@ -13,31 +13,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Protocol
 
-_M: Final = 0x5BD1E995
-_SEED: Final = 0x9747B28C
-_MASK: Final = 0xFFFF_FFFF
+from tidelog.model.key_partition import murmur2
+
 KEYS_REMEMBERED_MAX: Final = 65_536
 """Hashes kept per :class:`KeyPartitioner`; when full, all are forgotten."""
-
-
-def murmur2(data: bytes) -> int:
-    """Return the 32-bit hash, unsigned. Source: ``org.apache.kafka.common.utils.Utils.murmur2``."""
-    length = len(data)
-    h = _SEED ^ length
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
-        k = (k ^ k >> 24) * _M & _MASK
-        h = h * _M & _MASK ^ k
-    if length > whole:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Source: ``BuiltInPartitioner.partitionForKey``."""
-    return (murmur2(key) & 0x7FFF_FFFF) % partition_count
 
 
 class Partitioner(Protocol):
@@ -48,7 +27,8 @@ class Partitioner(Protocol):
 
 
 class KeyPartitioner:
-    """:func:`partition_for_key` with a memory of the keys seen last: hashing in Python costs microseconds."""
+    """:func:`tidelog.model.key_partition.partition_for_key` with a memory of the keys seen last: hashing in Python
+    costs microseconds."""
 
     __slots__ = ("_hashes",)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from tidelog.client.column_sending import ColumnSending
 from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.group_types import ConsumerGroupMetadata, OffsetAndMetadata, offsets_given
@@ -23,6 +24,7 @@ from tidelog.client.transaction_scope import AsyncTransaction, Scope
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.network import Network
+from tidelog.proto.sent_columns import RecordColumns
 
 if TYPE_CHECKING:
     from tidelog.client.consumer import AsyncConsumer
@@ -208,6 +210,42 @@ class AsyncProducer:
                 await self._core.learn(need, chunk.partition)
                 continue
             await self._room(deadline, chunk.size)
+
+    async def send_columns(self, topic: str, columns: RecordColumns, *, partition: int | None = None) -> BulkFuture:
+        """Queue the rows of a table's columns, without an object for each; return one future for all of them.
+
+        A row goes to ``partition``, else to its own, else its key's hash chooses; what is left is dealt out as by
+        :meth:`send_many`. Rows of one partition keep their order. Waits for room as :meth:`send` does, per batch of
+        ``bulk_batch_size``. The columns are bytes as they are to be written: a producer with interceptors,
+        serializers or a ``partitioner_class`` raises ``IllegalStateError``.
+
+        What is wrong with a row raises before any is queued and names the first such row, counted from 0:
+        ``RecordTooLargeError``, or ``ValueError`` for a partition or a timestamp that cannot be, or a header without a
+        name. ``ValueError`` also for columns that have less than they say.
+        """
+        self._check_started()
+        sending = ColumnSending(self._core, topic, columns, partition)
+        while not sending.planned:
+            try:
+                sending.plan()
+            except MetadataNeeded as need:
+                await sending.learn(need)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._max_block_ms / 1_000
+        try:
+            while sending.left:
+                try:
+                    if sending.append():
+                        deadline = loop.time() + self._max_block_ms / 1_000
+                        continue
+                except MetadataNeeded as need:
+                    await sending.learn(need)
+                    continue
+                await self._room(deadline, sending.size)
+        except Exception as error:
+            sending.abandon(error)
+            raise
+        return sending.future
 
     # --- transactions -------------------------------------------------------------------------------
 

@@ -178,6 +178,11 @@ class ProducerConfig:
         return _ACKS[self.acks]
 
     @property
+    def bulk_bytes(self) -> int:
+        """Bytes of a batch of ``send_many``."""
+        return min(max(self.bulk_batch_size, self.batch_size), self.max_request_size, self.buffer_memory)
+
+    @property
     def compression(self) -> Compression:
         return Compression.from_name(self.compression_type)
 

@@ -78,12 +78,15 @@ class BulkChunk:
 
 
 class MetadataNeeded(Exception):
-    """A topic is not in the cache (``partition_count`` 0), or has too few partitions as far as it is known."""
+    """A topic is not in the cache (``partition_count`` 0), or has too few partitions as far as it is known, for
+    ``partition`` in a certain row of columns."""
 
-    def __init__(self, topic: str, partition_count: int) -> None:
+    def __init__(self, topic: str, partition_count: int, partition: int | None = None, row: int | None = None) -> None:
         super().__init__(topic)
         self.topic = topic
         self.partition_count = partition_count
+        self.partition = partition
+        self.row = row
 
 
 class ProducerCore:
@@ -124,7 +127,7 @@ class ProducerCore:
         self.closed = False
         self.refuses = False
         """No records are taken now, because the producer is closed or no transaction is open."""
-        self._on_wake = on_wake
+        self.wake: Final = on_wake
         self._plain: Final = not (self.interceptors or self.custom or config.value_serializer)
         self._keyed: Final = self._plain and not (config.key_serializer or config.partitioner_ignore_keys)
         self.plain_topics: dict[str, TopicQueues] = {}
@@ -246,7 +249,7 @@ class ProducerCore:
         with self.lock:
             if self.refuses:
                 raise self.refusal("send()")
-            topic = self._topic(record.topic, record.partition)
+            topic = self.topic_queues(record.topic, record.partition)
             partition = self._partition(topic, record) if record.partition is None else record.partition
             batch = self.accumulator.append(
                 topic, partition, record.key, record.value, record.headers, record.timestamp, self.clock.monotonic_ms()
@@ -258,11 +261,11 @@ class ProducerCore:
                 batch.delivery.call_back(index, record.callback)
             news, self.accumulator.news = self.accumulator.news, False
         if news:
-            self._on_wake()
+            self.wake()
         return DeliveryFuture((batch.delivery, index))
 
-    def _topic(self, name: str, partition: int | None) -> TopicQueues:
-        """The lock is held. Raises :class:`MetadataNeeded` where the topic, or the partition, is not known."""
+    def topic_queues(self, name: str, partition: int | None) -> TopicQueues:
+        """A topic's queues; the lock is held. Raises :class:`MetadataNeeded` where it, or the partition, is unknown."""
         view = self.cluster.cache.topics.get(name)
         if view is None or (partition is not None and partition >= len(view.partitions)):
             raise MetadataNeeded(name, 0 if view is None else len(view.partitions))
@@ -309,6 +312,13 @@ class ProducerCore:
     def _sticky(self, topic: TopicQueues, size: int) -> int:
         return self.accumulator.sticky_partition(topic, size, lambda: self.cluster.cache.with_leader(topic.name))
 
+    def next_sticky(self, topic: TopicQueues) -> int:
+        """A partition for a batch of records without a key; the lock is held."""
+        self.accumulator.leave_sticky(topic)
+        chosen = self._sticky(topic, 0)
+        self.accumulator.leave_sticky(topic)
+        return chosen
+
     # --- many records -----------------------------------------------------------------------------------
 
     def plan_bulk(
@@ -329,7 +339,7 @@ class ProducerCore:
         if partition is not None and partition < 0:
             raise ValueError(f"partition: expected 0 or more, found {partition}")
         with self.lock:
-            count = self._topic(topic_name, partition).partition_count
+            count = self.topic_queues(topic_name, partition).partition_count
         delivery = Delivery(topic_name, Timestamps([0], [self.clock.now_ms()]))
         delivery.expect(len(raw_values))
         chunks: list[BulkChunk] = []
@@ -367,8 +377,7 @@ class ProducerCore:
         chunks: list[BulkChunk],
     ) -> None:
         """Cut records of one partition (or of any) into chunks of the bulk batch size."""
-        config = self.config
-        target = min(max(config.bulk_batch_size, config.batch_size), config.max_request_size, config.buffer_memory)
+        target = self.config.bulk_bytes
         sizes = [RECORD_OVERHEAD + len(value or b"") for value in values]
         if keys is not None:
             sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
@@ -399,12 +408,10 @@ class ProducerCore:
         with self.lock:
             if self.refuses:
                 raise self.refusal("send_many()")
-            topic = self._topic(delivery.topic, chunk.partition)
+            topic = self.topic_queues(delivery.topic, chunk.partition)
             partition = chunk.partition
             if partition is None:
-                self.accumulator.leave_sticky(topic)
-                partition = self._sticky(topic, 0)
-                self.accumulator.leave_sticky(topic)
+                partition = self.next_sticky(topic)
             taken = self.accumulator.append_bulk(
                 topic,
                 partition,
@@ -417,7 +424,7 @@ class ProducerCore:
                 self.clock.monotonic_ms(),
             )
         if taken:
-            self._on_wake()
+            self.wake()
         return taken
 
     def abandon_bulk(self, delivery: Delivery, chunks: Sequence[BulkChunk], at: int, error: Exception) -> None:

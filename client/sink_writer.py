@@ -25,6 +25,7 @@ from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.sinks import SinkAttempt, part_fault
 from tidelog.proto.network import Network
+from tidelog.proto.sent_columns import RecordColumns
 
 W = TypeVar("W", bound="AsyncSinkWriter")
 B = TypeVar("B", bound="SinkWriter")
@@ -210,6 +211,17 @@ class AsyncSinkWriter:
                 await self._work.reraise(self._producer._core, error)
             self._work.rows += len(values)
 
+    async def send_columns(self, topic: str, columns: RecordColumns, *, partition: int | None = None) -> None:
+        """Queue the rows of a table's columns, as a producer does. Nothing begins where there are none."""
+        self._work.check("send_columns()")
+        if columns.rows and await self.begin():
+            assert self._producer is not None
+            try:
+                await self._producer.send_columns(topic, columns, partition=partition)
+            except TidelogError as error:
+                await self._work.reraise(self._producer._core, error)
+            self._work.rows += columns.rows
+
     async def prepare(self, *, timeout: float | None = None) -> SinkMessage:
         """Wait until all is written, and freeze it for the driver's decision. Called again, the same message.
 
@@ -318,6 +330,17 @@ class SinkWriter:
             except TidelogError as error:
                 self._reraise(self._producer, error)
             self._work.rows += len(values)
+
+    def send_columns(self, topic: str, columns: RecordColumns, *, partition: int | None = None) -> None:
+        """Queue the rows of a table's columns."""
+        self._work.check("send_columns()")
+        if columns.rows and self.begin():
+            assert self._producer is not None
+            try:
+                self._producer.send_columns(topic, columns, partition=partition)
+            except TidelogError as error:
+                self._reraise(self._producer, error)
+            self._work.rows += columns.rows
 
     def prepare(self, *, timeout: float | None = None) -> SinkMessage:
         """Wait until all is written, and freeze it for the driver's decision."""

@@ -19,6 +19,7 @@ from tidelog.proto.compression import Compression, compress
 from tidelog.proto.network import Buffer
 from tidelog.proto.record_buffer import EMPTY_HEADER, Headers
 from tidelog.proto.records import CRC_AT, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, SIGNED_FROM, TRANSACTIONAL
+from tidelog.proto.row_writer import RowWriter
 from tidelog.proto.varint import TABLE_SIZE, VARINT_LIST, VARINTS, encode_varint
 
 if TYPE_CHECKING or COMPILED is None:
@@ -145,6 +146,38 @@ def encode_columns(
         base_sequence=base_sequence,
         is_transactional=is_transactional,
     )
+
+
+def encode_rows(
+    writer: RowWriter,
+    start: int,
+    stop: int,
+    bytes_max: int,
+    now_ms: int,
+    *,
+    compression: Compression = Compression.NONE,
+    is_transactional: bool = False,
+) -> tuple[bytearray, int, int]:
+    """Return a batch of rows in ``writer``'s order, of at most ``bytes_max`` bytes before compression (one row at
+    least), without a producer's identity; where the next row stands; and the size before compression.
+
+    Raises what :meth:`RowWriter.write` does.
+    """
+    out, after, base, highest = writer.write(start, stop, bytes_max, now_ms)
+    size = len(out)
+    if compression is not Compression.NONE:
+        out = _compressed(out, compression)
+    finish_batch(
+        out,
+        attributes=compression | (TRANSACTIONAL if is_transactional else 0),
+        count=after - start,
+        base_timestamp=base,
+        max_timestamp=highest,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+    )
+    return out, after, size
 
 
 def finish_batch(

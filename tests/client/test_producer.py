@@ -24,9 +24,9 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.client.interceptors import ProducerRecord
-from tidelog.client.partitioner import partition_for_key
 from tidelog.client.serializers import json_serializer, string_serializer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.key_partition import partition_for_key
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch
 
