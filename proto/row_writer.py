@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from tidelog.model.key_partition import partition_for_key
-from tidelog.proto.compiled_codec import COMPILED
 from tidelog.proto.network import Buffer
 from tidelog.proto.record_buffer import EMPTY_HEADER
 from tidelog.proto.records import HEADER_SIZE
-from tidelog.proto.sent_columns import ROWS_MAX, BlobView, Fault, HeaderView, NumberView, RecordColumns, flat, flattened
+from tidelog.proto.sent_columns import ROWS_MAX, BlobView, Fault, HeaderView, NumberView, RecordColumns, flat
 from tidelog.proto.varint import VARINTS
 
 RECKONED: Final = 12
@@ -233,10 +232,7 @@ class RowWriter:
 
 
 def row_writer(columns: RecordColumns) -> RowWriter:
-    """Return a writer of these columns, the compiled one where it is to be had; raises what :class:`RowWriter` does."""
-    if COMPILED is not None:
-        compiled: RowWriter = COMPILED.RowWriter(*flattened(columns))
-        return compiled
+    """Return a writer of these columns; raises what :class:`RowWriter` does."""
     return RowWriter(columns)
 
 
