@@ -11,9 +11,9 @@ from tidelog.chaos.sim.simulation import Setting
 from tidelog.chaos.sim.sink_work import SinkWork
 from tidelog.chaos.sim.transaction_work import TransactionWork
 
-_ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
+ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
-_QUICK_SHRINK: Final = {"replica.lag.time.max.ms": "2000", "replica.fetch.max.bytes": "2000"}
+QUICK_SHRINK: Final = {"replica.lag.time.max.ms": "2000", "replica.fetch.max.bytes": "2000"}
 """Who lags leaves soon, and catches up by small steps."""
 
 REPLICATION: Final = Setting(
@@ -39,9 +39,9 @@ REPLICATION: Final = Setting(
         "double-requests": 2,
         "alter-config": 1,
     },
-    _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+    ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     hasty=1,
-    config=_QUICK_SHRINK,
+    config=QUICK_SHRINK,
     plots=("slow-join", "uneven", "hush", "flip", "stuck-leave"),
 )
 
@@ -60,7 +60,7 @@ POWER_LOSS: Final = Setting(
         "slow-disk": 3,
         "stop": 1,
     },
-    _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+    ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     topic_config={"flush.messages": "1"},
 )
 
@@ -81,10 +81,10 @@ UNCLEAN: Final = Setting(
         "stop": 3,
         "garble-records": 2,
     },
-    _ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
+    ALWAYS | {"truncation", "dedup-hit", "torn-tail"},
     victim_only=("power-loss", "wipe-logs", "bit-flip"),
     hasty=2,
-    config=_QUICK_SHRINK,
+    config=QUICK_SHRINK,
     replication_factors=(3, 2, 2),
     plots=("ping-pong", "lone-leader", "lost-tail", "wiped-last"),
 )
@@ -102,7 +102,7 @@ DISK: Final = Setting(
         "isolate": 2,
         "stop": 2,
     },
-    _ALWAYS | {"log-directory-failed"},
+    ALWAYS | {"log-directory-failed"},
     partitions=4,
     replication_factors=(3, 3, 2),
     log_dirs=2,
@@ -123,10 +123,10 @@ PRODUCERS: Final = Setting(
         "pause": 4,
         "slow-disk": 2,
     },
-    _ALWAYS | {"dedup-hit"},
+    ALWAYS | {"dedup-hit"},
     producers=2,
     raw=1,
-    config=_QUICK_SHRINK,
+    config=QUICK_SHRINK,
     faults=16,
     plots=("late-changes", "late-lives"),
     producer_config={
@@ -154,11 +154,11 @@ FIVE_NODES: Final = Setting(
         "kill-all": 1,
         "clock-jump": 1,
     },
-    _ALWAYS | {"truncation"},
+    ALWAYS | {"truncation"},
     nodes=5,
     controllers=3,
     partitions=3,
-    config=_QUICK_SHRINK,
+    config=QUICK_SHRINK,
     replication_factors=(3, 2),
     plots=("stuck-join", "stuck-leave", "silent-pair"),
 )
@@ -183,13 +183,13 @@ COMPACTION: Final = Setting(
         "isolate": 2,
         "cut-one-way": 2,
     },
-    _ALWAYS | {"compacted", "log-directory-failed", "passage", "passage-of-what-is-left", "torn-tail", "truncation"},
+    ALWAYS | {"compacted", "log-directory-failed", "passage", "passage-of-what-is-left", "torn-tail", "truncation"},
     producers=0,
     consumers=0,
     log_dirs=2,
     faults=14,
     replication_factors=(3, 3, 2),
-    config={**_QUICK_SHRINK, "log.cleaner.backoff.ms": "200"},
+    config={**QUICK_SHRINK, "log.cleaner.backoff.ms": "200"},
     topic_config={
         "cleanup.policy": "compact",
         "segment.ms": "1500",
@@ -224,7 +224,7 @@ GROUPS: Final = Setting(
         "slow-disk": 1,
         "kill-all": 1,
     },
-    _ALWAYS
+    ALWAYS
     | {
         "commit",
         "compacted",
@@ -240,7 +240,7 @@ GROUPS: Final = Setting(
     producers=2,
     consumers=0,
     config={
-        **_QUICK_SHRINK,
+        **QUICK_SHRINK,
         "offsets.topic.num.partitions": "2",
         "group.min.session.timeout.ms": "500",
         "group.initial.rebalance.delay.ms": "200",
@@ -274,7 +274,7 @@ TRANSACTIONS: Final = Setting(
         "late-verdicts": 4,
         "kill-all": 1,
     },
-    _ALWAYS
+    ALWAYS
     | {
         "aborted",
         "committed",
@@ -289,7 +289,7 @@ TRANSACTIONS: Final = Setting(
     producers=1,
     consumers=0,
     config={
-        **_QUICK_SHRINK,
+        **QUICK_SHRINK,
         "offsets.topic.num.partitions": "2",
         "group.min.session.timeout.ms": "500",
         "group.initial.rebalance.delay.ms": "200",
@@ -334,7 +334,7 @@ SINKS: Final = Setting(
         "double-requests": 4,
         "kill-all": 1,
     },
-    _ALWAYS
+    ALWAYS
     | {
         "aborted",
         "already-committed",
@@ -351,7 +351,7 @@ SINKS: Final = Setting(
     producers=1,
     consumers=0,
     config={
-        **_QUICK_SHRINK,
+        **QUICK_SHRINK,
         "log.cleaner.backoff.ms": "300",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",

@@ -31,6 +31,7 @@ class CompactionWatch:
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
+        self._cleaned = world.cluster.settings.get("log.cleaner.enable", "true") == "true"
         self._judges: dict[TopicIdPartition, CompactedLogJudge] = {}
         self._looked: dict[tuple[TopicIdPartition, NodeId], tuple[object, ...]] = {}
         self._unpacked: dict[tuple[int, int, int], tuple[list[KeyedRecord], list[Marker]]] = {}
@@ -41,6 +42,10 @@ class CompactionWatch:
     def gone(self) -> int:
         """Committed records that some replica was seen without, each time it was looked at."""
         return sum(judge.gone for judge in self._judges.values())
+
+    def covers(self, log: Log) -> bool:
+        """Whether a cleaner may take something out of a log; else it is as any other."""
+        return self._cleaned and log.config.compacts
 
     def look(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> list[str]:
         """Judge a replica, if anything of it has changed. Raises ``LogDirFailed``."""

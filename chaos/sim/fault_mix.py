@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidelog.chaos.sim.fault_plots import plotted
+from tidelog.chaos.sim.fault_plots import DRIVER_POINTS, plotted
 from tidelog.chaos.sim.scenario import Fault
 
 CLIENTS: Final = "clients"
@@ -119,6 +119,10 @@ class FaultMix:
                 return (rng.randrange(8), round(rng.choice((0.05, 0.5, 3.0)) * (0.5 + rng.random()), 3))
             case "pause-producer" | "second-producer":
                 return (rng.randrange(8), round(rng.choice((0.0, 0.3, 2.0, 6.0)) * (0.5 + rng.random()), 3))
+            case "stop-query":
+                return (rng.randrange(2),)
+            case "driver-dies-at" | "driver-freezes-at":
+                return (rng.randrange(2), rng.choice(DRIVER_POINTS), length)
             case "replace-member":
                 return (rng.randrange(8),)
             case "alter-config" | "join" | "grow-topic" | "new-topic":

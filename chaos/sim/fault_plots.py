@@ -42,6 +42,9 @@ SINK_STEPS: Final = (
     "WriteTxnMarkersRequest",
 )
 """Likewise of a sink's batch."""
+DRIVER_POINTS: Final = ("planned", "logged", "begun", "written", "decided", "decided", "noted")
+"""Where a driver of a streaming query may die or freeze: before and after a batch's range is in its offset log, when
+tasks run, when all of them have told, when the batch is committed, when that is in its commit log."""
 PAUSE_S: Final = (2.0, 6.0)
 """Between two goes of a plot."""
 
@@ -298,6 +301,21 @@ def unheard_batch(rng: random.Random, partition: int, n: str, victim: int) -> li
     return [(0.0, "at-commit", (rng.randrange(2), 8.0, *acts))]
 
 
+def driver_at_point(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A query's driver dies at a certain point of a batch, or freezes there and goes on when another has begun."""
+    what = rng.choice(("driver-dies-at", "driver-dies-at", "driver-freezes-at"))
+    seconds = _about(rng, rng.choice((0.5, 2.0, 5.0) if what == "driver-freezes-at" else (0.05, 0.5)))
+    return [(0.0, what, (rng.randrange(2), rng.choice(DRIVER_POINTS), seconds))]
+
+
+def late_loser(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """Attempts at tasks freeze one after the other, until others have done their work and its batch is decided."""
+    return [
+        (_about(rng, at), "pause-producer", (rng.choice((1, 3, 5, 7)), _about(rng, rng.choice((2.0, 5.0)))))
+        for at in (0.0, 0.6, 1.2)
+    ]
+
+
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Who copies inputs to outputs stands still in the midst of it, until another one has taken its place."""
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
@@ -346,6 +364,8 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "between-two-steps": between_two_steps,
         "between-sink-steps": between_sink_steps,
         "unheard-batch": unheard_batch,
+        "driver-at-point": driver_at_point,
+        "late-loser": late_loser,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,
         "deposed-is-asked": deposed_is_asked,

@@ -170,7 +170,7 @@ class Observer:
         """How many records of each replica of a compacted partition are left for its cleaner."""
         found = {}
         for node_id, key, replica in self._watch.replicas():
-            if replica.partition.log.config.compacts:
+            if self.compacted.covers(replica.partition.log):
                 left = self.compacted.left(node_id, key, replica.partition.log)
                 if left:
                     found[f"node {node_id} {replica.partition.state.topic}-{key.partition}"] = left
@@ -187,7 +187,7 @@ class Observer:
         for node_id, key, replica in self._watch.replicas():
             log, mark = replica.partition.log, replica.partition.high_watermark
             ends.setdefault(key, {})[node_id] = (mark, log.log_end_offset)
-            if log.config.compacts:
+            if self.compacted.covers(log):
                 with Undisturbed(self._cluster.hosts[node_id].files):
                     self._tell(self.compacted.look(node_id, key, replica.partition))
                 continue

@@ -186,7 +186,7 @@ class ReplicaWatch:
             log = partition.log
             if partition.offline or log.closed:
                 continue
-            if log.config.compacts:
+            if self._compacted.covers(log):
                 self._compare_compacted(node_id, key, partition)
                 continue
             mark, end = partition.high_watermark, log.log_end_offset

@@ -44,6 +44,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "groups": _lazily(_CLUSTER, "groups"),
         "transactions": _lazily(_CLUSTER, "transactions"),
         "sinks": _lazily(_CLUSTER, "sinks"),
+        "spark": _lazily("tidelog.chaos.sim.spark_settings", "spark"),
     }
 )
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""

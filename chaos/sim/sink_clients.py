@@ -8,11 +8,12 @@ it begins, and a batch that is not noted it runs again, with the same rows.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.aio import SinkLedger, SinkWriter
+from tidelog.chaos.sim import lives
+from tidelog.chaos.sim.lives import NOTED_S, Attempt, ledger_settings, writer_settings
 from tidelog.client.errors import RequestTimedOutError, SinkJobFencedError, SinkTransactionLostError, TidelogError
 from tidelog.client.sinks import SinkJob, SinkMessage
 
@@ -22,58 +23,15 @@ if TYPE_CHECKING:
 BATCHES: Final = "batches"
 PARTITIONS: Final = 3
 TASKS: Final = (0, 1, 2)
-NOTED_S: Final = 0.05
-"""A driver that has heard of a decision has noted it so long after."""
 
 
-class Life:
-    """One life of one client."""
-
-    def __init__(self, name: str, work: SinkWork) -> None:
-        self.name = name
-        self.stopping = False
-        self.killed = False
-        self._work = work
-        self._cluster = work.sim.cluster
-        self._rng = random.Random(work.sim.rng.random())
-        self.process = self._cluster.client_process(name)
-        self.task = self._cluster.run_in(self.process, self._guarded())
-
-    @property
-    def at_work(self) -> bool:
-        return not (self.killed or self.task.done() or self.process.paused)
-
-    async def _guarded(self) -> None:
-        try:
-            await self._run()
-        except TidelogError as error:
-            self._work.sim.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
-            self._work.events[f"ended-{type(error).__name__}"] += 1
-            if not (error.retriable or error.abortable or isinstance(error, SinkJobFencedError)):
-                self._work.sim.world.violated(f"{self.name} was refused: {type(error).__name__}: {error}")
-
-    async def _run(self) -> None:
-        raise AssertionError(f"{self.name} has nothing to do")
-
-    def kill(self) -> None:
-        """End the client's process."""
-        self.killed = True
-        self.task.cancel()
-        self._cluster.fabric.drop_node(self.name)
-        self._cluster.loop.pause(self.process)  # what is left of it never runs again
-
-    def failure(self) -> BaseException | None:
-        return self.task.exception() if self.task.done() and not self.task.cancelled() else None
-
-
-class Task(Life):
-    """Writes some rows of a batch and prepares them; ``message`` is what its driver gets, if it gets anything."""
+class Task(Attempt):
+    """Writes rows that are given to it."""
 
     def __init__(self, name: str, work: SinkWork, job: SinkJob, rows: Sequence[tuple[int, bytes]]) -> None:
         self.job = job
         self.attempt = name.replace("#", "-")
         self.rows = rows
-        self.message: asyncio.Future[SinkMessage | TidelogError] = asyncio.get_running_loop().create_future()
         super().__init__(name, work)
 
     async def _run(self) -> None:
@@ -83,11 +41,7 @@ class Task(Life):
             self.job,
             attempt=self.attempt,
             **self._cluster._seams(self.process),
-            linger_ms=rng.choice((0, 5, 50)),
-            batch_size=rng.choice((100, 16_384)),
-            request_timeout_ms=rng.choice((500, 1_000, 3_000)),
-            delivery_timeout_ms=rng.choice((4_000, 20_000)),
-            max_block_ms=rng.choice((2_000, 8_000)),
+            **writer_settings(rng),
         )
         try:
             for partition, value in self.rows:
@@ -104,24 +58,20 @@ class Task(Life):
     async def _abort(self, writer: SinkWriter) -> None:
         """A task may think better of it, whatever its driver does."""
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 0.5)))
-        self._work.events["task-aborted"] += 1
+        self._events["task-aborted"] += 1
         try:
             await writer.abort(timeout=1.0)
         except TidelogError:
-            self._work.events["task-abort-failed"] += 1
-
-    def _deliver(self, message: SinkMessage | TidelogError) -> None:
-        if not self.message.done():
-            self.message.set_result(message)
+            self._events["task-abort-failed"] += 1
 
 
-class Driver(Life):
+class Driver(lives.Driver):
     """Runs the batches of a sink until it dies, or has done enough."""
 
     def __init__(self, sink: str, name: str, work: SinkWork) -> None:
-        self.sink = sink
+        self._work = work
         self._tasks = 0
-        super().__init__(name, work)
+        super().__init__(sink, name, work)
 
     async def _run(self) -> None:
         rng, work = self._rng, self._work
@@ -129,9 +79,7 @@ class Driver(Life):
             self._cluster.bootstrap,
             self.sink,
             **self._cluster._seams(self.process),
-            request_timeout_ms=rng.choice((200, 1_000, 3_000)),
-            default_api_timeout_ms=rng.choice((200, 1_000, 6_000)),
-            retry_backoff_ms=rng.choice((10, 100)),
+            **ledger_settings(rng),
         )
         await ledger.start()
         batch = work.noted[self.sink] + 1
@@ -214,7 +162,7 @@ class Driver(Life):
                 raise found
         return None
 
-    async def _within(self, seconds: float, task: Task) -> SinkMessage | TidelogError | None:
+    async def _within(self, seconds: float, task: Task) -> SinkMessage | Exception | None:
         waiting: Coroutine[Any, Any, Any] = asyncio.wait({task.message}, timeout=seconds)
         await waiting
         return task.message.result() if task.message.done() else None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.aio import Producer, Transform
 from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
 from tidelog.chaos.checkers.transactions import Attempt
+from tidelog.chaos.sim.lives import Employer
 from tidelog.client.errors import OffsetOutOfRangeError, RequestTimedOutError, TidelogError
 from tidelog.client.group_types import ConsumerGroupMetadata
 from tidelog.client.interceptors import ProducerRecord
@@ -53,10 +54,10 @@ class GivenUp(Exception):
 class Client:
     """One life of one client."""
 
-    def __init__(self, name: str, work: TransactionWork) -> None:
+    def __init__(self, name: str, work: Employer) -> None:
         self.name = name
         self.stopping = False
-        self._work = work
+        self._events = work.events
         self._sim = work.sim
         self._cluster = work.sim.cluster
         self._rng = random.Random(work.sim.rng.random())
@@ -74,7 +75,7 @@ class Client:
             return
         except TidelogError as error:
             self._sim.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
-            self._work.events[f"ended-{type(error).__name__}"] += 1
+            self._events[f"ended-{type(error).__name__}"] += 1
 
     async def _run(self) -> None:
         raise AssertionError(f"{self.name} has nothing to do")
@@ -117,6 +118,7 @@ class _Transacting(Client):
     def __init__(self, slot: str, name: str, work: TransactionWork) -> None:
         self.transactional_id = slot
         self.number = 0
+        self._work = work
         super().__init__(name, work)
 
     async def _transact(self, producer: Producer, attempt: Attempt, *, abort: bool) -> None:
@@ -267,6 +269,7 @@ class Decider(Client):
         self._attempt = attempt
         self._token = token
         self._committed = committed
+        self._work = work
         super().__init__(name, work)
 
     async def _run(self) -> None:
@@ -363,6 +366,7 @@ class Copier(Client):
 
     def __init__(self, slot: str, name: str, work: TransactionWork) -> None:
         self.transactional_id = slot
+        self._work = work
         super().__init__(name, work)
         rng = self._rng
         self._transform = Transform(
@@ -407,9 +411,9 @@ class Copier(Client):
 class CommittedReader(Client):
     """Reads what counts, from the start on."""
 
-    def __init__(self, name: str, work: TransactionWork, reads: list[Polled]) -> None:
+    def __init__(self, name: str, work: Employer, reads: list[Polled], places: Mapping[str, int]) -> None:
         self._reads = reads
-        self.places = [TopicPartition(topic, n) for topic, count in PLACES.items() for n in range(count)]
+        self.places = [TopicPartition(topic, n) for topic, count in places.items() for n in range(count)]
         self.positions = dict.fromkeys(self.places, 0)
         super().__init__(name, work)
 

@@ -120,7 +120,7 @@ class TransactionWork:
         for slot, _ in _SLOTS:
             self._fill(slot)
         for number in range(READERS):
-            self._readers.append(CommittedReader(f"rc{number}", self, self._reads))
+            self._readers.append(CommittedReader(f"rc{number}", self, self._reads, PLACES))
 
     def _fill(self, slot: str, token: str | None = None) -> None:
         """Start a life in a slot; who had it before goes on, if it does."""

@@ -1,0 +1,320 @@
+"""Queries of a modelled Spark at work in a simulated cluster: two of them copy a topic that is written with and without
+transactions, while drivers, tasks and nodes die, stand still and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.chaos.checkers.history import Polled
+from tidelog.chaos.checkers.sinks import Batch, judge_batches
+from tidelog.chaos.checkers.spark import Batches, Copy, RangeRead, each_once, only_decided, same_rows
+from tidelog.chaos.checkers.transactions import all_stable, one_decision, only_what_counts, visible
+from tidelog.chaos.sim.programs import Programs
+from tidelog.chaos.sim.spark_clients import (
+    INPUT_PARTITIONS,
+    INPUTS,
+    OUTPUT_PARTITIONS,
+    OUTPUTS,
+    Checkpoint,
+    QueryDriver,
+    TaskAttempt,
+)
+from tidelog.chaos.sim.spark_inputs import TIMEOUT_MS, InputWriter
+from tidelog.chaos.sim.transaction_clients import CommittedReader
+from tidelog.client.sinks import SinkJob, SinkOutcome
+from tidelog.model.ids import NodeId, TopicPartition
+from tidelog.model.sinks import NO_BATCH
+from tidelog.proto.api import ListOffsetsRequest
+from tidelog.spark_connector.offsets import SourceOffset
+from tidelog.spark_connector.reading import RangePartition
+
+if TYPE_CHECKING:
+    from tidelog.chaos.sim.simulation import Simulation
+
+QUERIES: Final = ("q0", "q1")
+PLACES: Final = {INPUTS: INPUT_PARTITIONS, OUTPUTS: OUTPUT_PARTITIONS}
+WRITERS: Final = (None, "source-0", "source-1")
+"""Transactional ids of who writes what is read; None: one without transactions."""
+PREPARED_TIMEOUT_S: Final = 6.0
+STABLE_S: Final = PREPARED_TIMEOUT_S + 2.5
+INPUTS_STABLE_S: Final = TIMEOUT_MS / 1_000 + 2.5
+
+
+class SparkWork(Programs):
+    """The queries of a run, those who write what they read, and a reader of what they write."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim, QUERIES, PLACES, OUTPUTS)
+        self.reads: list[RangeRead] = []
+        self.noted_s: dict[str, float] = {}
+        self.calm = False
+        """Nobody dies or fails by his own choice any more."""
+        chance = random.Random(f"spark-{sim.world.seed}")
+        self.checkpoints = {query: Checkpoint(chance.choice(("earliest", "latest"))) for query in QUERIES}
+        self._asked_s: dict[tuple[str, int, str], float] = {}
+        self._told: dict[tuple[str, int], list[str]] = {}
+        self._aborted: dict[tuple[str, int], list[str]] = {}
+        self._decided: dict[TopicPartition, int] = {}
+        """How far each input was decided at its leader when that last said how far it is."""
+        self._last: Mapping[str, int] = {}
+        self._polls: list[Polled] = []
+        self._armed: dict[str, tuple[str, str, float]] = {}
+        self._writers: list[InputWriter] = []
+        self._readers: list[CommittedReader] = []
+        sim.cluster.fabric.answered.append(self._answered)
+        sim.hand.acts |= {
+            "stop-query": self._stop_query,
+            "driver-dies-at": lambda number, point, seconds: self._arm(number, point, "kill", seconds),
+            "driver-freezes-at": lambda number, point, seconds: self._arm(number, point, "pause", seconds),
+        }
+
+    @property
+    def operations(self) -> int:
+        return len(self._asked_s)
+
+    def _driver(self, sink: str, name: str) -> QueryDriver:
+        return QueryDriver(sink, name, self)
+
+    # --- what clients tell ------------------------------------------------------------------------------
+
+    def options(self, query: str, rng: random.Random) -> dict[str, str]:
+        """Those of the source, in one life of a query's driver: rates and shares may be others in the next."""
+        found = {
+            "tidelog.bootstrap.servers": self.sim.cluster.bootstrap,
+            "subscribe": INPUTS,
+            "startingOffsets": self.checkpoints[query].starting,
+        }
+        for name, values in (
+            ("maxOffsetsPerTrigger", (None, "3", "10", "40")),
+            ("minOffsetsPerTrigger", (None, None, "3")),
+            ("minPartitions", (None, None, "3")),
+            ("maxRecordsPerPartition", (None, None, "20")),
+        ):
+            value = rng.choice(values)
+            if value is not None:
+                found[name] = value
+        return found | {"maxTriggerDelay": "2s"}
+
+    def start_attempt(self, job: SinkJob, task: int, attempt: int, one: RangePartition) -> TaskAttempt:
+        self._lives += 1
+        name = f"{job.sink}.{job.batch}.{task}.{attempt}#{self._lives}"
+        made = TaskAttempt(name, self, job, f"task-{task}-attempt-{attempt}", one)
+        self._everyone.append(made)
+        return made
+
+    def attempts_of(self, job: SinkJob) -> list[TaskAttempt]:
+        """Those that are at work."""
+        return [life for life in self._everyone if isinstance(life, TaskAttempt) and life.job == job and life.at_work]
+
+    def planned(self, query: str, end: Mapping[str, Any]) -> None:
+        """A driver has written to the checkpoint where a batch ends."""
+        for at, offset in SourceOffset.from_json(end).offsets.items():
+            if offset > self._decided.get(at, 0):
+                self.sim.world.violated(
+                    f"decided ranges: a batch of {query} is to end at {offset} of {at}, which is decided up to "
+                    f"{self._decided.get(at, 0)}"
+                )
+
+    def asked(self, job: SinkJob) -> None:
+        """A driver is about to commit this."""
+        self._asked_s.setdefault((job.sink, job.batch, job.job), self.sim.cluster.loop.now)
+
+    def decided(self, job: SinkJob, outcome: SinkOutcome) -> None:
+        """A driver was told."""
+        told = self._told.setdefault((job.sink, job.batch), [])
+        if not outcome.already_committed:
+            told.append(job.job)
+            self.events["decided"] += 1
+        elif outcome.last_batch == job.batch:
+            told.append(outcome.last_job)
+        if outcome.last_batch < job.batch:
+            self.sim.world.violated(f"batch {job.batch} of {job.sink} is told to be decided, the last is {outcome}")
+
+    def gone(self, job: SinkJob) -> None:
+        """A driver was told that the job is aborted."""
+        self._aborted.setdefault((job.sink, job.batch), []).append(job.job)
+
+    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+        if not isinstance(request, ListOffsetsRequest):
+            return
+        node = self.sim.cluster.nodes.get(NodeId(int(server.removeprefix("node"))))
+        if node is None or node.broker is None:
+            return
+        for replica in node.broker.replicas.replicas.values():
+            partition = replica.partition
+            at = TopicPartition(partition.state.topic, partition.state.partition)
+            if at.topic == INPUTS and not partition.offline and not partition.log.closed:
+                self._decided[at] = max(self._decided.get(at, 0), partition.last_stable_offset)
+
+    # --- lives ------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        sim = self.sim
+        for topic, count in PLACES.items():
+            await sim.cluster.create_topic(topic, count, sim.replication_factor, sim.setting.topic_config)
+        self.watch.begin()
+        for slot in range(len(WRITERS)):
+            self._write_inputs(slot)
+        for query in QUERIES:
+            self.fill(query)
+        places = {OUTPUTS: OUTPUT_PARTITIONS}
+        self._readers.append(CommittedReader("rc0", self, self._polls, places))
+
+    def _write_inputs(self, slot: int) -> None:
+        if self._stopping or self.calm:
+            return
+        self._lives += 1
+        writer = InputWriter(f"w{slot}.{self._lives}", self, WRITERS[slot])
+        self._writers.append(writer)
+        loop = self.sim.cluster.loop
+        again = partial(self._write_inputs, slot)
+        writer.task.add_done_callback(
+            lambda _: loop.at(loop.now + 0.5, again, context=self._outside), context=self._outside
+        )
+
+    # --- faults -----------------------------------------------------------------------------------------
+
+    def _stop_query(self, number: int) -> bool:
+        driver = self._drivers.get(QUERIES[number % len(QUERIES)])
+        if not isinstance(driver, QueryDriver) or not driver.at_work:
+            return False
+        driver.stop()
+        return True
+
+    def _arm(self, number: int, point: str, how: str, seconds: float) -> bool:
+        self._armed[QUERIES[number % len(QUERIES)]] = (point, how, seconds)
+        return True
+
+    def reached(self, driver: QueryDriver, point: str) -> None:
+        """A driver is at a point of its batch."""
+        armed = self._armed.get(driver.sink)
+        if armed is None or armed[0] != point or self.calm:
+            return
+        del self._armed[driver.sink]
+        _, how, seconds = armed
+        self.events[f"{how}-{point}"] += 1
+        if how == "kill":
+            self._end(driver, seconds)
+        else:
+            self._freeze(driver, seconds)
+            self._later(driver.sink, driver, 0.3)  # somebody takes it for dead
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def settle(self, bound_s: float) -> None:
+        cluster, world = self.sim.cluster, self.sim.world
+        self.calm = True
+        for writer in self._writers:
+            writer.stopping = True
+        await self._ended([writer for writer in self._writers if not writer.killed], bound_s)
+        await cluster.wait_for(lambda: self._stable(INPUTS), "all that is read decided", INPUTS_STABLE_S)
+        ends = {at: high for at, (_, high) in self.watch.marks().items() if at.topic == INPUTS}
+        await cluster.wait_for(
+            lambda: all(self._done(query) == ends for query in QUERIES), "every query at the end", bound_s
+        )
+        self.stop()
+        for driver in self._everyone:
+            if isinstance(driver, QueryDriver):
+                driver.stopping = True
+        await self._ended([life for life in self._everyone if not life.killed and not life.process.paused], bound_s)
+        await cluster.wait_for(lambda: not self.watch.undecided(), "nothing undecided", STABLE_S)
+        for text in all_stable(self.watch.marks()):
+            world.violated(text)
+        async with cluster.admin() as admin:
+            found = await admin.describe_sinks(QUERIES, timeout=10)
+        self._last = {sink: NO_BATCH if one.last is None else one.last.batch for sink, one in found.items()}
+        for sink, one in found.items():
+            if one.transactions:
+                world.violated(f"{sink} has transactions though nobody writes: {one.transactions[:3]}")
+        ends = {at: high for at, (_, high) in self.watch.marks().items() if at.topic == OUTPUTS}
+        await cluster.wait_for(
+            lambda: all(reader.positions[at] >= end for reader in self._readers for at, end in ends.items()),
+            "readers of what is committed at the end",
+            bound_s,
+        )
+
+    async def _ended(self, lives: list[Any], bound_s: float) -> None:
+        left = {life.task for life in lives if not life.task.done()}
+        if left:
+            _, late = await asyncio.wait(left, timeout=bound_s)
+            if late:
+                names = sorted(life.name for life in lives if life.task in late)
+                raise TimeoutError(f"expected within {bound_s:g} s: {', '.join(names)} ended")
+
+    def _stable(self, topic: str) -> bool:
+        marks = [mark for at, mark in self.watch.marks().items() if at.topic == topic]
+        return len(marks) == PLACES[topic] and all(low == high for low, high in marks)
+
+    def _done(self, query: str) -> dict[TopicPartition, int]:
+        """How far the batches go that are done."""
+        checkpoint = self.checkpoints[query]
+        _, done = checkpoint.latest()
+        return {} if done < 0 else dict(checkpoint.offset(done).offsets)
+
+    def judge(self) -> None:
+        logs = self.watch.logs(tuple(PLACES))
+        counts = {at: visible(log) for at, log in logs.items()}
+        source = {at: rows for at, rows in counts.items() if at.topic == INPUTS}
+        outputs = {at: rows for at, rows in counts.items() if at.topic == OUTPUTS}
+        copies = [Copy.decoded(value) for rows in outputs.values() for _, value in rows]
+        queries = [self._batches(query, at) for query in QUERIES for at in sorted(source)]
+        noted = {query: checkpoint.latest()[1] for query, checkpoint in self.checkpoints.items()}
+        found = [
+            *one_decision(logs),
+            *judge_batches([copy.row.encoded for copy in copies], self._told_of(source, queries), noted, self._last),
+            *each_once(source, queries, copies),
+            *same_rows(source, self.reads),
+            *only_decided(self._polls, self._asked_s),
+            *only_what_counts([], self._polls, outputs, complete=True),
+        ]
+        for text in found[:20]:
+            self.sim.world.violated(text)
+        self.events["copied"] += len(copies)
+
+    def _batches(self, query: str, at: TopicPartition) -> Batches:
+        checkpoint = self.checkpoints[query]
+        planned, _ = checkpoint.latest()
+        first = checkpoint.offset(0)
+        begin = 0 if first.begin is None else first.begin.offsets[at]
+        return Batches(query, at, begin, [checkpoint.offset(batch).offsets[at] for batch in range(planned + 1)])
+
+    def _told_of(self, source: Mapping[TopicPartition, list[tuple[int, bytes]]], queries: list[Batches]) -> list[Batch]:
+        """What drivers asked for and were told of each batch, and how many rows it has."""
+        rows: dict[tuple[str, int], int] = {}
+        for query in queries:
+            for offset, _ in source[query.at]:
+                if (number := query.of(offset)) is not None:
+                    rows[query.sink, number] = rows.get((query.sink, number), 0) + 1
+        asked: dict[tuple[str, int], dict[str, int]] = {}
+        for sink, number, job in self._asked_s:
+            asked.setdefault((sink, number), {})[job] = rows.get((sink, number), 0)
+        return [
+            Batch(
+                sink,
+                number,
+                rows.get((sink, number), 0),
+                asked.get((sink, number), {}),
+                self._told.get((sink, number), []),
+                self._aborted.get((sink, number), []),
+            )
+            for sink, checkpoint in self.checkpoints.items()
+            for number in sorted(checkpoint.offsets)
+        ]
+
+    async def finish(self) -> None:
+        await super().finish()
+        for writer in self._writers:
+            if not writer.task.done():
+                writer.kill()
+        for reader in self._readers:
+            if not reader.task.done():
+                reader.kill()
+
+    def failures(self) -> list[tuple[str, BaseException | None]]:
+        ends = [(reader.name, reader.failure()) for reader in self._readers]
+        ends += [(writer.name, writer.failure()) for writer in self._writers]
+        return [*super().failures(), *ends]
