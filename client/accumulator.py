@@ -45,7 +45,7 @@ class TopicQueues:
         self.name = name
         self.partition_count = partition_count
         self.last_used_ms = -1 << 62
-        """When a batch for it was last begun."""
+        """When a batch for it was last begun, or planned."""
         self.queues: dict[int, PartitionQueue] = {}
         self.open: dict[int, ProducerBatch] = {}
         """Each partition's batch that takes records."""

@@ -55,6 +55,7 @@ class ColumnSending:
         size_max = min(config.max_request_size, config.buffer_memory)
         with core.lock:
             topic = core.topic_queues(self._topic, self._partition)
+            topic.last_used_ms = core.clock.monotonic_ms()  # or it is forgotten while a partition is waited for
             count = topic.partition_count
         wanted = -1 if self._partition is None else self._partition
         fault, row, number = self._writer.plan(count, wanted, config.partitioner_ignore_keys, size_max)
