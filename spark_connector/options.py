@@ -307,9 +307,15 @@ def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
         ConsumerConfig.of(dict(found))
         AdminConfig.of(admin_settings(found))
     except ConfigError as error:
-        name, colon, rest = str(error).partition(":")
-        raise OptionError(f"{PREFIX}{name.replace('_', '.')}{colon}{rest}") from None
+        raise refused(error) from None
     return found
+
+
+def refused(error: ConfigError) -> OptionError:
+    """What a client says of one of its settings, said of the option."""
+    name, colon, rest = str(error).partition(":")
+    name = name.replace("_", ".")
+    return OptionError(f"{PREFIX}{name}:{rest}" if colon else f"among the options {PREFIX}…: {name}")
 
 
 def admin_settings(client: Mapping[str, str]) -> dict[str, Any]:

@@ -134,8 +134,8 @@ def _abort(options: SinkOptions, told: list[SinkMessage]) -> None:
 
 
 def _forget(options: SinkOptions, sink: str) -> None:
-    """Drop the ledger of a write that nobody can repeat, as soon as its markers are written: each such write would leave
-    one. One that stays does no harm, but counts for the brokers' ``transaction.coordinator.sinks.max``."""
+    """Drop the ledger of a write that nobody can repeat, as soon as its markers are written: each would leave one
+    else. One that stays does no harm, but counts for the brokers' ``transaction.coordinator.sinks.max``."""
     until = time.monotonic() + FORGET_TIMEOUT_S
     wait_s = 0.005
     with Admin(options.bootstrap, **options.ledger) as admin:

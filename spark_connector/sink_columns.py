@@ -5,7 +5,7 @@ Source: Spark's ``KafkaWriter`` and ``KafkaRowWriter``: which columns there are,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from tidelog.client.sink_writer import SinkWriter
+from tidelog.proto.sent_columns import RecordColumns
 from tidelog.spark_connector.options import OptionError
+from tidelog.spark_connector.sent import record_columns
 
 _TYPES: Final = {
     "topic": ("string",),
@@ -24,6 +26,8 @@ _TYPES: Final = {
     "timestamp": ("double", "timestamp"),
 }
 """What a column may be, by Spark's names of types, in the order in which they are looked at."""
+_MICROS_MAX: Final = 9.2e18
+"""Just under what 64 bits hold: times beyond it are none."""
 
 
 class SinkColumns(NamedTuple):
@@ -67,9 +71,13 @@ class SinkColumns(NamedTuple):
         )
 
     def send(self, writer: SinkWriter, batch: pa.RecordBatch) -> None:
-        """Queue the rows of a batch, each partition's in their order."""
+        """Queue the rows of a batch; those of one partition keep their order.
+
+        Raises ``ValueError`` for a topic that is null, and what
+        :meth:`~tidelog.client.blocking_producer.Producer.send_columns` raises for a row that cannot be.
+        """
         for topic, rows in self._by_topic(batch):
-            self._send(writer, topic, rows)
+            writer.send_columns(topic, self._records(rows))
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self.topic is None:
@@ -79,29 +87,39 @@ class SinkColumns(NamedTuple):
         column = batch.column(self.topic)
         if column.null_count:
             raise ValueError("null topic present in the data. Use the topic option for setting a default topic.")
-        topics = pc.unique(column).to_pylist()
-        for topic in topics:
-            yield topic, batch if len(topics) == 1 else batch.filter(pc.equal(column, topic))
-
-    def _send(self, writer: SinkWriter, topic: str, rows: pa.RecordBatch) -> None:
-        def listed(at: int | None) -> Sequence[object]:
-            return [None] * rows.num_rows if at is None else rows.column(at).to_pylist()
-
-        def raw(at: int | None) -> Sequence[bytes | None]:
-            return [None] * rows.num_rows if at is None else rows.column(at).cast(pa.binary()).to_pylist()
-
-        keys, values = raw(self.key), raw(self.value)
-        if self.headers is None and self.partition is None and self.timestamp is None:
-            writer.send_many(topic, values, keys=None if self.key is None else keys)
+        named = column.dictionary_encode()
+        topics = named.dictionary.to_pylist()
+        if len(topics) == 1:
+            yield topics[0], batch
             return
-        for key, value, headers, partition, when in zip(
-            keys, values, listed(self.headers), listed(self.partition), listed(self.timestamp), strict=True
-        ):
-            writer.send(
-                topic,
-                value,
-                key,
-                headers=None if headers is None else [(one["key"], one["value"]) for one in headers],  # type: ignore[attr-defined]
-                partition=partition,  # type: ignore[arg-type]
-                timestamp_ms=None if when is None else int(when.timestamp() * 1_000),  # type: ignore[attr-defined]
-            )
+        together = batch.take(pc.sort_indices(named.indices))  # which leaves equal ones in their order
+        start = 0
+        for number, count in sorted((one["values"], one["counts"]) for one in named.indices.value_counts().to_pylist()):
+            yield topics[number], together.slice(start, count)
+            start += count
+
+    def _records(self, rows: pa.RecordBatch) -> RecordColumns:
+        def column(at: int | None) -> pa.Array | None:
+            return None if at is None else rows.column(at)
+
+        return record_columns(
+            rows.num_rows,
+            values=column(self.value),
+            keys=column(self.key),
+            headers=column(self.headers),
+            partitions=column(self.partition),
+            timestamps=_micros(column(self.timestamp)),
+        )
+
+
+def _micros(times: pa.Array | None) -> pa.Array | None:
+    """Seconds as microseconds, toward zero. Raises ``ValueError`` for what is no time. Source: Spark's ``Cast`` of a
+    double to a timestamp."""
+    if times is None or not pa.types.is_floating(times.type):
+        return times
+    micros = pc.multiply(times, 1e6)
+    wrong = pc.greater(pc.abs(micros), _MICROS_MAX)
+    if pc.any(pc.or_(wrong, pc.is_nan(micros))).as_py():
+        found = times.filter(pc.or_(wrong, pc.is_nan(micros)))[0].as_py()
+        raise ValueError(f"timestamp: expected seconds since the epoch, found {found}")
+    return pc.trunc(micros).cast(pa.int64()).cast(pa.timestamp("us"))

@@ -14,7 +14,7 @@ from tidelog.client.producer_config import ProducerConfig
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.config_def import ConfigError
 from tidelog.model.sinks import BATCH_MAX, SINK_NAME_BYTES_MAX, sink_fault
-from tidelog.spark_connector.options import BOOTSTRAP, PREFIX, OptionError, admin_settings
+from tidelog.spark_connector.options import BOOTSTRAP, PREFIX, OptionError, admin_settings, refused
 
 _REFUSED: Final = {
     "transactional.id": "the sink names its transactions itself, by query, batch and task",
@@ -124,11 +124,10 @@ def _client_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[s
     producer = {name: value for name, value in found.items() if name in _PRODUCERS or name not in ledger}
     try:
         parse_bootstrap(servers)
-        ProducerConfig.of(dict(producer))
+        ProducerConfig.of(producer | {"enable_idempotence": "true"})
         AdminConfig.of(dict(ledger))
     except ConfigError as error:
-        name, colon, rest = str(error).partition(":")
-        raise OptionError(f"{PREFIX}{name.replace('_', '.')}{colon}{rest}") from None
+        raise refused(error) from None
     return producer, ledger
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tidelog.client.record import ConsumerRecord
+from tidelog.model.ids import TopicPartition
 from tidelog.spark_connector import reading, runtime
 from tidelog.spark_connector.options import SourceOptions
 from tidelog.spark_connector.source import BatchReader, StreamReader
 from tidelog.testing import Cluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _numbers = itertools.count(1)
 
@@ -141,5 +146,97 @@ def batch() -> Callable[[dict[str, str]], list[str]]:
 
 
 @pytest.fixture
+def committed(cluster: Cluster) -> Callable[[str], list[ConsumerRecord]]:
+    """Every record of a topic that is committed now, in order of partition and offset."""
+
+    def read(topic: str) -> list[ConsumerRecord]:
+        found: list[ConsumerRecord] = []
+        with cluster.consumer(isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+            ends = consumer.end_offsets(
+                TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)
+            )
+            consumer.assign(ends)
+            deadline = time.monotonic() + 30
+            while any(consumer.position(at) < end for at, end in ends.items()):
+                assert time.monotonic() < deadline, (ends, len(found))
+                found += consumer.poll(1.0)
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+
+    return read
+
+
+@pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
+
+
+class Landing:
+    """A query whose batches land here, in the driver: by number, the rows of each as tuples in order.
+
+    ``fail_at``: the number of the batch whose writing fails once its rows are here.
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        checkpoint: str,
+        mode: str = "append",
+        fail_at: int | None = None,
+        name: str | None = None,
+        **trigger: Any,
+    ) -> None:
+        self.batches: dict[int, list[tuple[Any, ...]]] = {}
+        self._fail_at = fail_at
+        self._arrived = threading.Condition()
+        writer = frame.writeStream.outputMode(mode).foreachBatch(self._take).option("checkpointLocation", checkpoint)
+        if name is not None:
+            writer = writer.queryName(name)
+        self.query: StreamingQuery = writer.trigger(**trigger).start()
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        rows = sorted((tuple(row) for row in frame.collect()), key=repr)
+        with self._arrived:
+            self.batches[number] = rows
+            self._arrived.notify_all()
+        if number == self._fail_at:
+            raise RuntimeError("the sink is broken")
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All that landed, in order of batches."""
+        with self._arrived:
+            return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+    def wait_for(self, count: int, timeout_s: float = 60) -> list[tuple[Any, ...]]:
+        """Wait until that many rows are here or the query has ended."""
+        with self._arrived:
+            self._arrived.wait_for(
+                lambda: sum(map(len, self.batches.values())) >= count or not self.query.isActive, timeout_s
+            )
+        return self.rows
+
+
+@pytest.fixture
+def landing() -> Iterator[Callable[..., Landing]]:
+    """Start queries that land in the driver; they are stopped at the end."""
+    started: list[Landing] = []
+
+    def start(frame: DataFrame, checkpoint: str, mode: str = "append", **given: Any) -> Landing:
+        started.append(Landing(frame, checkpoint, mode, **given))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.query.stop()
+
+
+@pytest.fixture
+def land(landing: Callable[..., Landing]) -> Callable[..., list[tuple[Any, ...]]]:
+    """Run a query over all that there is, from where its checkpoint says; return what landed. Raises what ended it."""
+
+    def run(frame: DataFrame, checkpoint: str, mode: str = "append", **given: Any) -> list[tuple[Any, ...]]:
+        one = landing(frame, checkpoint, mode, **given, availableNow=True)
+        assert one.query.awaitTermination(60)
+        return one.rows
+
+    return run
