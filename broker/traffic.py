@@ -57,7 +57,7 @@ class Traffic:
         """Count the answer to one produce request."""
         self.produce_latency.add(seconds)
         for item in partitions:
-            if item.error is not ErrorCode.NONE:
+            if item.error:
                 self.failed_produces += 1
 
     def fetched(self, response: FetchResponse) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
@@ -46,8 +46,7 @@ _FETCHED_ITEM = struct.Struct(">16sihqqqiqiiiII")
 _ABORTED = struct.Struct(">qq")
 
 
-@dataclass(frozen=True, slots=True)
-class ProducePartition:
+class ProducePartition(NamedTuple):
     """``records``: whole record batches, as they are to be stored."""
 
     topic_id: TopicId
@@ -55,8 +54,7 @@ class ProducePartition:
     records: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(NamedTuple):
     """``acks``: 0, 1 or -1 (all in-sync replicas). ``transactional_id`` is for later."""
 
     acks: int
@@ -65,8 +63,7 @@ class ProduceRequest:
     transactional_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedPartition:
+class ProducedPartition(NamedTuple):
     """``current_leader`` and its epoch are set with NOT_LEADER_OR_FOLLOWER where known (KIP-951).
 
     ``refused_records``: the records of a batch that are to blame, by number (KIP-467). Only Kafka's protocol carries

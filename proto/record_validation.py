@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.proto.compression import Compression
-from tidelog.proto.records import COMPRESSION_MASK, Batch
+from tidelog.proto.records import COMPRESSION_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Batch
 
-_COMPRESSIONS = frozenset(Compression)
+_COMPRESSIONS = frozenset(map(int, Compression))
 
 
 def validate_for_append(
     batch: Batch,
-    *,
     message_max_bytes: int,
     now_ms: int | None = None,
     timestamp_before_max_ms: int | None = None,
@@ -42,44 +41,42 @@ def validate_for_append(
         return Refusal(
             ErrorCode.CORRUPT_MESSAGE, f"expected a batch that matches its CRC {batch.crc:#010x}, it does not"
         )
-    if batch.attributes & COMPRESSION_MASK not in _COMPRESSIONS:
-        found = batch.attributes & COMPRESSION_MASK
+    attributes, count = batch.attributes, batch.record_count
+    if attributes & COMPRESSION_MASK not in _COMPRESSIONS:
+        found = attributes & COMPRESSION_MASK
         return Refusal(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"expected a compression number of 0 to 4, found {found}"
         )
-    return _check_header(batch) or _check_time(batch, now_ms, timestamp_before_max_ms, timestamp_after_max_ms)
-
-
-def _check_header(batch: Batch) -> Refusal | None:
-    problem = None
-    if batch.base_offset != 0:
-        problem = f"expected base offset 0 in a client's batch, found {batch.base_offset}"
-    elif batch.record_count <= 0:
-        problem = f"expected a record count over 0, found {batch.record_count}"
-    elif batch.last_offset_delta != batch.record_count - 1:
-        problem = f"expected a last offset delta of {batch.record_count - 1}, found {batch.last_offset_delta}"
-    elif batch.is_control:
-        problem = "expected records of an application, found a control batch"
-    elif batch.has_producer_id and (batch.producer_epoch < 0 or batch.base_sequence < 0):
-        problem = (
-            f"expected an epoch and a sequence with producer id {batch.producer_id}, "
-            f"found {batch.producer_epoch} and {batch.base_sequence}"
-        )
-    elif batch.is_transactional and not batch.has_producer_id:
-        problem = "expected a producer id in a transactional batch, found none"
-    return Refusal(ErrorCode.INVALID_RECORD, problem) if problem else None
-
-
-def _check_time(
-    batch: Batch, now_ms: int | None, before_max_ms: int | None, after_max_ms: int | None
-) -> Refusal | None:
-    problem = None
-    if batch.is_log_append_time:
-        problem = "expected the producer's time in a client's batch, found the mark of log append time"
-    elif now_ms is None:
+    if batch.base_offset:
+        return _invalid(f"expected base offset 0 in a client's batch, found {batch.base_offset}")
+    if count <= 0:
+        return _invalid(f"expected a record count over 0, found {count}")
+    if batch.last_offset_delta != count - 1:
+        return _invalid(f"expected a last offset delta of {count - 1}, found {batch.last_offset_delta}")
+    if attributes & CONTROL:
+        return _invalid("expected records of an application, found a control batch")
+    if batch.producer_id >= 0:
+        if batch.producer_epoch < 0 or batch.base_sequence < 0:
+            return _invalid(
+                f"expected an epoch and a sequence with producer id {batch.producer_id}, "
+                f"found {batch.producer_epoch} and {batch.base_sequence}"
+            )
+    elif attributes & TRANSACTIONAL:
+        return _invalid("expected a producer id in a transactional batch, found none")
+    if attributes & LOG_APPEND_TIME:
+        return _wrong_time("expected the producer's time in a client's batch, found the mark of log append time")
+    if now_ms is None:
         return None
-    elif after_max_ms is not None and batch.max_timestamp - now_ms > after_max_ms:
-        problem = f"expected times up to {now_ms + after_max_ms}, found {batch.max_timestamp}"
-    elif before_max_ms is not None and 0 <= batch.base_timestamp < now_ms - before_max_ms:
-        problem = f"expected times from {now_ms - before_max_ms}, found {batch.base_timestamp}"
-    return Refusal(ErrorCode.INVALID_TIMESTAMP, problem) if problem else None
+    if timestamp_after_max_ms is not None and batch.max_timestamp - now_ms > timestamp_after_max_ms:
+        return _wrong_time(f"expected times up to {now_ms + timestamp_after_max_ms}, found {batch.max_timestamp}")
+    if timestamp_before_max_ms is not None and 0 <= batch.base_timestamp < now_ms - timestamp_before_max_ms:
+        return _wrong_time(f"expected times from {now_ms - timestamp_before_max_ms}, found {batch.base_timestamp}")
+    return None
+
+
+def _invalid(problem: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_RECORD, problem)
+
+
+def _wrong_time(problem: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_TIMESTAMP, problem)

@@ -58,6 +58,7 @@ DELETE_HORIZON: Final = 0x40
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _LENGTH_AND_MAGIC = struct.Struct(">iib")
+_STORED_HEAD = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
@@ -216,7 +217,7 @@ def patch_batch(buffer: bytearray | memoryview, at: int, *, base_offset: int, le
 
 def patched_header(batch: Batch, *, base_offset: int, leader_epoch: int) -> bytes:
     """Return the first 16 bytes as they are to be stored; the rest is ``batch.view[16:]``, untouched."""
-    return _OFFSET.pack(base_offset) + batch.view[8:12] + _EPOCH.pack(leader_epoch)
+    return _STORED_HEAD.pack(base_offset, batch.size - LENGTH_OVERHEAD, leader_epoch)
 
 
 def set_log_append_time(batch: Batch, now_ms: int) -> bytearray:

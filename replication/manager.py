@@ -32,7 +32,7 @@ from tidelog.proto.api import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from tidelog.proto.frames import FetchRequest, FetchResponse, ProducedPartition, ProduceRequest
+from tidelog.proto.frames import FetchRequest, FetchResponse, ProduceRequest
 from tidelog.proto.network import CallContext, Connection
 from tidelog.proto.transaction_api import (
     DescribeProducersRequest,
@@ -58,6 +58,7 @@ from tidelog.replication.roles import RoleListener, Roles
 from tidelog.replication.session import ReplicaSession
 from tidelog.replication.settings import ReplicationSettings
 from tidelog.replication.verifying import Verify
+from tidelog.replication.waiters import Produced
 from tidelog.storage.log_errors import LogDirFailed
 from tidelog.storage.log_manager import LogManager
 
@@ -352,9 +353,7 @@ class ReplicaManager:
 
     # --- serving ----------------------------------------------------------------------------------------
 
-    def produce(
-        self, request: ProduceRequest, *, first_protocol: bool = False
-    ) -> asyncio.Future[list[ProducedPartition]]:
+    def produce(self, request: ProduceRequest, *, first_protocol: bool = False) -> Produced:
         """See :meth:`tidelog.replication.producing.Producing.produce`."""
         return self.producing.produce(request, first_protocol=first_protocol)
 

@@ -108,13 +108,13 @@ class Marking:
         wait = ProduceWait(results, self._budget)
         pending: list[PendingAppend] = []
         for index, replica, required in waiting:
-            success = results[index]
             if replica.partition.leading is None:  # its directory failed under a later partition of this request
-                results[index] = replica.refused(success, ErrorCode.KAFKA_STORAGE_ERROR)
+                results[index] = replica.refused(ErrorCode.KAFKA_STORAGE_ERROR)
             elif replica.partition.high_watermark < required:
-                pending.append(PendingAppend(required, success, wait, index, replica.committing, replica.timed_out))
+                queue = replica.committing
+                pending.append(PendingAppend(required, results[index], wait, index, queue, replica.timed_out))
             elif (error := replica.partition.commit_error()) is not ErrorCode.NONE:
-                results[index] = replica.refused(success, error)
+                results[index] = replica.refused(error)
 
         def finish(done: asyncio.Future[list[ProducedPartition]]) -> None:
             if future.done() or done.cancelled():

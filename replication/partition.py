@@ -183,7 +183,9 @@ class Partition:
     @property
     def min_isr(self) -> int:
         """Effective ``min.insync.replicas``: never more than there are replicas (KIP-966)."""
-        return min(self.state.config.min_insync_replicas, len(self.state.replicas))
+        state = self.state
+        wanted, there = state.config.min_insync_replicas, len(state.replicas)
+        return wanted if wanted < there else there
 
     @property
     def vouched_end(self) -> Offset:
@@ -224,16 +226,18 @@ class Partition:
         self, batches: Sequence[Batch], acks: int, now_ms: int, wall_ms: int, *, origin: Origin = Origin.CLIENT
     ) -> LogAppend | Refusal:
         """Append what a producer sent; ``acks`` -1 asks for an ISR of ``min.insync.replicas`` first."""
-        leading = self.led(LeaderEpoch(-1))
-        if isinstance(leading, Refusal):
-            return leading
-        in_sync = len(leading.isr.committed)
-        if acks == -1 and in_sync < self.min_isr:
+        leading = self.leading
+        if leading is None:
+            refusal = self.led(LeaderEpoch(-1))
+            assert isinstance(refusal, Refusal)
+            return refusal
+        if acks == -1 and (in_sync := len(leading.isr.committed)) < self.min_isr:
             return Refusal(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"expected min.insync.replicas ({self.min_isr}) in-sync replicas, found {in_sync}",
             )
-        leading.before_append()
+        if leading.followers:
+            leading.before_append()
         appended = self.log.append_as_leader(batches, leading.epoch, wall_ms, origin=origin)
         if isinstance(appended, LogAppend):
             if appended.duplicate:

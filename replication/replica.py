@@ -6,7 +6,6 @@ it, :meth:`Replica.settle` wakes exactly those whose offset has been reached.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Protocol
 
 from tidelog.model.errors import ErrorCode
@@ -87,11 +86,12 @@ class Replica:
             self._changed_high_watermarks[self] = None
             for watch in self.followers.values():
                 watch.marks_moved()
-            self._wake(self.consumers)
-        if len(self.committing):
+            if self.consumers:
+                self._wake(self.consumers)
+        if self.committing.entries:
             for entry in self.committing.reached(high_watermark):
                 entry.answer(self._committed(entry))
-        if len(self.vouching):
+        if self.vouching.entries:
             for entry in self.vouching.reached(partition.vouched_end):
                 entry.answer(entry.success)
         if self.purges:
@@ -110,7 +110,7 @@ class Replica:
         """
         for queue in (self.committing, self.vouching):
             for entry in queue.drain():
-                entry.answer(self.refused(entry.success, error))
+                entry.answer(self.refused(error))
         for verification in tuple(self.verifying.values()):
             verification.role_left(error)
         self._wake(self.consumers)
@@ -118,14 +118,12 @@ class Replica:
         for watch in tuple(self.followers.values()):
             watch.log_moved()
 
-    def refused(
-        self, answer: ProducedPartition, error: ErrorCode, message: str = "", records: tuple[int, ...] = ()
-    ) -> ProducedPartition:
-        """The answer for the same partition with ``error``; names the leader where that helps (KIP-951)."""
+    def refused(self, error: ErrorCode, message: str = "", records: tuple[int, ...] = ()) -> ProducedPartition:
+        """The answer with ``error``; names the leader where that helps (KIP-951)."""
         state = self.partition.state
         return ProducedPartition(
-            answer.topic_id,
-            answer.partition,
+            self.key.topic_id,
+            self.key.partition,
             error,
             current_leader=state.leader,
             current_leader_epoch=state.leader_epoch,
@@ -135,7 +133,6 @@ class Replica:
 
     def timed_out(self, entry: PendingAppend) -> ProducedPartition:
         return self.refused(
-            entry.success,
             ErrorCode.REQUEST_TIMED_OUT,
             f"appended at offset {entry.success.base_offset}, not replicated to the in-sync replicas in time",
         )
@@ -144,7 +141,7 @@ class Replica:
         error = self.partition.commit_error()
         if error is ErrorCode.NONE:
             return entry.success
-        return dataclasses.replace(entry.success, error=error, base_offset=Offset(-1))
+        return entry.success._replace(error=error, base_offset=Offset(-1))
 
     def _wake(self, watches: dict[ReachWatch, None]) -> None:
         for watch in tuple(watches):

@@ -125,7 +125,7 @@ class Asking:
 
     def timed_out(self, entry: PendingAppend) -> ProducedPartition:
         text = "not appended: the transaction's coordinator has not taken the partition in in time"
-        return self.replica.refused(entry.success, ErrorCode.REQUEST_TIMED_OUT, text)
+        return self.replica.refused(ErrorCode.REQUEST_TIMED_OUT, text)
 
 
 class Verifying:
@@ -270,7 +270,7 @@ class Verifying:
             producers = replica.partition.log.producers
             late = refuse_late_start(producers, entry.batches[0]) if asking.second_protocol else None
             if late is not None:
-                entry.answer(replica.refused(entry.success, late.code, late.message))
+                entry.answer(replica.refused(late.code, late.message))
             elif self._append(entry, replica):
                 grown = True
         replica.partition.log.producers.clear_guard(asking.producer_id, asking.token)
@@ -281,7 +281,7 @@ class Verifying:
         """Answer all that wait, and forget the asking."""
         replica = asking.replica
         for entry in self._end(asking):
-            entry.answer(replica.refused(entry.success, error, text))
+            entry.answer(replica.refused(error, text))
 
     def _refuse_cleared(self, asking: Asking) -> None:
         text = "the transaction has ended, or the log was cut off, while its coordinator was asked"

@@ -14,6 +14,10 @@ from typing import Protocol
 from tidelog.model.ids import Offset
 from tidelog.proto.frames import ProducedPartition
 
+Produced = list[ProducedPartition] | asyncio.Future[list[ProducedPartition]]
+"""One answer per partition of a produce call in its order, at once or to come. A future for answers that are there
+would cost a small call a tenth of its time, in the future and in whoever waits for it."""
+
 
 class OffsetQueue:
     """Pending appends of one partition, in order of the offset that each needs.
@@ -22,16 +26,17 @@ class OffsetQueue:
     that sent a batch again), which go where they belong.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: list[PendingAppend] = []
+        self.entries: list[PendingAppend] = []
+        """To be looked at, by whoever asks whether there are any; changed here alone."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def add(self, entry: PendingAppend) -> None:
-        entries = self._entries
+        entries = self.entries
         if not entries or entries[-1].required <= entry.required:
             entries.append(entry)
         else:
@@ -39,7 +44,7 @@ class OffsetQueue:
 
     def reached(self, offset: Offset) -> Sequence[PendingAppend]:
         """Take out those that need no more than ``offset``."""
-        entries = self._entries
+        entries = self.entries
         if not entries or entries[0].required > offset:
             return ()
         count = bisect_right(entries, offset, key=_required)
@@ -49,12 +54,12 @@ class OffsetQueue:
 
     def discard(self, entry: PendingAppend) -> None:
         """Take out one whose caller gave up."""
-        self._entries.remove(entry)
+        self.entries.remove(entry)
 
     def drain(self) -> Sequence[PendingAppend]:
         """Take out all."""
-        taken = self._entries
-        self._entries = []
+        taken = self.entries
+        self.entries = []
         return taken
 
 
@@ -110,7 +115,7 @@ class ProduceWait:
     __slots__ = ("_budget", "_pending", "_results", "_timer", "future")
 
     def __init__(self, results: list[ProducedPartition], budget: ProduceBudget) -> None:
-        """``results`` holds a final answer for each partition that has no pending entry."""
+        """``results`` holds a final answer for each partition that will have no pending entry."""
         self._results = results
         self._pending: list[PendingAppend] = []
         self._timer: asyncio.TimerHandle | None = None

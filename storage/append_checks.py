@@ -54,10 +54,10 @@ def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | N
     for batch in batches:
         refusal = validate_for_append(
             batch,
-            message_max_bytes=config.max_message_bytes,
-            now_ms=now_ms,
-            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            config.max_message_bytes,
+            now_ms,
+            config.message_timestamp_before_max_ms,
+            config.message_timestamp_after_max_ms,
         )
         if refusal is not None:
             return refusal

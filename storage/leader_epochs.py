@@ -14,14 +14,16 @@ from tidelog.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 class LeaderEpochs:
     """Entries (epoch, first offset), both strictly rising.
 
-    ``dirty`` is set by every change and cleared by whoever stored :meth:`entries`.
+    ``latest`` is the last epoch, -1 without any. ``dirty`` is set by every change and cleared by whoever stored
+    :meth:`entries`.
     """
 
-    __slots__ = ("_epochs", "_starts", "dirty")
+    __slots__ = ("_epochs", "_starts", "dirty", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self.latest = NO_LEADER_EPOCH
         for epoch, start in entries:
             self.assign(epoch, start)
         self.dirty = False
@@ -31,11 +33,6 @@ class LeaderEpochs:
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
-
-    @property
-    def latest(self) -> LeaderEpoch:
-        """The last epoch, -1 without any."""
-        return LeaderEpoch(self._epochs[-1]) if self._epochs else NO_LEADER_EPOCH
 
     def assign(self, epoch: int, start: int) -> bool:
         """Note that ``epoch`` began at ``start``; entries that contradict it go. Returns whether anything changed."""
@@ -47,7 +44,7 @@ class LeaderEpochs:
             starts.pop()
         epochs.append(epoch)
         starts.append(start)
-        self.dirty = True
+        self._changed()
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[LeaderEpoch, Offset]:
@@ -75,7 +72,7 @@ class LeaderEpochs:
         if keep < len(self._starts):
             del self._starts[keep:]
             del self._epochs[keep:]
-            self.dirty = True
+            self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that ended before ``start_offset``; the one it falls into begins there from now on."""
@@ -85,10 +82,14 @@ class LeaderEpochs:
         del self._starts[:keep]
         del self._epochs[:keep]
         self._starts[0] = start_offset
-        self.dirty = True
+        self._changed()
 
     def clear(self) -> None:
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()
-            self.dirty = True
+            self._changed()
+
+    def _changed(self) -> None:
+        self.latest = LeaderEpoch(self._epochs[-1]) if self._epochs else NO_LEADER_EPOCH
+        self.dirty = True

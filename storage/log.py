@@ -76,27 +76,31 @@ class Log(CompactableLog):
         """
         self._check_usable()
         assert batches, "an append needs a batch"
+        config = self.config
         if leader_epoch < self._epochs.latest:
             return Refusal(
                 ErrorCode.FENCED_LEADER_EPOCH,
                 f"expected leader epoch {self._epochs.latest} or later, found {leader_epoch}",
             )
-        stamps = self.config.message_timestamp_type == LOG_APPEND_TIME
-        refusal = (
-            refuse_client(self.config, batches, None if stamps else now_ms)
-            if origin is Origin.CLIENT
-            else refuse_coordinator(self.producers, batches)
-        )
-        if refusal is not None:
-            return refusal
-        if origin is Origin.CLIENT and self.config.compression_type != KEEP:
-            recoded = in_topics_codec(self.config, batches)
-            if isinstance(recoded, Refusal):
-                return recoded
-            batches = recoded
-        known = self.producers.check(batches) if origin is Origin.CLIENT else None
-        if isinstance(known, Refusal):
-            return known
+        stamps = config.message_timestamp_type == LOG_APPEND_TIME
+        known = None
+        if origin is Origin.CLIENT:
+            refusal = refuse_client(config, batches, None if stamps else now_ms)
+            if refusal is not None:
+                return refusal
+            if config.compression_type != KEEP:
+                recoded = in_topics_codec(config, batches)
+                if isinstance(recoded, Refusal):
+                    return recoded
+                batches = recoded
+            found = self.producers.check(batches)
+            if isinstance(found, Refusal):
+                return found
+            known = found
+        else:
+            refusal = refuse_coordinator(self.producers, batches)
+            if refusal is not None:
+                return refusal
         if known is not None:
             if NO_OFFSET not in known:
                 last_offset = Offset(known[-1] + batches[-1].last_offset_delta)
@@ -114,7 +118,7 @@ class Log(CompactableLog):
             last_offset,
             now_ms if stamps else -1,
             self.log_start_offset,
-            sum(batch.size for batch in fresh),
+            sum([batch.size for batch in fresh]),
             False,
         )
 

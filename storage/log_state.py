@@ -182,7 +182,9 @@ class LogState:
 
         The log's end, unless ``flush.messages`` lets fewer records be unsynced.
         """
-        return Offset(min(self.log_end_offset, self.recovery_point + self.config.flush_messages - 1))
+        end = self.log_end_offset
+        bound = self._flushes.recovery_point + self.config.flush_messages
+        return end if end < bound else Offset(bound - 1)
 
     def flush_due(self, now_ms: int) -> bool:
         """Whether a flush should begin: ``flush.messages``, ``flush.ms``, or a segment that is full."""

@@ -26,6 +26,7 @@ from tidelog.proto.frames import (
     encode_produce_response,
 )
 from tidelog.proto.network import BadFrame, Frame
+from tidelog.replication.waiters import Produced
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 class DataReplicas(Protocol):
     """What the streams need of the replica manager."""
 
-    def produce(self, request: ProduceRequest) -> asyncio.Future[list[ProducedPartition]]:
+    def produce(self, request: ProduceRequest) -> Produced:
         """Append now, in order; the answer waits for what ``acks`` asks."""
 
     def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]: ...
@@ -85,14 +86,14 @@ class ProduceSession:
         self._traffic.produce_requests += 1
         started = self._time()
         produced = self._replicas.produce(request)
-        if produced.done():
+        if isinstance(produced, list):
             return self._answer(correlation, started, produced)
         self._bytes_held += size
         self._budget.use(size)
 
         def finish(done: asyncio.Future[list[ProducedPartition]]) -> Frame:
             self._give(size)
-            return self._answer(correlation, started, done)
+            return self._answer(correlation, started, done.result())
 
         return _then(produced, finish)
 
@@ -106,8 +107,7 @@ class ProduceSession:
             self._traffic.produce_streams -= 1
             self._budget.give(self._bytes_held)
 
-    def _answer(self, correlation: int, started: float, done: asyncio.Future[list[ProducedPartition]]) -> Frame:
-        produced = done.result()
+    def _answer(self, correlation: int, started: float, produced: list[ProducedPartition]) -> Frame:
         self._traffic.produced(produced, self._time() - started)
         return encode_produce_response(correlation, produced)
 

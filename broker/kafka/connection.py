@@ -27,8 +27,7 @@ from tidelog.proto.kafka import fetch_codec, produce_codec
 from tidelog.proto.kafka.headers import (
     API_VERSIONS,
     RequestHeader,
-    body_start,
-    is_flexible,
+    answered_body,
     read_request_header,
     response_header,
 )
@@ -303,9 +302,11 @@ class KafkaConnection:
         if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
             if frame.obj is SHARED:
                 frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
-            self._take(host.produce.handle(version, _head(frame, key, version), _body(frame, key, version)))
+            head, body = answered_body(frame, flexible=version >= produce_codec.FLEXIBLE)
+            self._take(host.produce.handle(version, head, body))
         elif key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
-            self._take(host.fetch.handle(version, _head(frame, key, version), _body(frame, key, version)))
+            head, body = answered_body(frame, flexible=version >= fetch_codec.FLEXIBLE)
+            self._take(host.fetch.handle(version, head, body))
         elif key == API_VERSIONS:
             header = read_request_header(frame)
             self._take((host.api_versions.answer(header, frame[header.end :]),))
@@ -426,12 +427,3 @@ class KafkaConnection:
             self._writing = False
             self._loop.remove_writer(self._fd)
         self._resume()
-
-
-def _head(frame: memoryview, api_key: int, version: int) -> bytes:
-    """The header of the answer to a request: its correlation id, and no tagged fields."""
-    return bytes(frame[4:8]) + b"\0" if is_flexible(api_key, version) else bytes(frame[4:8])
-
-
-def _body(frame: memoryview, api_key: int, version: int) -> memoryview:
-    return frame[body_start(frame, api_key, version) :]

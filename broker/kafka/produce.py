@@ -7,7 +7,7 @@ came before record batches, are refused partition by partition.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
 from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
@@ -15,11 +15,12 @@ from tidelog.broker.kafka.pending import Pending, Pieces, Unanswered
 from tidelog.broker.kafka.topic_names import TopicNames
 from tidelog.broker.traffic import Traffic
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID
+from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, TopicId
 from tidelog.proto.compression import Compression
 from tidelog.proto.frames import ProducedPartition, ProducePartition, ProduceRequest
 from tidelog.proto.kafka.produce_codec import API_KEY, KafkaProduce, decode_produce, encode_produced, named_leaders
 from tidelog.proto.records import COMPRESSION_MASK, HEADER_SIZE, MAGIC
+from tidelog.replication.waiters import Produced
 
 BATCHES_FROM: Final = 3
 """The first version whose records are batches of format 2."""
@@ -32,9 +33,7 @@ _ATTRIBUTES_LOW_AT: Final = 22
 
 
 class ProduceReplicas(Protocol):
-    def produce(
-        self, request: ProduceRequest, *, first_protocol: bool = False
-    ) -> asyncio.Future[list[ProducedPartition]]:
+    def produce(self, request: ProduceRequest, *, first_protocol: bool = False) -> Produced:
         """Append now, in order; the answer waits for what ``acks`` asks."""
 
 
@@ -59,32 +58,40 @@ class Produce:
         started = self._time()
         refused: dict[int, ProducedPartition] = {}
         parts: list[ProducePartition] = []
-        number = -1
+        at = 0
         for name, count in request.topics:
             topic_id = self._names.id_of(name)
-            first = number + 1
-            for partition, records in request.parts[first : first + count]:
-                number += 1
+            for number in range(at, at + count):
+                partition, records = request.parts[number]
                 if topic_id is None:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     refused[number] = ProducedPartition(ZERO_TOPIC_ID, partition, code)
-                    continue
-                fault = _NO_RECORDS if records is None else _format_fault(version, records)
-                if fault is not None:
-                    refused[number] = ProducedPartition(topic_id, partition, fault[0], error_message=fault[1])
-                elif records is not None:
+                elif records is None:
+                    refused[number] = _refused(topic_id, partition, _NO_RECORDS)
+                elif (fault := _format_fault(version, records)) is not None:
+                    refused[number] = _refused(topic_id, partition, fault)
+                else:
                     parts.append(ProducePartition(topic_id, partition, records))
+            at += count
         produced = self._replicas.produce(
             ProduceRequest(request.acks, request.timeout_ms, parts, request.transactional_id),
             first_protocol=version < SECOND_PROTOCOL_FROM,
         )
-        if produced.done():
-            return self._answer(version, head, request, refused, started, produced.result())
-
-        def finish(done: asyncio.Future[list[ProducedPartition]]) -> Pieces:
-            return self._answer(version, head, request, refused, started, done.result())
-
+        if isinstance(produced, list):
+            return self._answer(version, head, request, refused, started, produced)
+        finish = partial(self._finish, version, head, request, refused, started)
         return Pending(produced, finish, len(body))
+
+    def _finish(
+        self,
+        version: int,
+        head: bytes,
+        request: KafkaProduce,
+        refused: dict[int, ProducedPartition],
+        started: float,
+        done: asyncio.Future[list[ProducedPartition]],
+    ) -> Pieces:
+        return self._answer(version, head, request, refused, started, done.result())
 
     def _answer(
         self,
@@ -107,9 +114,9 @@ class Produce:
                     results[number] = item = self._elsewhere(item)
                 elif item.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
                     # Kafka never says so to a producer, and librdkafka would give the records up.
-                    results[number] = item = replace(item, error=ErrorCode.NOT_ENOUGH_REPLICAS)
+                    results[number] = item = item._replace(error=ErrorCode.NOT_ENOUGH_REPLICAS)
                 elif item.error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
-                    results[number] = item = replace(item, error=ErrorCode.INVALID_TXN_STATE)
+                    results[number] = item = item._replace(error=ErrorCode.INVALID_TXN_STATE)
                 self._kafka.failed(API_KEY, item.error)
                 leaders = leaders or item.current_leader != NO_NODE
                 if not request.acks:
@@ -121,10 +128,14 @@ class Produce:
 
     def _elsewhere(self, item: ProducedPartition) -> ProducedPartition:
         error, leader, epoch = self._names.not_here(item.topic_id, item.partition, by_id=False)
-        return replace(item, error=error, current_leader=leader, current_leader_epoch=epoch)
+        return item._replace(error=error, current_leader=leader, current_leader_epoch=epoch)
 
 
 _NO_RECORDS: Final = (ErrorCode.INVALID_RECORD, "expected a record batch, found null")
+
+
+def _refused(topic_id: TopicId, partition: int, fault: tuple[ErrorCode, str]) -> ProducedPartition:
+    return ProducedPartition(topic_id, partition, fault[0], error_message=fault[1])
 
 
 def _format_fault(version: int, records: memoryview) -> tuple[ErrorCode, str] | None:

@@ -14,8 +14,8 @@ from tidelog.proto.kafka.wire import BadMessage, read_uvarint
 API_VERSIONS: Final = 18
 _HEAD: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
+_CORRELATION_AND_SIZE: Final = struct.Struct(">4sh")
 _NEVER: Final = 1 << 15
-_NULL: Final = 0xFFFF
 
 FLEXIBLE_FROM: Final = MappingProxyType(
     {
@@ -99,15 +99,22 @@ def read_request_header(frame: memoryview) -> RequestHeader:
     return RequestHeader(api_key, version, correlation, client_id, end)
 
 
-def body_start(frame: memoryview, api_key: int, version: int) -> int:
-    """Where the body begins, for those who want to know no more of a request's header. Raises :class:`BadMessage`."""
-    if len(frame) < _HEAD.size:
-        raise BadMessage(f"expected a request header of at least {_HEAD.size} bytes, found {len(frame)}")
-    size = frame[8] << 8 | frame[9]
-    end = _HEAD.size if size == _NULL else _HEAD.size + size
-    if end > len(frame) or (size > _NEVER - 1 and size != _NULL):
-        raise BadMessage(f"expected a client id within {len(frame)} bytes, found a length of {size}")
-    return skip_tags(frame, end) if version >= FLEXIBLE_FROM.get(api_key, 0) else end
+def answered_body(frame: memoryview, *, flexible: bool) -> tuple[bytes, memoryview]:
+    """The header of a request's answer and the request's body, for those who want to know no more of its header.
+
+    Raises :class:`BadMessage`.
+    """
+    there = len(frame)
+    if there < _HEAD.size:
+        raise BadMessage(f"expected a request header of at least {_HEAD.size} bytes, found {there}")
+    correlation, size = _CORRELATION_AND_SIZE.unpack_from(frame, 4)
+    end = _HEAD.size + size if size > 0 else _HEAD.size
+    if size < -1 or end > there:
+        raise BadMessage(f"expected a client id within {there} bytes, found a length of {size}")
+    if not flexible:
+        return correlation, frame[end:]
+    end = end + 1 if end < there and not frame[end] else skip_tags(frame, end)
+    return correlation + b"\0", frame[end:]
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:

@@ -39,6 +39,8 @@ _TIME: Final = struct.Struct(">q")
 _TIME_START: Final = struct.Struct(">qq")
 _RESULT_TIME_START: Final = struct.Struct(">ihqqq")
 _LEADER: Final = struct.Struct(">ii")
+_NO_FAULT: Final = b"\x01\x00\x00"
+"""No records to blame, no text, no tagged fields."""
 
 
 class KafkaProduce(NamedTuple):
@@ -160,10 +162,13 @@ def _encode_flexible(
         write_uvarint(out, len(name) + 1)
         out += name
         write_uvarint(out, count + 1)
-        for item in results[at : at + count]:
+        for item in results if len(results) == count else results[at : at + count]:
             out += _RESULT_TIME_START.pack(
                 item.partition, item.error, item.base_offset, item.log_append_time_ms, item.log_start_offset
             )
+            if not (item.error or item.error_message or item.refused_records):
+                out += _NO_FAULT
+                continue
             if item.refused_records:
                 write_uvarint(out, len(item.refused_records) + 1)
                 for number in item.refused_records:

@@ -75,7 +75,8 @@ async def hang(cluster: AsyncCluster, admin: Admin, partition: int, producer_id:
         [b"late"], 0, producer_id=producer_id, producer_epoch=epoch, base_sequence=0, is_transactional=True
     )
     request = ProduceRequest(-1, 10_000, [ProducePartition(topic.topic_id, partition, bytes(batch))], "nobody")
-    (answer,) = await broker.replicas.produce(request, first_protocol=True)
+    produced = broker.replicas.produce(request, first_protocol=True)
+    (answer,) = produced if isinstance(produced, list) else await produced
     assert answer.error is ErrorCode.NONE
 
 

@@ -14,7 +14,7 @@ from kio.schema.request_header.v2.header import RequestHeader
 from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
-from tidelog.proto.kafka.headers import body_start, is_flexible, read_request_header, response_header
+from tidelog.proto.kafka.headers import answered_body, is_flexible, read_request_header, response_header
 from tidelog.proto.kafka.wire import BadMessage
 
 API_VERSIONS = 18
@@ -43,7 +43,7 @@ def test_a_request_header_is_read_as_kio_writes_it(client_id: str | None) -> Non
     frame = buffer.getvalue() + b"body"
     found = read_request_header(memoryview(frame))
     assert found == (3, 12, -5, client_id or "", len(frame) - 4)
-    assert body_start(memoryview(frame), 3, 12) == len(frame) - 4
+    assert answered_body(memoryview(frame), flexible=True) == (response_header(3, 12, -5), b"body")
 
 
 def test_tagged_fields_of_a_header_are_passed_over() -> None:
@@ -66,7 +66,7 @@ def test_a_header_that_ends_early_is_refused(frame: bytes) -> None:
     with pytest.raises(BadMessage, match="expected"):
         read_request_header(memoryview(frame))
     with pytest.raises(BadMessage, match="expected"):
-        body_start(memoryview(frame), 3, 12)
+        answered_body(memoryview(frame), flexible=True)
 
 
 @given(st.binary(max_size=60))
@@ -76,7 +76,10 @@ def test_any_bytes_are_a_header_or_refused(data: bytes) -> None:
     except BadMessage:
         if len(data) >= 4:
             with pytest.raises(BadMessage):
-                body_start(memoryview(data), *struct.unpack_from(">hh", data))
+                answered_body(memoryview(data), flexible=is_flexible(*struct.unpack_from(">hh", data)))
         return
     assert 10 <= found.end <= len(data)
-    assert body_start(memoryview(data), found.api_key, found.api_version) == found.end
+    flexible = is_flexible(found.api_key, found.api_version)
+    head, body = answered_body(memoryview(data), flexible=flexible)
+    assert head == data[4:8] + (b"\0" if flexible else b"")
+    assert body == data[found.end :]

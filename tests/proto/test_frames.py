@@ -41,7 +41,8 @@ produce_requests = st.builds(
     transactional_id=st.none() | texts.filter(bool),
 )
 produce_responses = st.lists(
-    st.builds(ProducedPartition, topic_ids, i32, codes, i64, i64, i64, i32, i32, texts), max_size=5
+    st.builds(ProducedPartition, topic_ids, i32, codes, i64, i64, i64, i32, i32, texts, refused_records=st.just(())),
+    max_size=5,
 )
 fetch_requests = st.builds(
     FetchRequest,

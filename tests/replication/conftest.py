@@ -487,8 +487,13 @@ class Broker:
         records = encode_values(list(values), LoopClock().now_ms(), **producer)
         item = ProducePartition(TOPIC_ID, partition, records)
         request = ProduceRequest(acks, timeout_ms, [item], transactional_id)
-        answers = await self.manager.produce(request, first_protocol=first_protocol)
+        answers = await self.answers(request, first_protocol=first_protocol)
         return answers[0]
+
+    async def answers(self, request: ProduceRequest, *, first_protocol: bool = False) -> list[ProducedPartition]:
+        """Those that are there at once, or to come."""
+        produced = self.manager.produce(request, first_protocol=first_protocol)
+        return produced if isinstance(produced, list) else await produced
 
     async def mark(
         self,

@@ -267,7 +267,7 @@ def test_clients_do_not_write_to_internal_topics(cluster, virtual):
             c.create(leader=1)
             partition = c[1].partition()
             object.__setattr__(partition.state, "topic", GROUP_OFFSETS_TOPIC)
-            answer = await c[1].manager.produce(ProduceRequest(-1, 100, [ProducePartition(*KEY, batch(b"x"))]))
+            answer = await c[1].answers(ProduceRequest(-1, 100, [ProducePartition(*KEY, batch(b"x"))]))
             assert answer[0].error is ErrorCode.INVALID_TOPIC_EXCEPTION
             assert c[1].values() == []
 

@@ -113,7 +113,7 @@ def test_one_call_with_several_partitions_yields_one_answer_with_an_error_each(c
                 (topic, 2, good),
                 (topic, 2, b""),
             ]
-            answers = await c[1].manager.produce(ProduceRequest(-1, 1_000, [ProducePartition(*item) for item in items]))
+            answers = await c[1].answers(ProduceRequest(-1, 1_000, [ProducePartition(*item) for item in items]))
             assert [(item.topic_id, item.partition) for item in answers] == [item[:2] for item in items]
             assert [item.error for item in answers] == [
                 ErrorCode.NONE,

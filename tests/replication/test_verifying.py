@@ -354,11 +354,11 @@ def test_what_is_refused_without_asking(cluster, virtual):
                 for pid, tx in ((P, True), (P + 1, True))
             )
             request = ProduceRequest(-1, 1_000, [ProducePartition(TOPIC_ID, 0, both)], "tx")
-            assert (await c[1].manager.produce(request))[0].error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            assert (await c[1].answers(request))[0].error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
             plain = encode_values([b"a"], 0, producer_id=P, producer_epoch=0, base_sequence=0, is_transactional=True)
             plain += encode_values([b"a"], 0)
             request = ProduceRequest(-1, 1_000, [ProducePartition(TOPIC_ID, 0, plain)], "tx")
-            assert (await c[1].manager.produce(request))[0].error is ErrorCode.INVALID_TXN_STATE
+            assert (await c[1].answers(request))[0].error is ErrorCode.INVALID_TXN_STATE
             assert not c[1].asked
             c[1].manager.producing.verifying.verify = None
             assert (await c[1].produce(b"a", **txn(0, 0))).error is ErrorCode.COORDINATOR_NOT_AVAILABLE

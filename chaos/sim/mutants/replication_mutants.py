@@ -223,8 +223,8 @@ _ACKNOWLEDGEMENT: Final = (
         what="min.insync.replicas counts neither at the append, nor for the high watermark, nor for the answer (three "
         "checks that cover each other): the last replica acknowledges acks=all alone.",
         module=_PARTITION,
-        old="        if acks == -1 and in_sync < self.min_isr:\n",
-        new="        if not in_sync:\n",
+        old="        if acks == -1 and (in_sync := len(leading.isr.committed)) < self.min_isr:\n",
+        new="        if not (in_sync := len(leading.isr.committed)):\n",
         scenario="unclean",
         more=(
             _HIGH_WATERMARK_BELOW_MIN_ISR,
@@ -524,8 +524,8 @@ _IDEMPOTENCE: Final = (
         rule="R20",
         what="A leader does not look at sequences: what is sent again is written again.",
         module=_LOG,
-        old="        known = self.producers.check(batches) if origin is Origin.CLIENT else None\n",
-        new="        known = None\n",
+        old="            found = self.producers.check(batches)\n",
+        new="            found = None\n",
         scenario="producers",
     ),
     Mutant(
