@@ -75,7 +75,11 @@ def _frames(place: Path, options: argparse.Namespace) -> list[str]:
     )
     for name, seen_then in (("before", report.before), ("warm", report.warm), ("after", report.after)):
         memory = f"{seen_then.memory_bytes / 1e6:6.1f} MB"
-        _say(f"{name:<7} {memory}, {seen_then.files} files, {seen_then.sockets} sockets, {seen_then.threads} threads")
+        held = seen_then.open
+        _say(
+            f"{name:<7} {memory}, {seen_then.threads} threads; open: {held.sockets} sockets, {held.kept} files of its "
+            f"own, {held.deleted} deleted ones, {held.others} others"
+        )
     cpu_s = report.after.cpu_s - report.before.cpu_s
     _say(f"peak    {report.memory_peak_bytes / 1e6:6.1f} MB; {cpu_s:,.0f} s of processor")
     _say(

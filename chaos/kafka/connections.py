@@ -82,7 +82,8 @@ def run(
         with Witness(node.kafka_bootstrap, WITNESS_TOPIC) as witness:
             phases = asyncio.run(crowd.run(idle, busy, slow, half_open))
         deadline = time.monotonic() + _SETTLE_S
-        while (end := node.measure()).sockets > start.sockets + SOCKETS_LEFT_MAX and time.monotonic() < deadline:
+        sockets_max = start.open.sockets + SOCKETS_LEFT_MAX
+        while (end := node.measure()).open.sockets > sockets_max and time.monotonic() < deadline:
             time.sleep(0.1)
         faults = [f"witness: {fault}" for fault in witness.testimony.faults]
         faults += _judged(phases, start, end)
@@ -123,7 +124,7 @@ class _Crowd:
             self._say(
                 f"{name:<13} {count:>5} connections: {before.memory_bytes / 1e6:.0f} -> "
                 f"{phase.after.memory_bytes / 1e6:.0f} MB ({phase.bytes_per_connection / 1000:.1f} kB each), "
-                f"{phase.after.files} files, {phase.requests / phase.seconds:,.0f} requests/s"
+                f"{phase.after.open.total} files, {phase.requests / phase.seconds:,.0f} requests/s"
             )
             for worker in workers:
                 worker.cancel()
@@ -179,8 +180,8 @@ def _judged(phases: Sequence[Phase], start: Measure, end: Measure) -> list[str]:
             faults.append(f"{phase.name}: {growth / 1e6:.0f} MB more, expected at most {most / 1e6:.0f} MB")
         if phase.name == "busy" and phase.requests < phase.connections:
             faults.append(f"busy: {phase.requests} requests were answered on {phase.connections} connections")
-    if end.sockets > start.sockets + SOCKETS_LEFT_MAX:
-        faults.append(f"open sockets: {start.sockets} at the start, {end.sockets} at the end")
+    if end.open.sockets > start.open.sockets + SOCKETS_LEFT_MAX:
+        faults.append(f"open sockets: {start.open.sockets} at the start, {end.open.sockets} at the end")
     return faults
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tidelog.chaos.kafka.open_files import OpenFiles, open_files
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.cli.local_process import use_of
 
@@ -34,9 +35,7 @@ class Measure:
     """One look at the process."""
 
     memory_bytes: int
-    files: int
-    sockets: int
-    """Of the open files, those that are connections and listeners."""
+    open: OpenFiles
     threads: int
     cpu_s: float
 
@@ -59,10 +58,8 @@ class WatchedNode:
         use = None if mark is None else use_of(mark)
         if mark is None or use is None:
             raise NodeGone(node.last_words())
-        place = Path("/proc") / str(mark.pid)
-        files = os.listdir(place / "fd")
-        sockets = sum(_is_socket(place / "fd" / name) for name in files)
-        return Measure(use.memory_bytes, len(files), sockets, len(os.listdir(place / "task")), use.cpu_s)
+        found = open_files(mark.pid, node.directory)
+        return Measure(use.memory_bytes, found, len(os.listdir(f"/proc/{mark.pid}/task")), use.cpu_s)
 
     def complaints(self) -> list[str]:
         """Lines of the node's log that no client may cause: errors, and what Python says of a bug."""
@@ -77,13 +74,6 @@ class WatchedNode:
                         if len(found) == 20:
                             return found
         return found
-
-
-def _is_socket(link: Path) -> bool:
-    try:
-        return os.readlink(link).startswith("socket:")
-    except OSError:
-        return False  # closed meanwhile
 
 
 @contextmanager

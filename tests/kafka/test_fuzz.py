@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tidelog.chaos.kafka import connections, fuzz_run
 from tidelog.chaos.kafka.captured import captured_requests
 from tidelog.chaos.kafka.frames import FrameSource
 from tidelog.chaos.kafka.fuzzing import PortSilent, fuzz
+from tidelog.chaos.kafka.open_files import OpenFiles, kinds
 from tidelog.proto.kafka.headers import read_request_header
 from tidelog.proto.kafka.messages import decode_request, encode_request
 from tidelog.testing.ports import free_ports
@@ -98,3 +100,22 @@ def plain(value: object) -> object:
     if isinstance(value, tuple):
         return [plain(inner) for inner in value]
     return value
+
+
+def test_open_files_are_told_apart() -> None:
+    own = [f"/data/node-1/data/t-0/{number:020d}.log" for number in range(3)]
+    links = [*own, "socket:[12]", "socket:[13]", "anon_inode:[eventpoll]", "pipe:[5]", "/dev/null", own[0]]
+    links += ["/data/node-1/data/u-0/00000000000000000000.log (deleted)", "/data/node-11/data/t-0/1.log"]
+    assert kinds(links, "/data/node-1") == OpenFiles(sockets=2, kept=3, deleted=1, others=5)
+    assert kinds(links, "/data/node-1").total == len(links)
+
+
+def test_a_node_that_holds_on_to_files_is_at_fault() -> None:
+    before = OpenFiles(sockets=3, kept=20, deleted=0, others=9)
+    grown = replace(before, kept=500)
+    assert fuzz_run.open_too_many(before, grown) == [], "files of topics that frames made"
+    for kind, most in (("sockets", 4), ("deleted", 4), ("others", 4)):
+        at_most = replace(before, **{kind: getattr(before, kind) + most})
+        assert fuzz_run.open_too_many(before, at_most) == []
+        more = replace(before, **{kind: getattr(before, kind) + most + 1})
+        assert len(fuzz_run.open_too_many(before, more)) == 1
