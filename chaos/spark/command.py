@@ -1,0 +1,150 @@
+"""``./dev kills``: the kill matrix, shown as a table, and answered with its exit code."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.chaos.spark.cases import CASES, Case
+from tidelog.chaos.spark.drivers import DriverPool
+from tidelog.chaos.spark.kill_run import CaseResult, KillRun
+from tidelog.chaos.spark.staged_cluster import StagedCluster
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.output import print_rows
+from tidelog.client.background import BackgroundLoop
+
+LIMIT_S = 40 * 60.0
+"""No case begins after so many seconds."""
+
+
+def run_cases(
+    cases: Sequence[Case], directory: Path, hear: Callable[[CaseResult], None], *, limit_s: float = LIMIT_S
+) -> list[CaseResult]:
+    """Run cases one after the other on a cluster of their own; ``hear`` is told of each. Raises ``CommandFailed`` if
+    time runs out."""
+    loop = BackgroundLoop()
+    pool = DriverPool(directory)
+    results: list[CaseResult] = []
+    began = time.monotonic()
+    try:
+        pool.prepare(2)
+        cluster = loop.run(_made())
+        loop.run(cluster.start())
+        try:
+            run = KillRun(cluster, loop, pool, directory)
+            for case in cases:
+                if time.monotonic() - began > limit_s:
+                    raise CommandFailed(f"{len(cases) - len(results)} cases are left after {limit_s:g} s")
+                results.append(run.run(case))
+                hear(results[-1])
+        finally:
+            loop.run(cluster.stop())
+    finally:
+        pool.close()
+        loop.stop()
+    return results
+
+
+async def _made() -> StagedCluster:
+    return StagedCluster()
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[CASE …]")
+@click.option("--list", "listed", is_flag=True, help="Say which cases there are, and what each tries.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Run them so many times.")
+@click.option("--keep", is_flag=True, help="Keep checkpoints and logs even if all went well.")
+def kills(names: tuple[str, ...], listed: bool, repeat: int, keep: bool) -> int:
+    """Spark on three brokers, and what dies on the way: is each row in the sink once?
+
+    Exit code 0 only if every case (by default all of them) went as it is to go. Each death is placed at a step of a
+    call to the brokers, so there is no seed, and a case is the same each time.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended on the way out
+    if listed:
+        print_rows(("case", "what is tried"), [(case.name, case.shows) for case in CASES.values()])
+        return 0
+    if unknown := [name for name in names if name not in CASES]:
+        raise CommandFailed(f"no case {unknown[0]!r}; there are: {', '.join(CASES)}")
+    chosen = [CASES[name] for name in names] or list(CASES.values())
+    cases = [_numbered(case, number) for number in range(repeat) for case in chosen]
+    started = time.monotonic()
+    with _place(keep) as (place, done):
+        results = run_cases(cases, place, _say)
+        done.append(not any(result.faults for result in results))
+    failed = [result for result in results if result.faults]
+    print_rows(
+        ("case", "s", "runs", "batches", "rows", "attempts", "lost", "already", "refused", ""),
+        [_line(result) for result in results],
+    )
+    click.echo(f"{len(results)} cases in {time.monotonic() - started:.0f} s")
+    if failed:
+        click.echo(f"FAILED: {', '.join(result.name for result in failed)}")
+        return 1
+    click.echo("Every row of every case is in the sink once, and none was seen before its batch was decided.")
+    return 0
+
+
+def _numbered(case: Case, number: int) -> Case:
+    from dataclasses import replace
+
+    return case if not number else replace(case, name=f"{case.name}-{number + 1}")
+
+
+def _say(result: CaseResult) -> None:
+    click.echo(f"{'FAIL' if result.faults else 'ok':<5} {result.name}  {result.seconds:.1f} s")
+    for fault in result.faults:
+        click.echo(f"      {fault}")
+    if result.faults:
+        for error in result.errors:
+            click.echo(f"      a run ended by: {error[:400]}")
+
+
+def _line(one: CaseResult) -> tuple[str, ...]:
+    figures = (one.runs, one.batches, one.rows, one.attempts, one.losers, one.already, one.refused)
+    return (one.name, f"{one.seconds:.1f}", *map(str, figures), "FAIL" if one.faults else "ok")
+
+
+@contextmanager
+def _place(keep: bool) -> Iterator[tuple[Path, list[bool]]]:
+    """A directory to work in, which stays if what was done did not succeed."""
+    place = Path(tempfile.mkdtemp(prefix="tidelog-kills-"))
+    done: list[bool] = []
+    interrupted = False
+    try:
+        yield place, done
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if (done == [True] or interrupted) and not keep:
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            click.echo(f"Checkpoints and logs: {place}", err=True)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Exit code 0: passed; 1: not; 2: wrong usage; 130: interrupted."""
+    try:
+        return kills.main(arguments, prog_name="./dev kills", standalone_mode=False)
+    except CommandFailed as failed:
+        click.echo(f"failed: {failed}", err=True)
+        return 1
+    except click.ClickException as wrong:
+        wrong.show()
+        return wrong.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Drivers as the kill matrix handles them: started ahead, told what to run, killed, frozen, thawed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tidelog.chaos.spark.processes import Process, members, owner_of, signal_all, unread_bytes
+from tidelog.chaos.spark.query import Query
+from tidelog.cli.cluster_watch import WatchFailed, wait_until
+
+START_TIMEOUT_S: Final = 90.0
+TOLD_TIMEOUT_S: Final = 10.0
+END_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.005
+
+
+class Driver:
+    """One Spark in a session of processes of its own. What it and Spark say goes to ``<directory>/<name>.log``."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._query: Query | None = None
+        self._ready = threading.Event()
+        self._ended = threading.Event()
+        self.error: str | None = None
+        """What the last query ended by; None: it came to its end."""
+        self.dead = False
+        """It was killed."""
+        self._gone = False
+        self.frozen: list[int] = []
+        self._orphan: int | None = None
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tidelog.chaos.spark.driver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self._reader = threading.Thread(target=self._read, name=f"{name} events", daemon=True)
+        self._reader.start()
+
+    # --- queries ------------------------------------------------------------------------------------
+
+    def wait_ready(self) -> None:
+        """Raises :class:`WatchFailed` if Spark does not start."""
+        if not self._ready.wait(START_TIMEOUT_S) or self._gone:
+            raise WatchFailed(f"{self.name}: expected Spark to start within {START_TIMEOUT_S:g} s, see {self.log}")
+
+    def run(self, query: Query) -> None:
+        """Begin a query; it runs by itself."""
+        assert self._process.stdin is not None
+        if self._gone:
+            raise WatchFailed(f"{self.name} ended by itself, see {self.log}")
+        self._query = query
+        self.error = None
+        self._ended.clear()
+        self._process.stdin.write((query.to_json() + "\n").encode())
+        self._process.stdin.flush()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its query has come to an end, whichever, or it is dead."""
+        return self._ended.is_set()
+
+    def is_logged(self, batch: int) -> bool:
+        """Whether Spark's commit log has this batch of its query."""
+        return self._query is not None and (Path(self._query.checkpoint) / "commits" / str(batch)).exists()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event, text = json.loads(line)
+            if event == "ready":
+                self._ready.set()
+            else:
+                self.error = text
+                self._ended.set()
+        self._gone = True
+        if not self.dead:
+            self.error = f"{self.name} ended by itself, see {self.log}"
+        self._ready.set()
+        self._ended.set()
+
+    # --- faults -------------------------------------------------------------------------------------
+
+    def owns(self, port: int) -> int | None:
+        """The process of this driver whose end of a connection has this port."""
+        return owner_of(port, self._process.pid)
+
+    def kill(self) -> None:
+        """kill -9 of the JVM and of the program that drives it. Python workers notice, and end."""
+        self.dead = True
+        signal_all(self._pids(lambda one: not one.is_daemon), signal.SIGKILL)
+
+    def kill_worker(self, pid: int) -> None:
+        """kill -9 of one process."""
+        signal_all([pid], signal.SIGKILL)
+
+    def stop_jvm(self) -> None:
+        """Stop the JVM, and nothing else."""
+        signal_all(self._pids(lambda one: one.is_jvm), signal.SIGSTOP)
+
+    async def kill_once_told(self, fault: Callable[[str], None]) -> None:
+        """The JVM is stopped: wait until something has come for it that it cannot read, and kill it all."""
+        jvm = self._pids(lambda one: one.is_jvm)
+        before = sum(map(unread_bytes, jvm))
+        deadline = time.monotonic() + TOLD_TIMEOUT_S
+        while sum(map(unread_bytes, jvm)) <= before:
+            if time.monotonic() > deadline:
+                fault(f"{self.name}: nobody told its JVM anything within {TOLD_TIMEOUT_S:g} s")
+                break
+            await asyncio.sleep(_POLL_S)
+        self.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP for every process."""
+        self.frozen = self._pids(lambda one: True)
+        signal_all(self.frozen, signal.SIGSTOP)
+
+    def orphan(self, pid: int) -> None:
+        """Stop one worker, and the daemon that would end it when the JVM is gone; kill the driver."""
+        parents = [one.parent for one in members(self._process.pid) if one.pid == pid]
+        self.frozen = [*parents, pid]
+        self._orphan = pid
+        signal_all(self.frozen, signal.SIGSTOP)
+        self.kill()
+
+    def thaw(self) -> None:
+        """SIGCONT. Of an orphaned worker's processes the worker alone: the daemon would end it."""
+        signal_all(self.frozen if self._orphan is None else [self._orphan], signal.SIGCONT)
+        self.frozen = []
+
+    def end(self) -> None:
+        """kill -9 of all that is left, and wait until it is gone."""
+        self.dead = True
+        signal_all(self._pids(lambda one: True), signal.SIGKILL)
+        self._process.wait()
+        wait_until(f"processes of {self.name} to be gone", lambda: not members(self._process.pid), END_TIMEOUT_S)
+
+    def _pids(self, which: Callable[[Process], bool]) -> list[int]:
+        return [one.pid for one in members(self._process.pid) if which(one)]
+
+
+class DriverPool:
+    """Drivers that are up. One more than is used is started ahead, since a start takes as long as a case."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._idle: list[Driver] = []
+        self._all: list[Driver] = []
+        self.started = 0
+
+    def prepare(self, count: int) -> None:
+        """See that so many are idle, or on their way."""
+        while len(self._idle) < count:
+            self._idle.append(self._start())
+
+    def take(self, *, spare: bool) -> Driver:
+        """One that is ready; ``spare``: start another one ahead."""
+        self.prepare(1)
+        driver = self._idle.pop(0)
+        driver.wait_ready()
+        if spare:
+            self.prepare(1)
+        return driver
+
+    def give_back(self, driver: Driver) -> None:
+        """It runs nothing any more: another case may have it, if it lives."""
+        if driver.dead:
+            driver.end()
+            self._all.remove(driver)
+        else:
+            self._idle.insert(0, driver)
+
+    def close(self) -> None:
+        for driver in self._all:
+            driver.end()
+        self._all.clear()
+        self._idle.clear()
+
+    def _start(self) -> Driver:
+        self.started += 1
+        driver = Driver(self._directory, f"driver-{self.started}")
+        self._all.append(driver)
+        return driver
