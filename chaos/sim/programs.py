@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tidelog.chaos.sim.lives import Attempt, Driver, Life
 from tidelog.chaos.sim.scenario import Fault
 from tidelog.chaos.sim.transaction_watch import TransactionWatch
+from tidelog.client.transaction_errors import FENCED
 from tidelog.model.ids import NodeId
-from tidelog.proto.sink_api import CommitBatchRequest
+from tidelog.proto.sink_api import AbortJobRequest, BeginSinkTransactionRequest, CommitBatchRequest
 
 if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
@@ -38,7 +39,10 @@ class Programs:
         """Of no process: what happens in it waits for none that stands still."""
         self._deciding: dict[str, None] = {}
         """Sinks whose drivers have asked for a decision, until somebody takes them out."""
+        self._told_s: dict[tuple[str, int], float] = {}
+        """When a driver was first told that a batch is decided."""
         sim.cluster.fabric.sent.append(self._sent)
+        sim.cluster.fabric.answered.append(self._judge_refusal)
         hand = sim.hand
         hand.roles |= {
             "sink": lambda: self.watch.coordinator(self._sinks[0]),
@@ -55,6 +59,26 @@ class Programs:
 
     def _driver(self, sink: str, name: str) -> Driver:
         raise AssertionError(f"{sink} has no program")
+
+    # --- what coordinators say --------------------------------------------------------------------------
+
+    def told(self, sink: str, batch: int) -> None:
+        """A driver was told that a batch is decided."""
+        self._told_s.setdefault((sink, batch), self.sim.cluster.loop.now)
+
+    def _judge_refusal(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+        """That a batch is decided goes before everything else, also when a fenced job asks."""
+        if not isinstance(request, CommitBatchRequest | BeginSinkTransactionRequest | AbortJobRequest):
+            return
+        if response.error not in FENCED or not self.watch.is_up_to_date(server, request.sink):
+            return
+        known = [batch for (sink, batch), told_s in self._told_s.items() if sink == request.sink and told_s <= asked_s]
+        if request.batch <= max(known, default=-1):
+            what = type(request).__name__.removesuffix("Request")
+            self.sim.world.violated(
+                f"decided: {what} of batch {request.batch} of {request.sink} by job {request.job} is refused with "
+                f"{response.error.name}, though batch {max(known)} was told to be decided before"
+            )
 
     # --- lives ------------------------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ class SparkWork(Programs):
             self.events["decided"] += 1
         elif outcome.last_batch == job.batch:
             told.append(outcome.last_job)
+        self.told(job.sink, job.batch)
         if outcome.last_batch < job.batch:
             self.sim.world.violated(f"batch {job.batch} of {job.sink} is told to be decided, the last is {outcome}")
 

@@ -69,6 +69,21 @@ class TransactionWatch:
     def group_coordinator(self, group: str) -> NodeId | None:
         return self._leader(OFFSETS_TOPIC, group)
 
+    def is_up_to_date(self, server: str, transactional_id: str) -> bool:
+        """Whether a node coordinates for an id, and knows that it does, under the newest epoch."""
+        topic = self._cluster.image.topic(STATE_TOPIC)
+        node = self._cluster.nodes.get(NodeId(int(server.removeprefix("node"))))
+        if topic is None or node is None or node.broker is None:
+            return False
+        number = partition_for(transactional_id, len(topic.partitions))
+        return any(
+            key.partition == number
+            and replica.partition.state.topic == STATE_TOPIC
+            and replica.partition.leading is not None
+            and replica.partition.leader_epoch == topic.partitions[number].leader_epoch
+            for key, replica in node.broker.replicas.replicas.items()
+        )
+
     def _leader(self, topic: str, key: str) -> NodeId | None:
         found = self._cluster.image.topic(topic)
         return None if found is None else self._cluster.leader_of(topic, partition_for(key, len(found.partitions)))

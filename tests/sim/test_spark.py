@@ -1,0 +1,48 @@
+"""Queries in virtual time: they go through what they must, and damage to them shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tidelog.chaos.sim import spark_clients
+from tidelog.chaos.sim.fault_plots import DRIVER_POINTS
+from tidelog.chaos.sim.scenario import Fault
+from tidelog.chaos.sim.spark_settings import spark
+from tidelog.client.admin import AsyncAdmin
+from tidelog.client.sinks import SinkMessage
+
+
+def test_drivers_that_die_freeze_and_are_stopped_at_any_point() -> None:
+    points = list(dict.fromkeys(DRIVER_POINTS))
+    schedule = (
+        *(Fault(2.0 + 2 * n, "driver-dies-at", (n, point, 0.3)) for n, point in enumerate(points)),
+        *(Fault(14.5 + n, "driver-freezes-at", (n, point, 1.5)) for n, point in enumerate(points)),
+        Fault(16.2, "stop-query", (0,)),
+        Fault(18.0, "kill", ("sink", 1.0)),
+        Fault(22.0, "second-producer", (1, 2.0)),
+    )
+    outcome = spark().run(3, schedule)
+    assert outcome.held, outcome.violations
+    assert set(outcome.faults) == {fault.kind for fault in schedule}
+    assert outcome.events["copied"] > 100
+    assert outcome.events["replayed"] >= 3
+    assert outcome.events["input-aborted"] >= 3
+    assert sum(count for event, count in outcome.events.items() if event.startswith(("kill-", "pause-"))) >= 6
+
+
+def test_a_range_that_ends_where_not_all_is_decided_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = AsyncAdmin.list_offsets
+    monkeypatch.setattr(AsyncAdmin, "list_offsets", lambda admin, specs, read_committed: ask(admin, specs))
+    outcome = spark().run(3, ())
+    assert [text for text in outcome.violations if "decided ranges: " in text]
+
+
+def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_of_them(arrived: Sequence[tuple[int, SinkMessage]]) -> list[SinkMessage]:
+        return [message for _, message in arrived]
+
+    monkeypatch.setattr(spark_clients, "one_of_each", all_of_them)
+    outcome = spark().run(3, ())
+    assert [text for text in outcome.violations if "each once: " in text]
