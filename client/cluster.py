@@ -135,6 +135,11 @@ class Cluster:
         if self._closing:
             await asyncio.wait(self._closing)
 
+    @property
+    def failure(self) -> Exception | None:
+        """What kept the latest metadata from coming; None if it came."""
+        return self._failure
+
     def on_change(self, listener: Callable[[set[TopicPartition]], None]) -> None:
         """Call ``listener`` with the partitions whose leader or epoch changed, after each answer."""
         self._listeners.append(listener)

@@ -35,6 +35,8 @@ class CoordinatorLink:
         self._key_type = key_type
         self._request_timeout_ms = request_timeout_ms
         self._node: NodeId | None = None
+        self.trouble = ""
+        """Why the request that is being repeated did not succeed, the last time."""
 
     async def ask(self, request: Request[R], code_of: Callable[[R], ErrorCode]) -> R:
         """Send ``request`` until its answer is final, however long that takes: after a lost connection, to
@@ -50,15 +52,17 @@ class CoordinatorLink:
                 node = await self._find()
                 response = await cluster.call(request, timeout_ms=self._request_timeout_ms, node=node)
             except (BrokerNotAvailableError, RequestTimedOutError) as error:
-                reason = str(error)
+                reason = self.trouble = str(error)
                 self._node = None
             else:
                 code = code_of(response)
                 if not code.retriable:
+                    self.trouble = ""
                     return response
                 reason = code.name
                 if code in MOVED:
                     self._node = None
+                self.trouble = reason
                 if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                     concurrent += 1
                     await asyncio.sleep(max(1, CONCURRENT_BACKOFF.after(concurrent, cluster.rng)) / 1_000)

@@ -266,7 +266,10 @@ class Transactions:
         limit = self._limit_s(timeout_s)
         done, _ = await asyncio.wait({operation.task}, timeout=limit)
         if not done:
-            raise RequestTimedOutError(f"{call}: not done within {limit} s, but under way; call it again to wait on")
+            why = self._link.trouble or str(self._cluster.failure or "")
+            raise RequestTimedOutError(
+                f"{call}: not done within {limit} s, but under way; call it again to wait on{why and f' ({why})'}"
+            )
         if operation.task.cancelled():
             raise _closed()
         operation.heard = True
