@@ -31,8 +31,6 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties of a micro-batch's tasks. Source: Spark's ``StreamExecution`` and ``MicroBatchExecution``."""
 
-ABORT_TIMEOUT_S: Final = 10.0
-"""Longest time spent on aborting what failed; what is not aborted then, the next job or a timeout aborts."""
 
 FORGET_TIMEOUT_S: Final = 5.0
 """Longest time spent on dropping the ledger of a batch write that is done."""
@@ -110,7 +108,7 @@ def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: I
                 columns.send(writer, batch)
         message = writer.prepare(timeout=options.write_timeout_s)
     except BaseException:
-        writer.close(ABORT_TIMEOUT_S)
+        writer.close(options.abort_timeout_s)
         raise
     writer.close()
     return message
@@ -126,7 +124,7 @@ def _abort(options: SinkOptions, told: list[SinkMessage]) -> None:
         return
     try:
         with SinkLedger(options.bootstrap, told[0].sink, **options.ledger) as ledger:
-            ledger.abort_job(told, timeout=ABORT_TIMEOUT_S)
+            ledger.abort_job(told, timeout=options.abort_timeout_s)
     except TidelogError as error:
         log.warning(
             "batch %s of sink %s is not aborted; the next job aborts it: %s", told[0].batch, told[0].sink, error

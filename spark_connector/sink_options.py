@@ -31,6 +31,8 @@ _ONLY: Final = {
 }
 """Settings that must be as they are without being given."""
 
+ABORT_TIMEOUT_S: Final = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
@@ -64,6 +66,11 @@ class SinkOptions:
     def sink(self) -> str | None:
         """The ledger of a batch write that is to happen once; None without ``appId``."""
         return None if self.app_id is None else sink_name(self.app_id, self.topic)
+
+    @property
+    def abort_timeout_s(self) -> float:
+        """Longest time, in seconds, spent on ending what failed; what is not ended then, the next job aborts."""
+        return min(ABORT_TIMEOUT_S, AdminConfig.of(dict(self.ledger)).default_api_timeout_ms / 1_000)
 
     @property
     def write_timeout_s(self) -> float:
