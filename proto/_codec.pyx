@@ -12,7 +12,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -21,7 +21,7 @@ cdef extern from "Python.h":
         object (*tp_alloc)(PyTypeObject *, Py_ssize_t)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-VERSION = 3
+VERSION = 4
 """Raised with each change of what Python code expects of this module; another one's build is not used."""
 
 cdef enum:
@@ -754,3 +754,6 @@ cdef bint judged(int status) except -1:
     if status == NO_MEMORY:
         raise MemoryError
     return status == DONE
+
+
+include "_rows.pxi"

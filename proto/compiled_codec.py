@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from types import ModuleType
 
-VERSION = 3
+VERSION = 4
 """What the Python code here expects; a module left over from another version is not used."""
 
 

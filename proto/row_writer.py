@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from tidelog.model.key_partition import partition_for_key
+from tidelog.proto.compiled_codec import COMPILED
 from tidelog.proto.network import Buffer
-from tidelog.proto.record_buffer import EMPTY_HEADER
+from tidelog.proto.record_buffer import EMPTY_HEADER, TIME_MAX
 from tidelog.proto.records import HEADER_SIZE
-from tidelog.proto.sent_columns import ROWS_MAX, BlobView, Fault, HeaderView, NumberView, RecordColumns, flat
+from tidelog.proto.sent_columns import ROWS_MAX, BlobView, Fault, HeaderView, NumberView, RecordColumns, flat, flattened
 from tidelog.proto.varint import VARINTS
 
 RECKONED: Final = 12
@@ -101,7 +102,18 @@ class RowWriter:
     Raises ``ValueError`` for columns that have less than they say, ``TypeError`` for what is no buffer.
     """
 
-    __slots__ = ("_headers", "_keys", "_order", "_partitions", "_rows", "_sizes", "_targets", "_times", "_values")
+    __slots__ = (
+        "_headers",
+        "_keys",
+        "_order",
+        "_partition_count",
+        "_partitions",
+        "_rows",
+        "_sizes",
+        "_targets",
+        "_times",
+        "_values",
+    )
 
     def __init__(self, columns: RecordColumns) -> None:
         rows = self._rows = columns.rows
@@ -116,6 +128,7 @@ class RowWriter:
         self._times = None if columns.timestamps is None else _Numbers(columns.timestamps, "q", rows)
         self._targets: array[int] | None = None
         self._sizes: array[int] = array("q")
+        self._partition_count = 0
         self._order: array[int] | None = None
 
     def plan(self, partition_count: int, partition: int, ignore_keys: bool, size_max: int) -> Findings:
@@ -123,6 +136,9 @@ class RowWriter:
         (unless keys are ignored); the others are free. Finds the first row that cannot be sent: a record takes at most
         ``size_max`` bytes with the header of a batch."""
         self._targets = self._order = None
+        if partition_count < 1:
+            raise ValueError(f"partition_count: expected 1 or more, found {partition_count}")
+        self._partition_count = partition_count
         targets, sizes = array("i"), array("q")
         free = 0
         for row in range(self._rows):
@@ -166,6 +182,12 @@ class RowWriter:
         needed."""
         if self._targets is None:
             raise ValueError("group() before a plan without faults")
+        if step < 1:
+            raise ValueError(f"step: expected 1 or more, found {step}")
+        for pick in picks:
+            if not 0 <= pick < self._partition_count:
+                raise ValueError(f"expected a partition of 0 to {self._partition_count - 1}, found {pick}")
+        self._order = None
         groups: dict[int, list[int]] = {}
         free = 0
         for row, target in enumerate(self._targets):
@@ -173,8 +195,6 @@ class RowWriter:
                 if not picks:
                     raise ValueError("expected a partition for free rows, found none")
                 target = picks[min(free // step, len(picks) - 1)]
-                if target < 0:
-                    raise ValueError(f"expected a partition of 0 or more, found {target}")
                 free += self._sizes[row]
             groups.setdefault(target, []).append(row)
         self._order = array("i")
@@ -194,6 +214,8 @@ class RowWriter:
         """
         if self._order is None or not 0 <= start < stop <= len(self._order):
             raise ValueError(f"expected places of rows that were grouped, found {start} to {stop}")
+        if not 0 <= now_ms < TIME_MAX:
+            raise ValueError(f"now_ms: expected 0 to 2**62, found {now_ms}")
         pieces = [EMPTY_HEADER]
         total = HEADER_SIZE
         base = highest = 0
@@ -232,7 +254,10 @@ class RowWriter:
 
 
 def row_writer(columns: RecordColumns) -> RowWriter:
-    """Return a writer of these columns; raises what :class:`RowWriter` does."""
+    """Return a writer of these columns, the compiled one where it is to be had; raises what :class:`RowWriter` does."""
+    if COMPILED is not None:
+        compiled: RowWriter = COMPILED.RowWriter(*flattened(columns))
+        return compiled
     return RowWriter(columns)
 
 
