@@ -13,7 +13,8 @@ offsets              what a group has committed at the end is of the last transa
 exactly once         each input has one output
 the sum              the balances of a bank have the sum that they began with, whenever a new teller reads them
 stable               the last stable offset never passes the high watermark, nor the beginning of a transaction
-                     that is open; it reaches the former when none is open any more
+                     that is open; it reaches the former when none is open any more, and while nothing is in the
+                     way it stays nowhere for longer than a transaction may be open
 ===================  ========================================================================================
 
 Values are unique over a run, and times are those of the world, in seconds. A judge is handed whole logs as
@@ -321,6 +322,38 @@ def stable(
             f"{open_since}"
         )
     return found
+
+
+class StableProgress:
+    """Judges last stable offsets while nothing is in anybody's way: they may stay at the beginning of a transaction for
+    as long as one may be open, not longer.
+
+    ``bounds_s``: that time by topic; what has no bound is not judged. Times are those of the world.
+    """
+
+    def __init__(self, bounds_s: Mapping[str, float]) -> None:
+        self._bounds_s = bounds_s
+        self._since: dict[TopicPartition, tuple[int, float]] = {}
+
+    def observe(
+        self, now_s: float, quiet_since_s: float | None, marks: Mapping[TopicPartition, tuple[int, int]]
+    ) -> list[str]:
+        """``quiet_since_s``: since when nothing was, None: something is now. ``marks``: last stable offset and high
+        watermark of each partition at its leader."""
+        found: list[str] = []
+        for at, (last_stable, high_watermark) in sorted(marks.items()):
+            bound_s = self._bounds_s.get(at.topic)
+            offset, since_s = self._since.get(at, (-1, now_s))
+            if bound_s is None or quiet_since_s is None or last_stable == high_watermark or last_stable != offset:
+                self._since[at] = (last_stable, now_s)
+                continue
+            stays_s = now_s - max(since_s, quiet_since_s)
+            if stays_s > bound_s:
+                found.append(
+                    f"stable: {at} stays at {last_stable} of {high_watermark} for {stays_s:.1f} s, though nothing is "
+                    f"in the way and a transaction is open for {bound_s:g} s at most"
+                )
+        return found
 
 
 def all_stable(marks: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:

@@ -53,6 +53,11 @@ class Observer:
         compacted = Counter({"compacted": min(self.compacted.gone, 1)})
         return self._counts + self._metadata.events + compacted
 
+    @property
+    def quiet_since_s(self) -> float | None:
+        """Since when nothing is in any node's way; None: something is."""
+        return self._progress.quiet_since_s
+
     def begin(self) -> None:
         """Look from now on."""
         self._cluster.died.append(self._died)

@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 class Programs:
     """Programs, each with a sink of its own: one driver after another, now and then two at a time.
 
-    ``places``: topics that transactions write to, and their partitions; ``place``: the one whose leader is a target.
+    ``places``: topics that transactions write to, and their partitions; ``bounds_s``: for how long one may be open in
+    each; ``place``: the topic whose leader is a target.
     """
 
-    def __init__(self, sim: Simulation, sinks: Sequence[str], places: Mapping[str, int], place: str) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        sinks: Sequence[str],
+        places: Mapping[str, int],
+        bounds_s: Mapping[str, float],
+        place: str,
+    ) -> None:
         self.sim = sim
         self.events: Counter[str] = Counter()
-        self.watch = TransactionWatch(sim.world, places)
+        self.watch = TransactionWatch(sim.world, places, bounds_s, lambda: sim.observer.quiet_since_s)
         self._sinks = tuple(sinks)
         self._lives = 0
         self._drivers: dict[str, Driver] = {}

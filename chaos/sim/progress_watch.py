@@ -31,12 +31,19 @@ class ProgressWatch:
         self._clients_stand = clients_stand
         self._cluster = world.cluster
         self._metadata = metadata
+        self.quiet_since_s: float | None = None
+        """Since when every node serves and nothing is in its way, counted from when that has settled; it may be to
+        come."""
         self._changes: dict[TopicIdPartition, list[tuple[float, bool]]] = {}
 
     def sample(self) -> None:
         """Look at what is whole now."""
         running = self._running()
         now = self._cluster.loop.now
+        if running is None or len(running) < len(self._cluster.node_ids):
+            self.quiet_since_s = None
+        elif self.quiet_since_s is None:
+            self.quiet_since_s = now + SETTLED_S
         for key, found in self._metadata.partitions.items():
             changes = self._changes.setdefault(key, [])
             is_whole = running is not None and _is_whole(found, running)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from tidelog.chaos.sim.simulation import Simulation
 
 SINKS: Final = ("s0", "s1")
+TIMEOUT_S: Final = 4.0
 PREPARED_TIMEOUT_S: Final = 6.0
+OPEN_S: Final = TIMEOUT_S + PREPARED_TIMEOUT_S + 2.5
+"""For so long a transaction may hold back readers while nothing is in the way: open first, then prepared."""
 STABLE_S: Final = PREPARED_TIMEOUT_S + 2.5
 """When all is mended and nobody writes any more, nothing is undecided after so long."""
 
@@ -28,7 +31,7 @@ class SinkWork(Programs):
     """The drivers and tasks of a run."""
 
     def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim, SINKS, {BATCHES: PARTITIONS}, BATCHES)
+        super().__init__(sim, SINKS, {BATCHES: PARTITIONS}, {BATCHES: OPEN_S}, BATCHES)
         self.noted = dict.fromkeys(SINKS, NO_BATCH)
         """The last batch that a program has noted as done: outside the cluster, and never lost."""
         self.noted_s: dict[str, float] = {}

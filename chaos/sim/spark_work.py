@@ -14,6 +14,7 @@ from tidelog.chaos.checkers.sinks import Batch, judge_batches
 from tidelog.chaos.checkers.spark import Batches, Copy, RangeRead, each_once, only_decided, same_rows
 from tidelog.chaos.checkers.transactions import all_stable, one_decision, only_what_counts, visible
 from tidelog.chaos.sim.programs import Programs
+from tidelog.chaos.sim.sink_work import OPEN_S, STABLE_S
 from tidelog.chaos.sim.spark_clients import (
     INPUT_PARTITIONS,
     INPUTS,
@@ -39,8 +40,6 @@ QUERIES: Final = ("q0", "q1")
 PLACES: Final = {INPUTS: INPUT_PARTITIONS, OUTPUTS: OUTPUT_PARTITIONS}
 WRITERS: Final = (None, "source-0", "source-1")
 """Transactional ids of who writes what is read; None: one without transactions."""
-PREPARED_TIMEOUT_S: Final = 6.0
-STABLE_S: Final = PREPARED_TIMEOUT_S + 2.5
 INPUTS_STABLE_S: Final = TIMEOUT_MS / 1_000 + 2.5
 
 
@@ -48,7 +47,7 @@ class SparkWork(Programs):
     """The queries of a run, those who write what they read, and a reader of what they write."""
 
     def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim, QUERIES, PLACES, OUTPUTS)
+        super().__init__(sim, QUERIES, PLACES, {INPUTS: INPUTS_STABLE_S, OUTPUTS: OPEN_S}, OUTPUTS)
         self.reads: list[RangeRead] = []
         self.noted_s: dict[str, float] = {}
         self.calm = False

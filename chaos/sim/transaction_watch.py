@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tidelog.chaos.checkers.transactions import Fences, Identified, LogEntry, stable
+from tidelog.chaos.checkers.transactions import Fences, Identified, LogEntry, StableProgress, stable
 from tidelog.chaos.sim.log_reading import Undisturbed, batches_of
 from tidelog.chaos.sim.world import World
 from tidelog.groups.routing import partition_for
@@ -36,9 +36,18 @@ SAMPLE_S: Final = 0.05
 
 
 class TransactionWatch:
-    """``places``: topics that transactions write to, and their partitions."""
+    """``places``: topics that transactions write to, and their partitions; ``bounds_s``: for how long one may be open
+    in them, those of no bound left out; ``quiet_since_s`` as :attr:`Observer.quiet_since_s`."""
 
-    def __init__(self, world: World, places: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        world: World,
+        places: Mapping[str, int],
+        bounds_s: Mapping[str, float],
+        quiet_since_s: Callable[[], float | None],
+    ) -> None:
+        self._progress = StableProgress(bounds_s)
+        self._quiet_since_s = quiet_since_s
         self.identified: list[Identified] = []
         self._world = world
         self._cluster = world.cluster
@@ -177,6 +186,7 @@ class TransactionWatch:
             begun = [each.transaction_offset for each in partition.log.producers.all() if each.transaction_offset >= 0]
             last_stable, mark = partition.last_stable_offset, partition.high_watermark
             self._tell_all(stable(f"node {node_id}", at, last_stable, mark, min(begun, default=None)))
+        self._tell_all(self._progress.observe(loop.now, self._quiet_since_s(), self.marks()))
 
     def _tell_all(self, found: Iterable[str]) -> None:
         for text in found:

@@ -28,6 +28,7 @@ from tidelog.chaos.sim.transaction_clients import (
     BALANCE,
     BANK,
     COPIES,
+    COPY_TIMEOUT_MS,
     GROUP,
     MANY,
     PLACES,
@@ -82,7 +83,10 @@ class TransactionWork:
         self._outside = contextvars.Context()
         """Of no process: what happens in it waits for none that stands still."""
         offsets = int(sim.cluster.settings["offsets.topic.num.partitions"])
-        self.watch = TransactionWatch(sim.world, {**PLACES, OFFSETS_TOPIC: offsets})
+        bounds_s = {BANK: STABLE_S, COPIES: COPY_TIMEOUT_MS / 1_000 + 2.5}
+        self.watch = TransactionWatch(
+            sim.world, {**PLACES, OFFSETS_TOPIC: offsets}, bounds_s, lambda: sim.observer.quiet_since_s
+        )
         hand = sim.hand
         # Of no process either, though it is told in the midst of a client's call.
         self.watch.on_commit = lambda: contextvars.Context().run(hand.look)

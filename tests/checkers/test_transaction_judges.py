@@ -12,6 +12,7 @@ from tidelog.chaos.checkers.transactions import (
     Fences,
     Identified,
     LogEntry,
+    StableProgress,
     all_or_none,
     all_stable,
     exactly_once,
@@ -261,3 +262,38 @@ def test_stable() -> None:
     assert "open from 4" in stable("node 1", P, 5, 9, open_since=4)[0]
     assert all_stable({P: (9, 9)}) == []
     assert "t-0 stays at 5 of 9" in all_stable({P: (5, 9), Q: (3, 3)})[0]
+
+
+def test_what_is_open_holds_readers_back_for_as_long_as_it_may() -> None:
+    judge = StableProgress({P.topic: 5.0})
+    assert judge.observe(10.0, 0.0, {P: (3, 9)}) == []
+    assert judge.observe(14.9, 0.0, {P: (3, 12)}) == []
+    assert judge.observe(15.0, 0.0, {P: (4, 12)}) == []  # another one is open
+    assert judge.observe(19.9, 0.0, {P: (4, 12)}) == []
+    (text,) = judge.observe(20.1, 0.0, {P: (4, 12)})
+    assert text.startswith(f"stable: {P} stays at 4 of 12 for 5.1 s")
+
+
+@pytest.mark.parametrize(
+    ("quiet_since_s", "marks", "bounds_s"),
+    [
+        (None, (3, 9), 5.0),  # a node is down
+        (12.0, (3, 9), 5.0),  # it was, just now
+        (0.0, (9, 9), 5.0),
+        (0.0, (3, 9), None),
+    ],
+)
+def test_what_may_hold_them_back_for_longer(
+    quiet_since_s: float | None, marks: tuple[int, int], bounds_s: float | None
+) -> None:
+    judge = StableProgress({} if bounds_s is None else {P.topic: bounds_s})
+    for now_s in (10.0, 12.0, 16.0):
+        assert judge.observe(now_s, quiet_since_s, {P: marks}) == []
+
+
+def test_trouble_begins_the_wait_anew() -> None:
+    judge = StableProgress({P.topic: 5.0})
+    judge.observe(10.0, 0.0, {P: (3, 9)})
+    judge.observe(13.0, None, {P: (3, 9)})
+    assert judge.observe(16.0, 15.0, {P: (3, 9)}) == []
+    assert judge.observe(21.0, 15.0, {P: (3, 9)})
