@@ -18,7 +18,16 @@ from tidelog.client.errors import (
 )
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.spark_connector.offsets import SourceOffset
-from tidelog.spark_connector.options import EARLIEST, LATEST, Kind, Limit, SourceOptions, admin_settings, named
+from tidelog.spark_connector.options import (
+    EARLIEST,
+    LATEST,
+    Kind,
+    Limit,
+    OptionError,
+    SourceOptions,
+    admin_settings,
+    named,
+)
 
 T = TypeVar("T")
 
@@ -124,7 +133,7 @@ class ClusterOffsets:
         return found
 
     def resolved(self, limit: Limit, there: SourceOffset, *, starting: bool) -> SourceOffset:
-        """Return the offsets that a limit stands for, of the partitions ``there``. Raises ``ValueError``."""
+        """Return the offsets that a limit stands for, of the partitions ``there``. Raises ``OptionError``."""
         wanted = dict(there.offsets)
         edge = "start" if starting else "end"
         if limit.kind is Kind.EARLIEST:
@@ -133,7 +142,7 @@ class ClusterOffsets:
             wanted = dict.fromkeys(wanted, LATEST)
         elif limit.kind is Kind.OFFSETS:
             if limit.by_partition.keys() != wanted.keys():
-                raise ValueError(
+                raise OptionError(
                     f"Partitions specified for Tidelog {edge} offsets don't match what are assigned. Maybe topic "
                     "partitions are created or deleted while the query is running. Use -1 for latest, -2 for earliest. "
                     f"Specified: {named(limit.by_partition)} Assigned: {named(wanted)}"
@@ -150,7 +159,7 @@ class ClusterOffsets:
         if limit.kind is Kind.TIMESTAMPS:
             times = limit.by_partition
             if times.keys() != there.keys():
-                raise ValueError(
+                raise OptionError(
                     f"Partitions specified for Tidelog timestamp based {edge} offsets don't match what are assigned. "
                     "Maybe topic partitions are created or deleted while the query is running, or you didn't specify "
                     f"all the partitions. Specified: {named(times)} Assigned: {named(there)}"
@@ -159,7 +168,7 @@ class ClusterOffsets:
         without = [at for at, offset in found.items() if offset < 0]
         if without and edge == "start" and not self._options.latest_without_match:
             at = min(without)
-            raise ValueError(f"No offset matched from request of topic-partition {at} and timestamp {times[at]}.")
+            raise OptionError(f"No offset matched from request of topic-partition {at} and timestamp {times[at]}.")
         return found | dict.fromkeys(without, LATEST)
 
     # --- asking -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tidelog.spark_connector.sink import BatchSink, StreamSink
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.spark_connector.sink_options import SinkOptions
 from tidelog.spark_connector.source import BatchReader, StreamReader
+from tidelog.spark_connector.worker_errors import told_in_a_line
 
 
 class TidelogDataSource(DataSource):
@@ -23,24 +24,29 @@ class TidelogDataSource(DataSource):
     def name(cls) -> str:
         return "tidelog"
 
+    @told_in_a_line()
     def schema(self) -> StructType:
         check_general(self.options)
         return schema(include_headers(self.options))
 
+    @told_in_a_line()
     def reader(self, schema: StructType) -> BatchReader:
         self._check_schema(schema)
         return BatchReader(SourceOptions.of(self.options, streaming=False))
 
+    @told_in_a_line()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         self._check_schema(schema)
         return StreamReader(SourceOptions.of(self.options, streaming=True))
 
+    @told_in_a_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         if overwrite:
             raise OptionError("Save mode Overwrite not allowed for Tidelog. Allowed save mode is Append.")
         options = SinkOptions.of(self.options, streaming=False)
         return BatchSink(options, SinkColumns.of(schema, options.topic))
 
+    @told_in_a_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         """``overwrite`` says that a batch is the whole result (Complete); it is appended, as by Spark's Kafka sink."""
         options = SinkOptions.of(self.options, streaming=True)

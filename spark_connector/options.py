@@ -33,13 +33,14 @@ _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _REFUSED: Final = {
     "auto.offset.reset": "set the source option 'startingOffsets' to 'earliest' or 'latest' to say where to start",
     "enable.auto.commit": "the query's checkpoint has the offsets",
-    "isolation.level": "the source reads what is committed, and nothing else",
     "group.id": "the source is in no group: the query's checkpoint has the offsets",
     "key.deserializer": "keys are columns of bytes; use DataFrame operations to explicitly deserialize them",
     "value.deserializer": "values are columns of bytes; use DataFrame operations to explicitly deserialize them",
     "interceptor.classes": "they could change what is read",
     "allow.auto.create.topics": "a topic that is read must be there",
 }
+_ONLY: Final = {"isolation.level": ("read_committed", "the source reads what is committed, and nothing else")}
+"""Settings that may be given as they are anyway, and why they are."""
 _UNITS_MS: Final = {
     "us": 0.001,
     "ms": 1,
@@ -147,7 +148,9 @@ class SourceOptions:
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
-            poll_timeout_ms=_number(options, "consumer.pollTimeoutMs", default=120_000) or 0,
+            poll_timeout_ms=_number(options, "consumer.pollTimeoutMs")
+            or _number(options, "kafkaConsumer.pollTimeoutMs", default=120_000)
+            or 0,
             fetch_retries=_number(options, "fetchOffset.numRetries", default=3) or 0,
             fetch_retry_interval_ms=_number(options, "fetchOffset.retryIntervalMs", default=1_000) or 0,
         )
@@ -298,10 +301,15 @@ def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
         setting = name.removeprefix(PREFIX)
         if setting in _REFUSED:
             raise OptionError(f"Tidelog option '{setting}' is not supported: {_REFUSED[setting]}.")
+        if setting in _ONLY:
+            only, why = _ONLY[setting]
+            if value.strip().lower() != only:
+                raise OptionError(f"Tidelog option '{setting}' is not supported with '{value}': {why}.")
+            continue
         found[setting.replace(".", "_")] = value
     servers = options.get(BOOTSTRAP)
     if servers is None:
-        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog consumer")
+        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog consumer{renamed(options)}")
     try:
         parse_bootstrap(servers)
         ConsumerConfig.of(dict(found))
@@ -316,6 +324,12 @@ def refused(error: ConfigError) -> OptionError:
     name, colon, rest = str(error).partition(":")
     name = name.replace("_", ".")
     return OptionError(f"{PREFIX}{name}:{rest}" if colon else f"among the options {PREFIX}…: {name}")
+
+
+def renamed(options: Mapping[str, str]) -> str:
+    """What to add to a complaint of a missing option where the query names its options as Spark's Kafka source does."""
+    there = next((name for name in options if name.startswith("kafka.")), None)
+    return "" if there is None else f"; options that begin with 'kafka.' begin with '{PREFIX}' here, found '{there}'"
 
 
 def admin_settings(client: Mapping[str, str]) -> dict[str, Any]:

@@ -91,11 +91,10 @@ def _after_loss(
     gone = code in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
     if not gone and not isinstance(error, OffsetOutOfRangeError):
         raise error
-    what = f"Could not read records in offset [{start}, {one.end}) for topic partition {at}: {error}."
+    first = start if gone or isinstance(error, LogTruncationError) else consumer.beginning_offsets([at])[at]
+    reason = f"the log starts at {first}" if first > start else str(error)
+    what = f"Could not read records in offset [{start}, {one.end}) for topic partition {at}: {reason}."
     report([what], fail=options.fail_on_data_loss)
-    if gone or isinstance(error, LogTruncationError):
-        return one.end
-    first = consumer.beginning_offsets([at])[at]
     return first if first > start else one.end
 
 

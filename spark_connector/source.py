@@ -24,8 +24,9 @@ from tidelog.model.ids import TopicPartition
 from tidelog.spark_connector.cluster_offsets import ClusterOffsets
 from tidelog.spark_connector.losses import report
 from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, plan, split
-from tidelog.spark_connector.options import Kind, SourceOptions
+from tidelog.spark_connector.options import Kind, OptionError, SourceOptions
 from tidelog.spark_connector.reading import RangePartition, read
+from tidelog.spark_connector.worker_errors import told_in_a_line
 
 
 class BatchReader(DataSourceReader):
@@ -34,6 +35,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @told_in_a_line()
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with ClusterOffsets(options) as cluster:
@@ -42,7 +44,7 @@ class BatchReader(DataSourceReader):
             end = cluster.resolved(options.ending, there, starting=False)
             for at in sorted(end.offsets):
                 if start.offsets[at] > end.offsets[at]:
-                    raise ValueError(
+                    raise OptionError(
                         f"The resolved start offset {start.offsets[at]} is greater than the resolved end offset "
                         f"{end.offsets[at]} for topic {at.topic} partition {at.partition}."
                     )
@@ -54,7 +56,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return read(self._options, partition)
+        with told_in_a_line():
+            yield from read(self._options, partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -80,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- planning -----------------------------------------------------------------------------------
 
+    @told_in_a_line()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         cluster = self._asked()
         found = cluster.resolved(self._options.starting, cluster.partitions(), starting=True)
@@ -93,10 +97,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @told_in_a_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._available_now = True
         self._target = self._read_latest({}, tolerant=not self._options.fail_on_data_loss)
 
+    @told_in_a_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch, or ``start`` as it is if there is none to begin.
 
@@ -127,6 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._latest is None else self._latest.to_json()
 
+    @told_in_a_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
@@ -156,7 +163,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return read(self._options, partition)
+        with told_in_a_line():
+            yield from read(self._options, partition)
 
     # --- inside -------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(transport="grpc") as running:
+    with Cluster(transport="grpc", config={"log.cleaner.backoff.ms": "200"}) as running:
         yield running
         reading.close_idle()
 

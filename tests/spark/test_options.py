@@ -25,6 +25,10 @@ BOTH = '{"orders":{"0":5,"1":-2}}'
         (SERVERS | {"subscribePattern": " "}, "Pattern to subscribe is empty"),
         (SERVERS | {"subscribePattern": "a("}, "subscribePattern: expected a regular expression, found 'a('"),
         ({"subscribe": "orders"}, "Option 'tidelog.bootstrap.servers' must be specified for configuring Tidelog"),
+        (
+            {"subscribe": "orders", "kafka.bootstrap.servers": "a:1"},
+            "options that begin with 'kafka.' begin with 'tidelog.' here, found 'kafka.bootstrap.servers'",
+        ),
         ({"subscribe": "o", "tidelog.bootstrap.servers": "a:b"}, "expected host:port with a port of 1 to 65535"),
         (GIVEN | {"minPartitions": "0"}, "minPartitions must be positive"),
         (GIVEN | {"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
@@ -46,7 +50,7 @@ BOTH = '{"orders":{"0":5,"1":-2}}'
         (GIVEN | {"tidelog.value.deserializer": "x"}, "use DataFrame operations to explicitly deserialize them"),
         (GIVEN | {"tidelog.isolation.level": "read_uncommitted"}, "the source reads what is committed, and nothing e"),
         (GIVEN | {"tidelog.group.id": "g"}, "Tidelog option 'group.id' is not supported"),
-        (GIVEN | {"tidelog.fetch.max.byte": "1"}, "fetch.max.byte"),
+        (GIVEN | {"tidelog.fetch.max.byte": "1"}, "among the options tidelog.…: unknown setting 'fetch.max.byte'"),
         (GIVEN | {"tidelog.fetch.max.bytes": "-1"}, "tidelog.fetch.max.bytes: expected"),
     ],
 )
@@ -150,3 +154,11 @@ def test_names_of_options_have_no_case_and_the_clients_settings_go_to_the_client
     )
     assert (found.bootstrap, found.selection.pattern) == ("a:1,b:2", "or.*")
     assert found.client == {"default_api_timeout_ms": "30000", "fetch_max_bytes": "9000", "request_timeout_ms": "77"}
+
+
+def test_what_a_query_on_sparks_kafka_source_may_have_given_is_taken() -> None:
+    given = GIVEN | {"tidelog.isolation.level": "read_committed", "kafkaConsumer.pollTimeoutMs": "7"}
+    found = SourceOptions.of(given, streaming=True)
+    assert found.poll_timeout_ms == 7
+    assert SourceOptions.of(given | {"consumer.pollTimeoutMs": "8"}, streaming=True).poll_timeout_ms == 8
+    assert found.client == SourceOptions.of(GIVEN, streaming=True).client

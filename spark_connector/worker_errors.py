@@ -1,0 +1,46 @@
+"""How an error in one of Spark's Python processes reaches whoever runs the query.
+
+Spark puts the whole traceback in front of it, through its own files and ours, and the exception that the user gets has
+what happened somewhere at its end. For an error that says by itself what is wrong the traceback is left out, so that
+the first line has it::
+
+    [PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: …: minPartitions must be positive
+
+What nobody foresaw keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tidelog.client.errors import TidelogError
+from tidelog.spark_connector.losses import DataLoss
+from tidelog.spark_connector.offsets import BadOffsets
+from tidelog.spark_connector.options import OptionError
+
+_HIDE: Final = "SPARK_HIDE_TRACEBACK"
+"""Looked at by ``pyspark.util.handle_worker_exception``, after which the process ends."""
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def told_in_a_line() -> Iterator[None]:
+    """Around what Spark calls. It makes a difference in processes of Spark's own only: never in the driver's."""
+    try:
+        yield
+    except (OptionError, BadOffsets, DataLoss, TidelogError) as error:
+        if _is_sparks(sys.modules.get("__main__")):
+            log.debug("%s", error, exc_info=True)
+            os.environ[_HIDE] = "1"
+        raise
+
+
+def _is_sparks(main: object) -> bool:
+    """Whether the process was started as a module of pyspark: a worker, or one that plans or commits."""
+    return str(getattr(getattr(main, "__spec__", None), "name", "")).startswith("pyspark.")
