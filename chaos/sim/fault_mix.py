@@ -119,9 +119,7 @@ class FaultMix:
                 return (rng.randrange(8), round(rng.choice((0.05, 0.5, 3.0)) * (0.5 + rng.random()), 3))
             case "pause-producer" | "second-producer":
                 return (rng.randrange(8), round(rng.choice((0.0, 0.3, 2.0, 6.0)) * (0.5 + rng.random()), 3))
-            case "stop-query":
-                return (rng.randrange(2),)
-            case "driver-dies-at" | "driver-freezes-at":
+            case "driver-dies-at" | "driver-freezes-at" | "driver-stops-at":
                 return (rng.randrange(2), rng.choice(DRIVER_POINTS), length)
             case "replace-member":
                 return (rng.randrange(8),)

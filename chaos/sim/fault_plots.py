@@ -42,9 +42,9 @@ SINK_STEPS: Final = (
     "WriteTxnMarkersRequest",
 )
 """Likewise of a sink's batch."""
-DRIVER_POINTS: Final = ("planned", "logged", "begun", "written", "decided", "decided", "noted")
-"""Where a driver of a streaming query may die or freeze: before and after a batch's range is in its offset log, when
-tasks run, when all of them have told, when the batch is committed, when that is in its commit log."""
+DRIVER_POINTS: Final = ("planned", "logged", "begun", "written", "deciding", "deciding", "decided", "decided", "noted")
+"""Where a driver of a streaming query may die, freeze or be stopped: before and after a batch's range is in its offset
+log, when tasks run, when all of them have told, amid the commit, when it is done, when that is in its commit log."""
 PAUSE_S: Final = (2.0, 6.0)
 """Between two goes of a plot."""
 
@@ -302,8 +302,9 @@ def unheard_batch(rng: random.Random, partition: int, n: str, victim: int) -> li
 
 
 def driver_at_point(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A query's driver dies at a certain point of a batch, or freezes there and goes on when another has begun."""
-    what = rng.choice(("driver-dies-at", "driver-dies-at", "driver-freezes-at"))
+    """A query's driver dies at a certain point of a batch, is stopped there, or freezes and goes on when another has
+    begun."""
+    what = rng.choice(("driver-dies-at", "driver-dies-at", "driver-freezes-at", "driver-stops-at"))
     seconds = _about(rng, rng.choice((0.5, 2.0, 5.0) if what == "driver-freezes-at" else (0.05, 0.5)))
     return [(0.0, what, (rng.randrange(2), rng.choice(DRIVER_POINTS), seconds))]
 

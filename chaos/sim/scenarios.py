@@ -50,6 +50,15 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
 """Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.sim.quorum", "QuorumScenario")``."""
 
 
+NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"spark": ("pyspark", "pyarrow")})
+"""What a scenario imports that not every machine has: what ``pip install 'tidelog[spark]'`` brings."""
+
+
+def missing(name: str) -> list[str]:
+    """What a scenario needs and this machine has not."""
+    return [module for module in NEEDS.get(name, ()) if importlib.util.find_spec(module) is None]
+
+
 class Registry:
     """Scenarios by name: those of :data:`SCENARIOS`, and of a file where one is given."""
 
@@ -64,8 +73,8 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, those of the file first."""
-        return (*self.of_file, *(name for name in SCENARIOS if name not in self._made))
+        """All names that can be run here, those of the file first."""
+        return (*self.of_file, *(name for name in SCENARIOS if name not in self._made and not missing(name)))
 
     def get(self, name: str) -> Scenario:
         """Return the scenario of that name; raise :class:`ScenarioError` if there is none."""
@@ -73,6 +82,8 @@ class Registry:
             if name not in SCENARIOS:
                 there_are = ", ".join(self.names) or "none"
                 raise ScenarioError(f"no scenario {name!r}. There are: {there_are}")
+            if absent := missing(name):
+                raise ScenarioError(f"scenario {name!r} needs {' and '.join(absent)}: pip install 'tidelog[spark]'")
             scenario = SCENARIOS[name]()
             if scenario.name != name:
                 raise ScenarioError(f"scenario {name!r} calls itself {scenario.name!r}: one of the two is wrong")

@@ -159,6 +159,7 @@ class QueryDriver(Driver):
     async def _commit(self, ledger: SinkLedger, job: SinkJob, messages: Sequence[SinkMessage]) -> None:
         work = self._work
         work.asked(job)
+        await self._point("deciding")
         try:
             outcome = await ledger.commit_batch(messages, batch=job.batch)
         except TidelogError as error:

@@ -15,7 +15,7 @@ SPARK: Final = Setting(
     {
         "driver-dies-at": 6,
         "driver-freezes-at": 5,
-        "stop-query": 3,
+        "driver-stops-at": 3,
         "kill-producer": 5,
         "pause-producer": 5,
         "second-producer": 4,
@@ -65,7 +65,7 @@ SPARK: Final = Setting(
         "transaction.state.log.num.partitions": "2",
     },
     victim_only=("power-loss",),
-    plots=("between-sink-steps", "unheard-batch", *["driver-at-point"] * 2, "late-loser"),
+    plots=(*["between-sink-steps"] * 2, "unheard-batch", *["driver-at-point"] * 2, "late-loser"),
     targets=("sink", "sink", "sink", "place"),
     work=SparkWork,
 )

@@ -66,9 +66,9 @@ class SparkWork(Programs):
         self._readers: list[CommittedReader] = []
         sim.cluster.fabric.answered.append(self._answered)
         sim.hand.acts |= {
-            "stop-query": self._stop_query,
-            "driver-dies-at": lambda number, point, seconds: self._arm(number, point, "kill", seconds),
-            "driver-freezes-at": lambda number, point, seconds: self._arm(number, point, "pause", seconds),
+            "driver-dies-at": lambda number, point, seconds: self._arm(number, point, "dies", seconds),
+            "driver-freezes-at": lambda number, point, seconds: self._arm(number, point, "freezes", seconds),
+            "driver-stops-at": lambda number, point, seconds: self._arm(number, point, "stops", seconds),
         }
 
     @property
@@ -178,13 +178,6 @@ class SparkWork(Programs):
 
     # --- faults -----------------------------------------------------------------------------------------
 
-    def _stop_query(self, number: int) -> bool:
-        driver = self._drivers.get(QUERIES[number % len(QUERIES)])
-        if not isinstance(driver, QueryDriver) or not driver.at_work:
-            return False
-        driver.stop()
-        return True
-
     def _arm(self, number: int, point: str, how: str, seconds: float) -> bool:
         self._armed[QUERIES[number % len(QUERIES)]] = (point, how, seconds)
         return True
@@ -196,8 +189,20 @@ class SparkWork(Programs):
             return
         del self._armed[driver.sink]
         _, how, seconds = armed
+        if point != "deciding" or how == "stops":
+            self._befall(driver, point, how, seconds)
+            return
+        loop = self.sim.cluster.loop
+        late_s = self._rng.choice((0.0, 0.001, 0.003, 0.01))
+        loop.at(loop.now + late_s, self._befall, driver, point, how, seconds, context=self._outside)
+
+    def _befall(self, driver: QueryDriver, point: str, how: str, seconds: float) -> None:
+        if not driver.at_work:
+            return
         self.events[f"{how}-{point}"] += 1
-        if how == "kill":
+        if how == "stops":
+            driver.stop()
+        elif how == "dies":
             self._end(driver, seconds)
         else:
             self._freeze(driver, seconds)

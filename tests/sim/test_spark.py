@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidelog.chaos.sim import spark_clients
+from tidelog.chaos.sim import scenarios, spark_clients
 from tidelog.chaos.sim.fault_plots import DRIVER_POINTS
 from tidelog.chaos.sim.scenario import Fault
 from tidelog.chaos.sim.spark_settings import spark
@@ -18,10 +18,10 @@ def test_drivers_that_die_freeze_and_are_stopped_at_any_point() -> None:
     points = list(dict.fromkeys(DRIVER_POINTS))
     schedule = (
         *(Fault(2.0 + 2 * n, "driver-dies-at", (n, point, 0.3)) for n, point in enumerate(points)),
-        *(Fault(14.5 + n, "driver-freezes-at", (n, point, 1.5)) for n, point in enumerate(points)),
-        Fault(16.2, "stop-query", (0,)),
+        *(Fault(15.5 + n, "driver-freezes-at", (n, point, 1.5)) for n, point in enumerate(points)),
+        Fault(23.0, "driver-stops-at", (0, "deciding", 0.0)),
         Fault(18.0, "kill", ("sink", 1.0)),
-        Fault(22.0, "second-producer", (1, 2.0)),
+        Fault(24.0, "second-producer", (1, 2.0)),
     )
     outcome = spark().run(3, schedule)
     assert outcome.held, outcome.violations
@@ -29,7 +29,8 @@ def test_drivers_that_die_freeze_and_are_stopped_at_any_point() -> None:
     assert outcome.events["copied"] > 100
     assert outcome.events["replayed"] >= 3
     assert outcome.events["input-aborted"] >= 3
-    assert sum(count for event, count in outcome.events.items() if event.startswith(("kill-", "pause-"))) >= 6
+    assert outcome.events["stops-deciding"] == 1
+    assert sum(count for event, count in outcome.events.items() if event.startswith(("dies-", "freezes-"))) >= 6
 
 
 def test_a_range_that_ends_where_not_all_is_decided_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +47,11 @@ def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest
     monkeypatch.setattr(spark_clients, "one_of_each", all_of_them)
     outcome = spark().run(3, ())
     assert [text for text in outcome.violations if "each once: " in text]
+
+
+def test_where_spark_is_not_installed_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenarios, "NEEDS", {"spark": ("nowhere_to_be_found",)})
+    assert "spark" not in scenarios.Registry().names
+    assert "sinks" in scenarios.Registry().names
+    with pytest.raises(scenarios.ScenarioError, match=r"needs nowhere_to_be_found: pip install 'tidelog\[spark\]'"):
+        scenarios.Registry().get("spark")

@@ -58,7 +58,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         id="spark-job-named-by-its-batch",
-        rule="once",
+        rule="no progress",
         what="A batch that is run again is the same job: nothing fences the attempts of the first run.",
         module="tidelog.client.sinks",
         old="        return cls(sink, batch, fresh_name(rng)).checked()\n",
