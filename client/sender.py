@@ -419,6 +419,7 @@ class Sender:
                     f"{batch.topic}-{batch.partition}: {batch.count} records not acknowledged within "
                     f"delivery_timeout_ms = {timeout_ms}"
                     + ("; they may have been written" if batch.attempt else "; they were never sent")
+                    + self._trouble(batch)
                 )
                 self._metrics.record_errors += batch.count
                 tell.append(partial(batch.fail, error))
@@ -430,6 +431,16 @@ class Sender:
             self._tell(tell)
             self._on_room()
         return self._expiry_ms if oldest < NEVER_MS else NEVER_MS
+
+    def _trouble(self, batch: ProducerBatch) -> str:
+        """What stands in a batch's way now, as far as metadata tells; in brackets, or nothing."""
+        cluster = self._cluster
+        code, message = cluster.cache.errors.get(batch.topic, (ErrorCode.NONE, ""))
+        if cluster.failure is not None:
+            return f" ({cluster.failure})"
+        if code is not ErrorCode.NONE:
+            return f" ({message or code.name})"
+        return " (it has no leader)" if cluster.cache.leader_of(batch.topic, batch.partition) < 0 else ""
 
     def _time_out_requests(self, now: int) -> int:
         """Cut streams whose oldest frame has waited too long for its answer."""

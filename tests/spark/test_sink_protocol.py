@@ -225,6 +225,30 @@ def test_brokers_that_are_down_end_a_task_in_time_and_in_words(monkeypatch: pyte
     assert "\n" not in str(found.value)
 
 
+def test_a_topic_that_vanishes_while_it_is_written_to_ends_the_task_and_says_what_is_missing(
+    cluster: Cluster,
+    topic: str,
+    options: Callable[..., dict[str, str]],
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster.create_topic(topic)
+    limits = {"tidelog.delivery.timeout.ms": "1500", "tidelog.request.timeout.ms": "1000", "tidelog.linger.ms": "0"}
+    stream = Stream(options(topic=topic) | limits | {"tidelog.default.api.timeout.ms": "1000"}, monkeypatch)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from arrow("a")
+        with cluster.admin() as admin:
+            admin.delete_topics([topic])
+        yield from arrow("b")
+
+    late = r"1 records not acknowledged within .*\(.*(no topic|no leader)"
+    with pytest.raises(TidelogError, match=rf"{topic}-0: ({late}|expected sequence 0 at the begin)"):
+        stream.task(stream.run(), 0, rows=rows())
+    stream.commit(0, stream.task(stream.run(), 0, "again"))  # brokers make topics here that are written to
+    assert seen() == ["again"]
+
+
 # --- batch writes ---------------------------------------------------------------------------------------
 
 
