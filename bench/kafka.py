@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidelog.bench import librdkafka
+from tidelog.bench import kafka_consumer, librdkafka
 from tidelog.bench.clusters import create_topic, running
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.cli.local_process import use_of
@@ -52,8 +52,7 @@ def kafka_throughput(place: Path) -> Mapping[str, float]:
             ends = client.ends(_TOPIC, PARTITIONS)
         if sum(ends) != RECORDS:
             raise RuntimeError(f"expected {RECORDS} records in the log, found {sum(ends)}")
-        with librdkafka.consumer({**_CONSUMER, **node}) as client:
-            consumed = client.consume(_TOPIC, PARTITIONS, RECORDS, _TIMEOUT_S)
+        consumed = kafka_consumer.consume({**_CONSUMER, **node}, _TOPIC, PARTITIONS, RECORDS, _TIMEOUT_S)
     with librdkafka.producer({**_PRODUCER, "test.mock.num.brokers": "1"}) as client:
         mock = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS // 2, _TIMEOUT_S)
     return {"kafka_produce_100b": produced, "kafka_consume_100b": consumed, "kafka_mock_produce_100b": mock}
