@@ -1,5 +1,7 @@
-"""A consumer as a process of its own, as librdkafka's C benchmark is: in one that has just produced millions of records,
-what its memory looks like takes part in what is measured."""
+"""A consumer as a process of its own, as librdkafka's C benchmark is.
+
+In one that has just produced millions of records, what its memory looks like takes part in what is measured.
+"""
 
 from __future__ import annotations
 
