@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from tidelog.model.ids import TopicPartition
 
 OFFSET_MAX: Final = (1 << 63) - 1
+CHECKPOINT_VERSION: Final = 1
+"""Of the text in checkpoints; a later release that changes what it means gives it the next number."""
 
 
 class BadOffsets(ValueError):
@@ -25,7 +27,7 @@ class SourceOffset:
 
     As text (what Spark calls the offset's JSON; compared as text, so everything in it is in order)::
 
-        {"offsets": {"orders": {"0": 23, "1": 7}}, "topicIds": {"orders": "3f2a…"}}
+        {"offsets": {"orders": {"0": 23, "1": 7}}, "topicIds": {"orders": "3f2a…"}, "version": 1}
 
     Spark does not keep where the first batch began, and would ask for it again after a failure, when "latest" is
     somewhere else. So the end of the first batch says it, as ``begin``; ``initial`` marks a beginning.
@@ -46,12 +48,15 @@ class SourceOffset:
         if self.initial:
             found["initial"] = True
         ids = {topic: self.topic_ids[topic] for topic in sorted(by_topic) if topic in self.topic_ids}
-        return found | {"offsets": by_topic, "topicIds": ids}
+        return found | {"offsets": by_topic, "topicIds": ids, "version": CHECKPOINT_VERSION}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> SourceOffset:
         """Raises :class:`BadOffsets`."""
         try:
+            version = found.get("version", CHECKPOINT_VERSION)
+            if version != CHECKPOINT_VERSION:
+                raise ValueError(f"version {version}, this release of tidelog knows {CHECKPOINT_VERSION}")
             offsets = {
                 TopicPartition(topic, int(partition)): int(offset)
                 for topic, numbers in found["offsets"].items()

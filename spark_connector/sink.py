@@ -26,6 +26,7 @@ from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name
 from tidelog.model.errors import ErrorCode
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.spark_connector.sink_options import SinkOptions
+from tidelog.spark_connector.worker_errors import told_in_a_line
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -53,6 +54,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._columns = columns
         self._job = fresh_name(None) if job is None else job
 
+    @told_in_a_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(QUERY_ID)
@@ -63,6 +65,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             )
         return Written(written(self._options, self._columns, SinkJob(query, int(batch), self._job), iterator))
 
+    @told_in_a_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Have the ledger decide the batch. Without messages no task wrote anything."""
         told = _told(messages)
@@ -84,9 +87,11 @@ class BatchSink(DataSourceArrowWriter):
         name = fresh_name(None) if job is None else job
         self._job = SinkJob(options.sink or f"write-{name}", options.version, name)
 
+    @told_in_a_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return Written(written(self._options, self._columns, self._job, iterator))
 
+    @told_in_a_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with SinkLedger(self._options.bootstrap, self._job.sink, **self._options.ledger) as ledger:
             outcome = ledger.commit_batch(_told(messages), batch=self._job.batch)

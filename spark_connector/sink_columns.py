@@ -30,6 +30,10 @@ _MICROS_MAX: Final = 9.2e18
 """Just under what 64 bits hold: times beyond it are none."""
 
 
+class RowError(ValueError):
+    """A row that no record can be made of."""
+
+
 class SinkColumns(NamedTuple):
     """Where in a row each part of a record stands; None where there is no such column. Other columns are passed over.
     Can be pickled."""
@@ -73,11 +77,15 @@ class SinkColumns(NamedTuple):
     def send(self, writer: SinkWriter, batch: pa.RecordBatch) -> None:
         """Queue the rows of a batch; those of one partition keep their order.
 
-        Raises ``ValueError`` for a topic that is null, and what
-        :meth:`~tidelog.client.blocking_producer.Producer.send_columns` raises for a row that cannot be.
+        Raises :class:`RowError` for a topic that is null or a row that cannot be, else what
+        :meth:`~tidelog.client.blocking_producer.Producer.send_columns` raises.
         """
         for topic, rows in self._by_topic(batch):
-            writer.send_columns(topic, self._records(rows))
+            records = self._records(rows)
+            try:
+                writer.send_columns(topic, records)
+            except ValueError as error:
+                raise RowError(str(error)) from error
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self.topic is None:
@@ -86,7 +94,7 @@ class SinkColumns(NamedTuple):
             return
         column = batch.column(self.topic)
         if column.null_count:
-            raise ValueError("null topic present in the data. Use the topic option for setting a default topic.")
+            raise RowError("null topic present in the data. Use the topic option for setting a default topic.")
         named = column.dictionary_encode()
         topics = named.dictionary.to_pylist()
         if len(topics) == 1:
@@ -113,7 +121,7 @@ class SinkColumns(NamedTuple):
 
 
 def _micros(times: pa.Array | None) -> pa.Array | None:
-    """Seconds as microseconds, toward zero. Raises ``ValueError`` for what is no time. Source: Spark's ``Cast`` of a
+    """Seconds as microseconds, toward zero. Raises :class:`RowError` for what is no time. Source: Spark's ``Cast`` of a
     double to a timestamp."""
     if times is None or not pa.types.is_floating(times.type):
         return times
@@ -121,5 +129,5 @@ def _micros(times: pa.Array | None) -> pa.Array | None:
     wrong = pc.greater(pc.abs(micros), _MICROS_MAX)
     if pc.any(pc.or_(wrong, pc.is_nan(micros))).as_py():
         found = times.filter(pc.or_(wrong, pc.is_nan(micros)))[0].as_py()
-        raise ValueError(f"timestamp: expected seconds since the epoch, found {found}")
+        raise RowError(f"timestamp: expected seconds since the epoch, found {found}")
     return pc.trunc(micros).cast(pa.int64()).cast(pa.timestamp("us"))

@@ -22,6 +22,7 @@ from tidelog.client.errors import TidelogError
 from tidelog.spark_connector.losses import DataLoss
 from tidelog.spark_connector.offsets import BadOffsets
 from tidelog.spark_connector.options import OptionError
+from tidelog.spark_connector.sink_columns import RowError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """Looked at by ``pyspark.util.handle_worker_exception``, after which the process ends."""
@@ -34,7 +35,7 @@ def told_in_a_line() -> Iterator[None]:
     """Around what Spark calls. It makes a difference in processes of Spark's own only: never in the driver's."""
     try:
         yield
-    except (OptionError, BadOffsets, DataLoss, TidelogError) as error:
+    except (OptionError, RowError, BadOffsets, DataLoss, TidelogError) as error:
         if _is_sparks(sys.modules.get("__main__")):
             log.debug("%s", error, exc_info=True)
             os.environ[_HIDE] = "1"

@@ -35,7 +35,25 @@ def test_offsets_survive_the_checkpoint_and_their_text_is_in_order(
     assert json.dumps(other.to_json()) == text
 
 
-@pytest.mark.parametrize("text", ["{}", '{"offsets": 3, "topicIds": {}}', '{"orders": {"0": 5}}'])
+def test_the_text_in_checkpoints_is_what_it_was() -> None:
+    """Queries go on from checkpoints of earlier releases."""
+    text = '{"offsets": {"a": {"0": 5, "11": 7}}, "topicIds": {"a": "aa"}, "version": 1}'
+    one = SourceOffset({TopicPartition("a", 11): 7, A0: 5}, {"a": "aa"})
+    assert SourceOffset.from_json(json.loads(text)) == one
+    assert json.dumps(one.to_json()) == text
+    first = f'{{"begin": {text}, "offsets": {{"a": {{"0": 6}}}}, "topicIds": {{"a": "aa"}}, "version": 1}}'
+    assert SourceOffset.from_json(json.loads(first)) == SourceOffset({A0: 6}, {"a": "aa"}, begin=one)
+
+
+def test_a_checkpoint_of_a_later_release_is_told() -> None:
+    with pytest.raises(BadOffsets, match="version 2, this release of tidelog knows 1"):
+        SourceOffset.from_json({"offsets": {}, "topicIds": {}, "version": 2})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"offsets": 3, "topicIds": {}, "version": 1}', '{"orders": {"0": 5}}'],
+)
 def test_other_texts_are_no_offsets(text: str) -> None:
     with pytest.raises(BadOffsets, match="expected offsets that the Tidelog source has written"):
         SourceOffset.from_json(json.loads(text))
