@@ -71,6 +71,14 @@ def _sim(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.sim", *arguments))
 
 
+def _chaos(arguments: Sequence[str]) -> int:
+    return _start(*_python("-m", "tidelog.chaos.live", *arguments))
+
+
+def _kills(arguments: Sequence[str]) -> int:
+    return _start(*_python("-m", "tidelog.chaos.spark.command", *arguments))
+
+
 def _fuzz(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.kafka", *arguments))
 
@@ -140,7 +148,9 @@ COMMANDS = {
     "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
     "sim": Command("sim [--seeds N]", "the cluster in simulated time under seeded faults", _sim, environment.RUN),
+    "chaos": Command("chaos run [--seed N]", "real processes behind proxies under faults", _chaos, environment.CHAOS),
     "fuzz": Command("fuzz kafka", "hostile frames, or crowds of connections, at a Kafka port", _fuzz, environment.DEV),
+    "kills": Command("kills [CASE …]", "Spark under kill -9: is each row there once?", _kills, environment.DEV),
     "run": Command("run COMMAND …", "a command in the private environment: ./dev run tidelog", _run, environment.RUN),
     "shell": Command("shell", "a shell in the private environment", _shell, environment.RUN),
     "format": Command("format", "sort imports, format the code", _format, environment.DEV),

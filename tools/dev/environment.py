@@ -119,6 +119,10 @@ def _install_picture() -> None:
     _pip("--no-build-isolation", *_requirements("picture"))
 
 
+def _install_chaos() -> None:
+    _pip("--no-build-isolation", *_requirements("chaos"))
+
+
 def _install_dev() -> None:
     _pip("--no-build-isolation", *_requirements("dev"))
 
@@ -149,13 +153,15 @@ _STEPS = {
         _Step("demo", "flights data for the demo", _install_demo, lambda: [_requirements("demo"), *_pins()]),
         _Step("spark", "Spark, Arrow and a Java runtime", _install_spark, lambda: [_requirements("spark"), *_pins()]),
         _Step("picture", "Pillow for the demo's plot", _install_picture, lambda: [_requirements("picture"), *_pins()]),
+        _Step("chaos", "driver of toxiproxy", _install_chaos, lambda: [_requirements("chaos"), *_pins()]),
         _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
     )
 }
 RUN = ("environment", "runtime", "tidelog")
 FLIGHTS = (*RUN, "demo")
 DEMO = (*FLIGHTS, "spark", "picture")
-DEV = (*DEMO, "dev")
+CHAOS = (*RUN, "chaos")
+DEV = (*DEMO, "chaos", "dev")
 
 
 def ensure(names: Sequence[str]) -> None:

@@ -1,0 +1,187 @@
+"""The laboratory's command line: ``./dev chaos``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidelog.chaos.live.history_file import BadHistory, read_history
+from tidelog.chaos.live.judgement import judge, shown
+from tidelog.chaos.live.leash import check_platform
+from tidelog.chaos.live.nemesis import MIXED, NEMESES, plan
+from tidelog.chaos.live.run import OPERATIONS_MAX, PER_S, Asked, perform
+from tidelog.chaos.live.schedule import BadSchedule, Step, steps_of
+from tidelog.chaos.live.toxiproxy_build import toxiproxy_server
+from tidelog.chaos.live.workloads import WORKLOADS
+from tidelog.cli.failure import CommandFailed
+from tidelog.model.config_def import ConfigError
+
+EXIT_HELD: Final = 0
+EXIT_BROKEN: Final = 1
+EXIT_REFUSED: Final = 2
+EXIT_INTERRUPTED: Final = 130
+SECONDS: Final = 60.0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns 0 where everything held, 1 where not, 2 where it could not be run."""
+    asked = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return int(asked.run(asked))
+    except (CommandFailed, ConfigError, BadSchedule, BadHistory, OSError) as refused:
+        print(f"chaos: {refused}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        print("chaos: interrupted; no process of it is left", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="./dev chaos",
+        description="Faults on a cluster of real processes behind proxies, judged by what its clients were told.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    running = commands.add_parser("run", help="one run, or one for each seed")
+    running.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
+    running.add_argument("--seconds", type=float, default=SECONDS, help=f"of faults, each run (default {SECONDS:g})")
+    running.add_argument("--nemesis", default=MIXED, help="names with commas between (see nemeses; default mixed)")
+    running.add_argument("--workload", choices=list(WORKLOADS), default="append")
+    running.add_argument("--nodes", type=int, default=3)
+    running.add_argument("--rate", type=float, default=PER_S, help=f"records per second (default {PER_S:g})")
+    running.add_argument("--operations", type=int, default=OPERATIONS_MAX, help="no more records than that")
+    running.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every node")
+    running.add_argument("--replay", type=Path, metavar="HISTORY", help="take the schedule of an earlier run")
+    running.add_argument("--dir", type=Path, help="keep histories (and clusters that broke) here")
+    running.set_defaults(run=_run)
+    judging = commands.add_parser("judge", help="judge a history again")
+    judging.add_argument("history", type=Path)
+    judging.set_defaults(run=_judge)
+    planning = commands.add_parser("plan", help="print the schedule of a seed, run nothing")
+    planning.add_argument("--seed", type=int, default=1)
+    planning.add_argument("--seconds", type=float, default=SECONDS)
+    planning.add_argument("--nemesis", default=MIXED)
+    planning.set_defaults(run=_plan)
+    listing = commands.add_parser("nemeses", help="print what faults there are")
+    listing.set_defaults(run=_nemeses)
+    return parser
+
+
+def _run(asked: argparse.Namespace) -> int:
+    check_platform()
+    settings = dict(_setting(text) for text in asked.set)
+    seeds = _seeds(asked.seed)
+    schedules = {seed: _schedule(asked, seed) for seed in seeds}
+    program = toxiproxy_server(say)
+    place = asked.dir or Path(tempfile.mkdtemp(prefix="tidelog-chaos-"))
+    place.mkdir(parents=True, exist_ok=True)
+    broken = []
+    for seed in seeds:
+        name = f"{asked.workload}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        directory, history = place / name, place / f"{name}.jsonl"
+        schedule = schedules[seed]
+        say(f"seed {seed}: {len({step.episode for step in schedule})} episodes in {asked.seconds:g} s; {history}")
+        for step in schedule:
+            say(f"  {step}")
+        wanted = Asked(
+            seed, asked.seconds, asked.workload, schedule, asked.nodes, settings, asked.rate, asked.operations
+        )
+        with _log_beside(history):
+            perform(wanted, directory, history, program, say)
+        if not _verdict(history):
+            broken.append(seed)
+            say(f"what the nodes left: {directory}")
+        else:
+            _remove(directory)
+    if len(seeds) > 1:
+        say(f"{len(seeds) - len(broken)} of {len(seeds)} runs held{f'; broken: {broken}' if broken else ''}")
+    return EXIT_BROKEN if broken else EXIT_HELD
+
+
+def _judge(asked: argparse.Namespace) -> int:
+    return EXIT_HELD if _verdict(asked.history) else EXIT_BROKEN
+
+
+def _verdict(history: Path) -> bool:
+    recorded = read_history(history)
+    verdict = judge(recorded)
+    say(shown(verdict, recorded.run))
+    return verdict.held
+
+
+def _plan(asked: argparse.Namespace) -> int:
+    for step in _planned(asked.seed, asked.seconds, asked.nemesis):
+        say(str(step))
+    return EXIT_HELD
+
+
+def _nemeses(_: argparse.Namespace) -> int:
+    for name, nemesis in NEMESES.items():
+        say(f"{name:<12} {nemesis.what}")
+    say(f"{MIXED:<12} all of them by weight, slow links over others now and then")
+    return EXIT_HELD
+
+
+def _schedule(asked: argparse.Namespace, seed: int) -> list[Step]:
+    if asked.replay is None:
+        return _planned(seed, asked.seconds, asked.nemesis)
+    return steps_of(read_history(asked.replay).run["schedule"])
+
+
+def _planned(seed: int, seconds: float, nemesis: str) -> list[Step]:
+    try:
+        return plan(seed, seconds, [name for name in nemesis.split(",") if name])
+    except (ValueError, IndexError) as error:
+        raise CommandFailed(f"--nemesis {nemesis}: {error}") from None
+
+
+def _seeds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    try:
+        found = list(range(int(first), int(last or first) + 1))
+    except ValueError:
+        found = []
+    if not found:
+        raise CommandFailed(f"--seed: expected a number, or first-last, found {text!r}")
+    return found
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise CommandFailed(f"--set: expected NAME=VALUE, found {text!r}")
+    return name, value
+
+
+@contextmanager
+def _log_beside(history: Path) -> Iterator[None]:
+    """What the clients' own logging says goes into a file, not over the progress."""
+    handler = logging.FileHandler(history.with_suffix(".log"), encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def _remove(directory: Path) -> None:
+    """Of a run that held only the history is kept."""
+    shutil.rmtree(directory)

@@ -1,0 +1,206 @@
+"""Does what a schedule says: looks up whom a step means, hits it, writes down what it hit."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.chaos.live import schedule
+from tidelog.chaos.live.history_file import HistoryFile
+from tidelog.chaos.live.laboratory import STOP_TIMEOUT_S, Laboratory
+from tidelog.chaos.live.links import Impairment, topology
+from tidelog.chaos.live.observer import Observer, Standing
+from tidelog.chaos.live.proxy_server import ProxyTrouble
+from tidelog.chaos.live.schedule import ENDS, Step
+from tidelog.cli.failure import CommandFailed
+from tidelog.model.ids import TopicPartition
+from tidelog.proto.group_api import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
+
+READY_S: Final = 30.0
+WHOLE_S: Final = 30.0
+"""How long a node, and the copies on it, may take to be back."""
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Aims:
+    """What of a workload can be aimed at."""
+
+    partitions: Sequence[TopicPartition]
+    group: str = ""
+    transactional_ids: Sequence[str] = ()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(at.topic for at in self.partitions))
+
+
+class Hand:
+    """Performs steps, one after the other, on the main thread. ``ask`` runs a coroutine where the observer lives."""
+
+    def __init__(
+        self,
+        laboratory: Laboratory,
+        observer: Observer,
+        ask: Callable[[Coroutine[Any, Any, Any]], Any],
+        aims: Aims,
+        history: HistoryFile,
+        say: Callable[[str], None],
+    ) -> None:
+        self.faults = 0
+        self._laboratory = laboratory
+        self._cluster = laboratory.cluster
+        self._observer = observer
+        self._ask = ask
+        self._aims = aims
+        self._history = history
+        self._say = say
+        self._meant: dict[int, int | None] = {}
+        """Episode → the node it hits; ``None`` where nobody was found."""
+        self._asked_to_end: set[int] = set()
+        self._acts: dict[str, Callable[[Step, int], None]] = {
+            "kill": lambda step, node: self._kill(node),
+            "start": lambda step, node: self._start([node]),
+            "pause": lambda step, node: self._signal(node, signal.SIGSTOP),
+            "resume": lambda step, node: self._signal(node, signal.SIGCONT),
+            "terminate": lambda step, node: self._terminate(node),
+            "roll": lambda step, node: self._roll(),
+            "kill-all": lambda step, node: self._kill_all(),
+            "start-all": lambda step, node: self._start(self._laboratory.node_ids),
+            "impair": lambda step, node: self._impair(step, node),
+            "heal": lambda step, node: self._laboratory.links.heal(_owner(step)),
+        }
+
+    def perform(self, step: Step) -> None:
+        """Do a step and write it down, with what kept it from being done if anything did."""
+        standing = Standing()
+        if step.act not in ENDS:
+            standing = self._ask(self._observer.standing(self._aims.topics))
+        node = self._whom(step, standing)
+        nodes = list(self._laboratory.node_ids) if not step.target else [] if node is None else [node]
+        at, trouble = self._history.now(), ""
+        try:
+            if step.target and node is None:
+                trouble = "nobody is meant"
+            else:
+                self._acts[step.act](step, node or self._laboratory.node_ids[0])
+        except (ProxyTrouble, CommandFailed, ValueError) as error:
+            trouble = str(error)
+        if step.act not in ENDS:
+            self.faults += not trouble
+        self._history.write(
+            "fault",
+            episode=step.episode,
+            act=step.act,
+            target=step.target,
+            options=dict(step.options),
+            nodes=nodes,
+            at=round(at, 6),
+            until=round(self._history.now(), 6),
+            leads=[[place.topic, place.partition] for each in nodes for place in standing.led_by(each)],
+            controls=standing.controller in nodes,
+            trouble=trouble,
+        )
+        self._history.flush()
+        whom = f"node {node}" if step.target and node is not None else ""
+        more = " ".join(f"{name}={value}" for name, value in step.options.items())
+        words = " ".join(filter(None, (step.act, whom, f"({step.target})" if step.target else "", more)))
+        self._say(f"{at:7.2f}  #{step.episode:<3} {words}{f': {trouble}' if trouble else ''}")
+
+    def mend(self) -> None:
+        """Undo everything: all processes go on and run, all links are whole. Raises :class:`CommandFailed` or
+        :class:`ProxyTrouble` where that cannot be had."""
+        for node in self._laboratory.node_ids:
+            self._signal(node, signal.SIGCONT)
+        self._laboratory.links.heal_all()
+        self._start(self._laboratory.node_ids)
+        self._cluster.wait_ready(timeout_s=READY_S)
+
+    # --- Whom --------------------------------------------------------------------------------------------
+
+    def _whom(self, step: Step, standing: Standing) -> int | None:
+        if not step.target:
+            return None
+        if step.episode not in self._meant:
+            found = self._look_up(step.target, standing)
+            self._meant[step.episode] = found if found in self._laboratory.node_ids else None
+        return self._meant[step.episode]
+
+    def _look_up(self, target: str, standing: Standing) -> int:
+        role, _, text = target.partition(":")
+        number = int(text or 0)
+        nodes = self._laboratory.node_ids
+        at = self._aims.partitions[number % len(self._aims.partitions)]
+        held = standing.partitions.get(at)
+        leader = -1 if held is None else held.leader
+        match role:
+            case schedule.ANY:
+                return nodes[number % len(nodes)]
+            case schedule.CONTROLLER:
+                return standing.controller
+            case schedule.LEADER:
+                return leader
+            case schedule.FOLLOWER:
+                others = [] if held is None else [node for node in held.isr if node != leader]
+                return others[number % len(others)] if others else -1
+            case schedule.TRANSACTIONS if self._aims.transactional_ids:
+                names = self._aims.transactional_ids
+                return int(self._ask(self._observer.coordinator(names[number % len(names)], TRANSACTION_COORDINATOR)))
+            case schedule.GROUP | schedule.TRANSACTIONS if self._aims.group:
+                return int(self._ask(self._observer.coordinator(self._aims.group, GROUP_COORDINATOR)))
+            case _:
+                return leader
+
+    # --- Acts --------------------------------------------------------------------------------------------
+
+    def _kill(self, node: int) -> None:
+        self._cluster.kill(node)
+
+    def _kill_all(self) -> None:
+        for node in self._laboratory.node_ids:
+            self._cluster.node(node).send_signal(signal.SIGKILL)
+        for node in self._laboratory.node_ids:
+            self._cluster.kill(node)
+
+    def _signal(self, node: int, number: signal.Signals) -> None:
+        self._cluster.node(node).send_signal(number)
+
+    def _start(self, nodes: Sequence[int]) -> None:
+        """What was asked to shut down is given its time; what does not end in time is killed."""
+        for node in nodes:
+            if node in self._asked_to_end:
+                self._asked_to_end.discard(node)
+                self._cluster.stop([node], timeout_s=STOP_TIMEOUT_S)
+        self._cluster.start(nodes)
+
+    def _terminate(self, node: int) -> None:
+        self._asked_to_end.add(node)
+        self._signal(node, signal.SIGTERM)
+
+    def _roll(self) -> None:
+        for node in self._laboratory.node_ids:
+            self._cluster.stop([node], timeout_s=STOP_TIMEOUT_S)
+            self._cluster.start([node])
+            self._cluster.wait_ready([node], timeout_s=READY_S)
+            deadline = time.monotonic() + WHOLE_S
+            while not self._ask(self._observer.standing(self._aims.topics)).whole:
+                if time.monotonic() > deadline:
+                    raise CommandFailed(f"node {node} is back, and not all copies in sync after {WHOLE_S:g} s")
+                time.sleep(_POLL_S)
+
+    def _impair(self, step: Step, node: int) -> None:
+        options = dict(step.options)
+        name = str(options.pop("topology"))
+        listeners = options.pop("listeners", None)
+        ways = topology(name, node, self._laboratory.node_ids)
+        impairment = Impairment(**options)
+        self._laboratory.links.impair(
+            _owner(step), ways, impairment, None if listeners is None else frozenset(listeners)
+        )
+
+
+def _owner(step: Step) -> str:
+    return f"e{step.episode}"

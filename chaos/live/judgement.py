@@ -1,0 +1,152 @@
+"""The judgement of a history file: by the judges that the simulation is judged by, and how long recovery took.
+
+A history says by itself what it must hold: nothing here knows the cluster or the process that made it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from tidelog.chaos.checkers.history import Circumstances, Outcome, Sent, TransactionKey
+from tidelog.chaos.checkers.log_anomalies import violations
+from tidelog.chaos.checkers.transactions import Attempt, all_or_none
+from tidelog.chaos.live.history_file import Recorded
+from tidelog.chaos.live.schedule import ENDS
+from tidelog.model.ids import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a fault cost those partitions whose leader it hit: from the fault to the next acknowledgement of a record
+    that was sent after it, in seconds; ``None`` where none came any more."""
+
+    act: str
+    target: str
+    at_s: float
+    worst_s: float | None
+
+
+@dataclass(slots=True)
+class Verdict:
+    """``violations`` is empty where everything held."""
+
+    violations: list[str] = field(default_factory=list)
+    faults: int = 0
+    not_done: int = 0
+    """Steps that hit nobody, or that the laboratory could not do."""
+    sends: Mapping[Outcome, int] = field(default_factory=dict)
+    records: int = 0
+    """In the logs at the end."""
+    reads: int = 0
+    """Handed out to consumers."""
+    transactions: Mapping[Outcome, int] = field(default_factory=dict)
+    recoveries: list[Recovery] = field(default_factory=list)
+
+    @property
+    def held(self) -> bool:
+        return not self.violations
+
+
+def judge(recorded: Recorded) -> Verdict:
+    """Judge a history."""
+    history, run = recorded.history, recorded.run
+    verdict = Verdict()
+    if not recorded.complete:
+        verdict.violations.append("the history has no end: the run did not come to it")
+    verdict.violations += recorded.wrong
+    verdict.violations += violations(history, recorded.final, Circumstances(log_starts=recorded.log_starts))
+    if history.transactions:
+        written = {sent.partition.topic for sent in history.sends if sent.transaction is not None}
+        counts = {at: records for at, records in recorded.final.items() if at.topic in written}
+        verdict.violations += all_or_none(attempts_of(recorded), counts)
+    if recorded.complete and (missing := _unread(run, recorded)):
+        verdict.violations.append(f"not read at the end: {missing}")
+    verdict.faults = sum(fault["act"] not in ENDS and not fault["trouble"] for fault in recorded.faults)
+    verdict.not_done = sum(bool(fault["trouble"]) for fault in recorded.faults)
+    verdict.sends = _counted(sent.outcome for sent in history.sends)
+    verdict.transactions = _counted(each.outcome for each in history.transactions)
+    verdict.records = sum(map(len, recorded.final.values()))
+    verdict.reads = sum(len(records) for step in history.reads if (records := getattr(step, "records", ())))
+    verdict.recoveries = recoveries(recorded)
+    return verdict
+
+
+def attempts_of(recorded: Recorded) -> list[Attempt]:
+    """The transactions of a history, as the judges of transactions take them."""
+    writes: dict[TransactionKey, list[Sent]] = {}
+    for sent in recorded.history.sends:
+        if sent.transaction is not None and sent.outcome is not Outcome.FAILED:
+            writes.setdefault(sent.transaction, []).append(sent)
+    found = []
+    for each in recorded.history.transactions:
+        sends = sorted(writes.get(each.key, ()), key=lambda sent: sent.number)
+        attempt = Attempt(each.key, [(sent.partition, sent.value) for sent in sends], each.outcome)
+        attempt.committing_s = recorded.commits_asked.get(each.key, attempt.committing_s)
+        found.append(attempt)
+    return found
+
+
+def recoveries(recorded: Recorded) -> list[Recovery]:
+    """How long those who sent to partitions that a fault hit had to wait."""
+    began: dict[TopicPartition, list[tuple[float, float]]] = {}
+    for sent in recorded.history.sends:
+        if sent.outcome is Outcome.OK:
+            began.setdefault(sent.partition, []).append((sent.began_s, sent.ended_s))
+    for sends in began.values():
+        sends.sort()
+    found = []
+    for fault in recorded.faults:
+        if fault["act"] in ENDS or fault["trouble"] or not fault["leads"]:
+            continue
+        waits: list[float] = []
+        lost = False
+        for topic, partition in fault["leads"]:
+            sends = began.get(TopicPartition(topic, partition), [])
+            after = sends[bisect_left(sends, (fault["at"], 0.0)) :]
+            if after:
+                waits.append(min(ended for _, ended in after) - fault["at"])
+            lost = lost or not after
+        found.append(Recovery(fault["act"], fault["target"], fault["at"], None if lost else max(waits)))
+    return found
+
+
+def shown(verdict: Verdict, run: Mapping[str, Any]) -> str:
+    """The verdict in words, for a terminal."""
+    sends = ", ".join(f"{count} {outcome.value}" for outcome, count in verdict.sends.items())
+    lines = [
+        f"seed {run['seed']}, {run['workload']}: {verdict.faults} faults, sends {sends}; {verdict.records} records in "
+        f"the logs, {verdict.reads} read"
+    ]
+    if verdict.transactions:
+        counts = ", ".join(f"{count} {outcome.value}" for outcome, count in verdict.transactions.items())
+        lines.append(f"transactions: {counts}")
+    if verdict.not_done:
+        lines.append(f"{verdict.not_done} steps were not done: they hit nobody, or the laboratory failed")
+    by_act: dict[str, list[float]] = {}
+    for one in verdict.recoveries:
+        if one.worst_s is not None:
+            by_act.setdefault(one.act, []).append(one.worst_s)
+    for act, waits in sorted(by_act.items()):
+        lines.append(
+            f"after {act}: next acknowledgement on every partition that was hit within {median(waits):.2f} s (median "
+            f"of {len(waits)}), {max(waits):.2f} s at worst"
+        )
+    lines.append("held: nothing illegal in the history" if verdict.held else "BROKEN:")
+    lines += [f"  {text}" for text in verdict.violations]
+    return "\n".join(lines)
+
+
+def _counted(outcomes: Any) -> dict[Outcome, int]:
+    counts: dict[Outcome, int] = {}
+    for outcome in outcomes:
+        counts[outcome] = counts.get(outcome, 0) + 1
+    return counts
+
+
+def _unread(run: Mapping[str, Any], recorded: Recorded) -> str:
+    wanted = [TopicPartition(topic, number) for topic, count in run["topics"].items() for number in range(count)]
+    return ", ".join(str(at) for at in wanted if at not in recorded.final)

@@ -1,0 +1,207 @@
+"""A cluster of real processes between proxies: what is where, starting it, ending it.
+
+    <directory>/cluster/       nodes, their configurations, data and logs (:mod:`tidelog.cli.local_cluster`)
+    <directory>/cluster/node-1/detours.json   what node 1 dials for each address that it knows
+    <directory>/toxiproxy.log  what the proxy server says
+
+Every node listens on ports of its own and is known to the others by them; each dials them through its own proxies
+(:mod:`tidelog.chaos.live.detours`). Clients are told only the addresses of proxies, in the bootstrap list and in
+metadata (``advertised.listeners``). Whoever watches the laboratory from outside uses :attr:`Laboratory.direct`.
+
+Everything here is called from the main thread: see :mod:`tidelog.chaos.live.leash`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidelog.chaos.live.detours import Detours, write_detours
+from tidelog.chaos.live.leash import check_platform
+from tidelog.chaos.live.links import CLIENTS, Links, Route
+from tidelog.chaos.live.proxy_server import ProxyServer
+from tidelog.cli import ports
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local_cluster import LocalCluster, LocalNode
+from tidelog.model.properties import format_properties
+from tidelog.proto.network import Address
+
+NODES_MIN: Final = 1
+NODES_MAX: Final = 9
+STOP_TIMEOUT_S: Final = 10.0
+REPLICATION: Final = "REPLICATION"
+CONTROLLER: Final = "CONTROLLER"
+CLIENT: Final = "CLIENT"
+KAFKA: Final = "KAFKA"
+BETWEEN_NODES: Final = (REPLICATION, CONTROLLER)
+FOR_CLIENTS: Final = (CLIENT, KAFKA)
+SETTINGS: Final[Mapping[str, str]] = {
+    "min.insync.replicas": "2",
+    "replica.lag.time.max.ms": "3000",
+    "controlled.shutdown.timeout.ms": "5000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "auto.create.topics.enable": "false",
+}
+"""Of a laboratory of three nodes or more, where nothing else is said."""
+
+
+class Laboratory:
+    """The nodes, the proxy server and the links of one run."""
+
+    def __init__(self, directory: Path, cluster: LocalCluster, server: ProxyServer, links: Links) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self.server = server
+        self.links = links
+
+    @classmethod
+    @contextmanager
+    def running(
+        cls,
+        directory: Path,
+        program: Path,
+        *,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        seed: int = 0,
+        proxy_port: int | None = None,
+    ) -> Iterator[Laboratory]:
+        """Lay out and start a laboratory in a new or empty directory; every process of it is gone at the end.
+
+        ``program`` is a toxiproxy server. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` for
+        what is in the way: ports, a full directory, a node that does not start.
+        """
+        laboratory = cls.laid_out(directory, program, nodes=nodes, settings=settings, seed=seed, proxy_port=proxy_port)
+        try:
+            laboratory.server.start()
+            laboratory.links.open()
+            laboratory.cluster.start()
+            laboratory.cluster.wait_ready()
+            yield laboratory
+        finally:
+            laboratory.end()
+
+    @classmethod
+    def laid_out(
+        cls,
+        directory: Path,
+        program: Path,
+        *,
+        nodes: int,
+        settings: Mapping[str, str] | None,
+        seed: int,
+        proxy_port: int | None = None,
+    ) -> Laboratory:
+        """Make the directory and choose the ports; start nothing."""
+        check_platform()
+        if not NODES_MIN <= nodes <= NODES_MAX:
+            raise CommandFailed(f"expected {NODES_MIN} to {NODES_MAX} nodes, found {nodes}")
+        defaults = SETTINGS if nodes >= 3 else {"auto.create.topics.enable": "false"}
+        rng = random.Random(f"laboratory-{seed}")
+        cluster = LocalCluster.create(
+            directory / "cluster", nodes=nodes, settings={**defaults, **(settings or {})}, rng=random.Random()
+        )
+        server = ProxyServer(program, directory / "toxiproxy.log", rng, proxy_port)
+        routes = _routes(cluster, {server.port})
+        links = Links(server, routes)
+        for node in cluster.nodes.values():
+            detours = detours_of(node.node_id, routes)
+            write_detours(node.directory / "detours.json", detours)
+            node.program = ("tidelog.chaos.live.node", str(os.getpid()), str(node.directory / "detours.json"))
+            with node.config_path.open("a") as config:
+                config.write(format_properties({"advertised.listeners": _advertised(node, routes)}))
+        return cls(directory, cluster, server, links)
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        try:
+            for number in self.cluster.nodes:
+                self.cluster.kill(number)
+        finally:
+            self.server.stop()
+
+    def remove(self) -> None:
+        """Delete all of it; nothing may run."""
+        self.cluster.remove()
+        shutil.rmtree(self.directory)
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return tuple(self.cluster.nodes)
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients are given: proxies."""
+        return self._bootstrap(CLIENT)
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """What clients of Kafka's protocol are given: proxies."""
+        return self._bootstrap(KAFKA)
+
+    def direct(self, node: int) -> Address:
+        """Where a node's client listener is reached without a proxy: for who watches, not for who is judged."""
+        return Address(ports.LOOPBACK, self.cluster.nodes[node].ports.client)
+
+    def _bootstrap(self, listener: str) -> str:
+        return ",".join(
+            str(route.listen) for route in self.links.routes if route.dialler == CLIENTS and route.listener == listener
+        )
+
+
+def detours_of(node: int, routes: Sequence[Route]) -> Detours:
+    """What a node dials for the addresses of the others. Its own it dials as they are: it is no link."""
+    own = {
+        route.upstream: route.upstream for route in routes if route.target == node and route.listener in BETWEEN_NODES
+    }
+    return {**own, **{route.upstream: route.listen for route in routes if route.dialler == node}}
+
+
+def _port(node: LocalNode, listener: str) -> int:
+    return {
+        CLIENT: node.ports.client,
+        REPLICATION: node.ports.replication,
+        CONTROLLER: node.ports.controller,
+        KAFKA: node.ports.kafka,
+    }[listener]
+
+
+def _routes(cluster: LocalCluster, taken: set[int]) -> tuple[Route, ...]:
+    """Every link of the cluster, each with a port of its own."""
+    wanted = [
+        (dialler, target, listener)
+        for target in cluster.nodes
+        for dialler in (CLIENTS, *cluster.nodes)
+        for listener in (FOR_CLIENTS if dialler == CLIENTS else BETWEEN_NODES)
+        if dialler != target
+    ]
+    taken = (
+        taken
+        | {_port(node, listener) for node in cluster.nodes.values() for listener in (*FOR_CLIENTS, *BETWEEN_NODES)}
+        | {node.ports.http for node in cluster.nodes.values()}
+    )
+    free = [port for port in ports.free_ports(len(wanted) + len(taken)) if port not in taken]
+    return tuple(
+        Route(
+            dialler,
+            target,
+            listener,
+            Address(ports.LOOPBACK, port),
+            Address(ports.LOOPBACK, _port(cluster.nodes[target], listener)),
+        )
+        for (dialler, target, listener), port in zip(wanted, free, strict=False)
+    )
+
+
+def _advertised(node: LocalNode, routes: Sequence[Route]) -> str:
+    """Clients are told of proxies, nodes of what their tables name."""
+    proxies = {
+        route.listener: route.listen for route in routes if route.dialler == CLIENTS and route.target == node.node_id
+    }
+    proxies[REPLICATION] = Address(ports.LOOPBACK, node.ports.replication)
+    return ",".join(f"{listener}://{address}" for listener, address in proxies.items())

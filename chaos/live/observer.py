@@ -1,0 +1,110 @@
+"""How the cluster stands, asked of its nodes directly: past the proxies, so that no fault blinds who aims by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from tidelog.client.networks import default_network
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, TopicPartition
+from tidelog.proto.api import DescribeClusterRequest, MetadataRequest
+from tidelog.proto.group_api import FindCoordinatorRequest
+from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost
+
+ASK_S: Final = 0.7
+"""How long a node may take to answer; one that stands still takes for ever."""
+
+SOON_S: Final = 0.1
+"""Who has not answered by then is not waited for if most have."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition: who leads it (-1: nobody), who is in sync, who has a copy."""
+
+    leader: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every copy is in sync and one of them leads."""
+        return self.leader in self.isr and set(self.isr) == set(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The cluster as the node that knows most of the answering ones sees it."""
+
+    controller: int = NO_NODE
+    metadata_offset: int = -1
+    partitions: Mapping[TopicPartition, Held] = field(default_factory=dict)
+
+    def led_by(self, node: int) -> list[TopicPartition]:
+        return sorted(at for at, held in self.partitions.items() if held.leader == node)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is a controller and every partition is whole."""
+        return self.controller != NO_NODE and all(held.whole for held in self.partitions.values())
+
+
+class Observer:
+    """Asks all nodes; on one event loop."""
+
+    def __init__(self, nodes: Mapping[int, Address]) -> None:
+        network = default_network()
+        self._connections: dict[int, Connection] = {node: network.connect(at) for node, at in nodes.items()}
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            await connection.close()
+
+    async def standing(self, topics: tuple[str, ...]) -> Standing:
+        """What the best informed node says of those that answer; an empty standing if none does."""
+        found = await self._answers([self._ask(each, topics) for each in self._connections.values()])
+        return max(found, key=lambda one: (one.metadata_offset, one.controller), default=Standing())
+
+    async def coordinator(self, key: str, kind: int) -> int:
+        """The coordinator of a group or a transactional id (``kind`` as in FindCoordinator); -1 if unknown."""
+        answers = await self._answers([self._coordinator(each, key, kind) for each in self._connections.values()])
+        known = [answer for answer in answers if answer != NO_NODE]
+        return max(known, key=known.count, default=int(NO_NODE))
+
+    async def _answers(self, asking: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """All answers that come soon; if that is not a majority, all that come in time."""
+        tasks = [asyncio.ensure_future(each) for each in asking]
+        done, left = await asyncio.wait(tasks, timeout=SOON_S)
+        if left and 2 * len(done) <= len(tasks):
+            done, left = await asyncio.wait(tasks, timeout=ASK_S)
+        for task in left:
+            task.cancel()
+        return [task.result() for task in done]
+
+    async def _ask(self, connection: Connection, topics: tuple[str, ...]) -> Standing:
+        try:
+            cluster = await connection.call(DescribeClusterRequest(), timeout_s=ASK_S)
+            metadata = await connection.call(MetadataRequest(topics), timeout_s=ASK_S)
+        except (ConnectionLost, CallTimeout):
+            return Standing()
+        partitions = {
+            TopicPartition(topic.name, each.partition): Held(
+                int(each.leader), tuple(sorted(map(int, each.isr))), tuple(sorted(map(int, each.replicas)))
+            )
+            for topic in metadata.topics
+            for each in topic.partitions
+        }
+        return Standing(int(cluster.controller_id), int(cluster.metadata_offset), partitions)
+
+    async def _coordinator(self, connection: Connection, key: str, kind: int) -> int:
+        try:
+            answer = await connection.call(FindCoordinatorRequest((key,), kind), timeout_s=ASK_S)
+        except (ConnectionLost, CallTimeout):
+            return int(NO_NODE)
+        (found,) = answer.coordinators
+        return int(found.node_id) if found.error is ErrorCode.NONE else int(NO_NODE)

@@ -1,0 +1,244 @@
+"""One run: a laboratory, a workload, a schedule, a history; then everything mended, read to its end, and judged.
+
+Bounded in time and in operations. Whatever happens, no process of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.aio import Admin
+from tidelog.chaos.live.client_loop import ClientLoop
+from tidelog.chaos.live.hand import Hand
+from tidelog.chaos.live.history_file import FORMAT_VERSION, LINES_MAX, HistoryFile
+from tidelog.chaos.live.laboratory import Laboratory
+from tidelog.chaos.live.observer import Observer, Standing
+from tidelog.chaos.live.proxy_server import ProxyTrouble
+from tidelog.chaos.live.recording import Budget, read_final
+from tidelog.chaos.live.schedule import Step, length_s
+from tidelog.chaos.live.workload import Workload, partitions_of
+from tidelog.chaos.live.workloads import WORKLOADS
+from tidelog.cli.failure import CommandFailed
+from tidelog.client.admin_types import NewTopic
+from tidelog.client.errors import TidelogError
+
+SETTLE_S: Final = 30.0
+"""Bound of each wait after the last fault: every client heard again, every copy in sync, every outcome known."""
+READ_S: Final = 60.0
+"""Bound of the last reading."""
+SECONDS_MAX: Final = 24 * 3600.0
+WATCH_S: Final = 0.2
+"""How often the cluster is asked how it stands."""
+PROGRESS_S: Final = 5.0
+PER_S: Final = 200.0
+OPERATIONS_MAX: Final = 1_000_000
+_START_S: Final = 40.0
+_POLL_S: Final = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a run is to be. ``schedule`` are the faults; the run goes on for ``seconds`` in any case."""
+
+    seed: int
+    seconds: float
+    workload: str
+    schedule: Sequence[Step]
+    nodes: int = 3
+    settings: Mapping[str, str] = field(default_factory=dict)
+    per_s: float = PER_S
+    operations_max: int = OPERATIONS_MAX
+
+
+class Run:
+    """One run in ``directory``, whose history is ``history``. ``program`` is a toxiproxy server."""
+
+    def __init__(self, asked: Asked, directory: Path, history: HistoryFile, program: Path, say: Say) -> None:
+        self.faults = 0
+        self._asked = asked
+        self._directory = directory
+        self._history = history
+        self._program = program
+        self._say = say
+        self._standing = Standing()
+
+    def run(self) -> None:
+        """Do it all but the judging. Raises :class:`CommandFailed`, :class:`ProxyTrouble`, ``ConfigError``."""
+        asked = self._asked
+        with (
+            Laboratory.running(
+                self._directory, self._program, nodes=asked.nodes, settings=asked.settings, seed=asked.seed
+            ) as laboratory,
+            ClientLoop() as clients,
+        ):
+            budget = Budget(asked.operations_max)
+            work = WORKLOADS[asked.workload](laboratory.bootstrap, self._history, asked.seed, asked.per_s, budget)
+            self._write_head(work)
+            addresses = {node: laboratory.direct(node) for node in laboratory.node_ids}
+            observer = clients.run(_observer(addresses), _START_S)
+            try:
+                clients.run(self._make_topics(laboratory, work), _START_S)
+                clients.run(self._begin(observer, work), _START_S)
+                self._say(f"{asked.nodes} nodes, {len(laboratory.links.routes)} proxies; {asked.workload} begins")
+                self._faults(laboratory, observer, clients, work)
+                self._end(clients, laboratory, work)
+            finally:
+                clients.run(_close(work, observer), READ_S)
+
+    # --- Steps -------------------------------------------------------------------------------------------
+
+    def _write_head(self, work: Workload) -> None:
+        asked = self._asked
+        self._history.write(
+            "run",
+            version=FORMAT_VERSION,
+            seed=asked.seed,
+            workload=asked.workload,
+            nodes=asked.nodes,
+            seconds=asked.seconds,
+            settings=dict(asked.settings),
+            topics=dict(work.topics),
+            schedule=[step.as_json() for step in asked.schedule],
+        )
+        self._history.flush()
+
+    async def _make_topics(self, laboratory: Laboratory, work: Workload) -> None:
+        copies = min(3, self._asked.nodes)
+        async with Admin(laboratory.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, count, copies) for name, count in work.topics.items()])
+
+    async def _begin(self, observer: Observer, work: Workload) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._watch(observer, work))
+        await work.begin()
+        if not await self._wait(lambda: all(work.heard().values()) and self._standing.whole):
+            raise CommandFailed(f"{SETTLE_S:g} s after the start, before any fault: not every client was heard")
+
+    def _faults(self, laboratory: Laboratory, observer: Observer, clients: ClientLoop, work: Workload) -> None:
+        hand = Hand(
+            laboratory, observer, lambda asking: clients.run(asking, _START_S), work.aims, self._history, self._say
+        )
+        began = time.monotonic()
+        said = began
+
+        def wait_until(at_s: float) -> None:
+            """As the schedule counts."""
+            nonlocal said
+            while (left := began + at_s - time.monotonic()) > 0:
+                time.sleep(min(left, 0.25))
+                if time.monotonic() - said > PROGRESS_S:
+                    said = time.monotonic()
+                    heard = sum(work.heard().values())
+                    self._say(f"{self._history.now():7.2f}  {heard} acknowledged, {hand.faults} faults")
+
+        try:
+            for step in self._asked.schedule:
+                wait_until(step.at_s)
+                begun = time.monotonic()
+                hand.perform(step)
+                if step.act == "roll":  # as long as it takes: what follows keeps its distance
+                    began += time.monotonic() - begun
+            wait_until(max(self._asked.seconds, length_s(self._asked.schedule)))
+        finally:
+            self.faults = hand.faults
+        self._mend(hand)
+
+    def _mend(self, hand: Hand) -> None:
+        self._say(f"{self._history.now():7.2f}  everything is mended")
+        try:
+            hand.mend()
+        except CommandFailed as error:
+            self._history.wrong(f"after everything was mended: {error}")
+            raise
+
+    def _end(self, clients: ClientLoop, laboratory: Laboratory, work: Workload) -> None:
+        clients.run(self._settle(work), 4 * SETTLE_S)
+        try:
+            ends = clients.run(
+                read_final(laboratory.bootstrap, partitions_of(work.topics), self._history, READ_S), READ_S + 5
+            )
+        except (TimeoutError, TidelogError) as error:
+            self._history.wrong(f"the last reading: {type(error).__name__}: {error}")
+            return
+        clients.run(self._read_to(work, ends), READ_S)
+
+    async def _settle(self, work: Workload) -> None:
+        before = work.heard()
+        mended = self._history.now()
+
+        def again() -> bool:
+            return all(count > before[name] for name, count in work.heard().items())
+
+        def silent() -> str:
+            return ", ".join(name for name, count in work.heard().items() if count <= before[name])
+
+        if await self._wait(again):
+            self._history.write(
+                "note", at=self._history.now(), text=f"every client heard again, mended at {mended:.3f}"
+            )
+        else:
+            self._history.wrong(f"{SETTLE_S:g} s after everything was mended nothing is acknowledged to {silent()}")
+        if not await self._wait(lambda: self._standing.whole):
+            self._history.wrong(f"{SETTLE_S:g} s later still not every copy is in sync: {self._standing.partitions}")
+        await work.finish(SETTLE_S)
+
+    async def _read_to(self, work: Workload, ends: Mapping[Any, int]) -> None:
+        if not await self._wait(lambda: not work.behind(ends)):
+            self._history.wrong(f"{', '.join(work.behind(ends))} did not come to the end within {SETTLE_S:g} s")
+
+    async def _wait(self, condition: Callable[[], bool]) -> bool:
+        deadline = self._history.now() + SETTLE_S
+        while self._history.now() < deadline:
+            if condition():
+                return True
+            await asyncio.sleep(_POLL_S)
+        return condition()
+
+    async def _watch(self, observer: Observer, work: Workload) -> None:
+        """Write down how the cluster stands, when that changes."""
+        while True:
+            standing = await observer.standing(tuple(work.topics))
+            if (standing.controller, standing.partitions) != (self._standing.controller, self._standing.partitions):
+                self._history.write(
+                    "standing",
+                    at=round(self._history.now(), 6),
+                    controller=standing.controller,
+                    partitions=[
+                        [at.topic, at.partition, held.leader, list(held.isr)]
+                        for at, held in sorted(standing.partitions.items())
+                    ],
+                )
+            self._standing = standing
+            self._history.flush()
+            await asyncio.sleep(WATCH_S)
+
+
+async def _observer(addresses: Mapping[int, Any]) -> Observer:
+    return Observer(addresses)
+
+
+async def _close(work: Workload, observer: Observer) -> None:
+    await work.close()
+    await observer.close()
+
+
+def perform(asked: Asked, directory: Path, history_path: Path, program: Path, say: Say) -> None:
+    """Do a run; its history is whole at ``history_path`` however it ends. Raises as :meth:`Run.run`."""
+    if not 0 < asked.seconds <= SECONDS_MAX:
+        raise CommandFailed(f"expected more than 0 seconds and at most {SECONDS_MAX:g}, found {asked.seconds:g}")
+    history = HistoryFile(history_path)
+    try:
+        Run(asked, directory, history, program, say).run()
+        if history.dropped:
+            raise CommandFailed(f"expected at most {LINES_MAX} lines of history, and {history.dropped} more came")
+        history.close()
+    except ProxyTrouble as trouble:
+        raise CommandFailed(f"the laboratory itself failed: {trouble}") from None
+    finally:
+        history.abandon()

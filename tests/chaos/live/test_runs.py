@@ -1,0 +1,116 @@
+"""Whole runs by the command: judged from the file, repeated from it, interrupted, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.chaos.live.command import EXIT_HELD, EXIT_INTERRUPTED, EXIT_REFUSED, main
+from tidelog.chaos.live.history_file import read_history
+
+pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
+
+
+def descendants_that_serve(directory: Path) -> list[str]:
+    """Processes whose command line names a directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+            if str(directory) in words:
+                found.append(words)
+    return found
+
+
+def schedule(path: Path, *rows: tuple[float, int, str, str]) -> Path:
+    """A history that holds nothing but a schedule."""
+    steps = [{"at": at, "episode": n, "act": act, "target": whom, "options": {}} for at, n, act, whom in rows]
+    path.write_text(json.dumps({"kind": "run", "version": 1, "schedule": steps}) + "\n")
+    return path
+
+
+def test_a_run_under_three_faults_holds(toxiproxy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Leader, controller and the coordinator of the group are killed, paused and cut off; no process is left."""
+    plan = schedule(
+        tmp_path / "plan.jsonl",
+        (0.5, 1, "kill", "leader:0"),
+        (1.5, 1, "start", "leader:0"),
+        (4.0, 2, "pause", "controller"),
+        (5.5, 2, "resume", "controller"),
+    )
+    steps = json.loads(plan.read_text())
+    cut = {"topology": "isolate", "kind": "cut"}
+    steps["schedule"] += [
+        {"at": 7.0, "episode": 3, "act": "impair", "target": "group", "options": cut},
+        {"at": 8.5, "episode": 3, "act": "heal", "target": "group", "options": {}},
+    ]
+    plan.write_text(json.dumps(steps) + "\n")
+    asked = ["run", "--seconds", "9", "--replay", str(plan), "--dir", str(tmp_path / "runs"), "--rate", "150"]
+    assert main(asked) == EXIT_HELD
+    said = capsys.readouterr().out
+    assert "held: nothing illegal" in said
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    recorded = read_history(path)
+    assert [fault["act"] for fault in recorded.faults] == ["kill", "start", "pause", "resume", "impair", "heal"]
+    assert not any(fault["trouble"] for fault in recorded.faults)
+    assert len(recorded.history.sends) > 300
+    assert len(recorded.standings) > 2
+    assert {step.consumer for step in recorded.history.reads} == {"r0", "r1", "g0", "g1"}
+    assert main(["judge", str(path)]) == EXIT_HELD
+    assert descendants_that_serve(tmp_path) == []
+    assert not list((tmp_path / "runs").glob("*/cluster"))
+
+
+def test_an_interrupt_leaves_no_process(toxiproxy: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "tidelog.chaos.live", "run", "--nodes", "1", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        for line in started.stdout:
+            if "begins" in line:
+                break
+        assert descendants_that_serve(tmp_path)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+    assert started.returncode == EXIT_INTERRUPTED
+    assert "interrupted" in said
+    assert descendants_that_serve(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["run", "--nemesis", "kil"], "expected nemeses of mixed, kill"),
+        (["run", "--seed", "x"], "--seed: expected a number"),
+        (["run", "--set", "x"], "--set: expected NAME=VALUE"),
+        (["run", "--set", "min.insync.replicas=many"], "min.insync.replicas"),
+        (["run", "--nodes", "12"], "expected 1 to 9 nodes, found 12"),
+        (["run", "--seconds", "0"], "more than 0 seconds"),
+        (["judge", "/nowhere/x.jsonl"], "No such file"),
+        (["plan", "--nemesis", "x"], "expected nemeses of"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    toxiproxy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str], says: str
+) -> None:
+    more = ["--dir", str(tmp_path)] if asked[0] == "run" else []
+    assert main([*asked, *more]) == EXIT_REFUSED
+    assert says in capsys.readouterr().err
+
+
+def test_nemeses_and_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nemeses"]) == EXIT_HELD
+    assert "kill -9" in capsys.readouterr().out
+    assert main(["plan", "--seed", "3"]) == EXIT_HELD
+    once = capsys.readouterr().out
+    assert main(["plan", "--seed", "3"]) == EXIT_HELD
+    assert capsys.readouterr().out == once
+    assert len(once.splitlines()) > 5

@@ -1,0 +1,84 @@
+"""Schedules: of one seed always the same, every episode mended, kept and read again, refused where they are none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.chaos.live.links import topology
+from tidelog.chaos.live.nemesis import FIRST_S, MIXED, NEMESES, plan
+from tidelog.chaos.live.schedule import ENDS, BadSchedule, Step, length_s, steps_of
+
+PAIRS = {"kill": "start", "pause": "resume", "terminate": "start", "kill-all": "start-all", "impair": "heal"}
+
+
+@given(seed=st.integers(0, 10**6), seconds=st.floats(5, 120), name=st.sampled_from([MIXED, *NEMESES]))
+@settings(max_examples=150, deadline=None)
+def test_every_fault_of_a_plan_is_mended_within_its_time(seed: int, seconds: float, name: str) -> None:
+    steps = plan(seed, seconds, [name])
+    assert steps == plan(seed, seconds, [name])
+    assert [step.at_s for step in steps] == sorted(step.at_s for step in steps)
+    assert length_s(steps) <= seconds + 0.01
+    assert all(step.at_s >= FIRST_S for step in steps)
+    wrong: dict[int, list[str]] = {}
+    for step in steps:
+        here = wrong.setdefault(step.episode, [])
+        if step.act in ENDS:
+            assert step.act in [PAIRS[act] for act in here]
+            here[:] = [act for act in here if PAIRS[act] != step.act]
+        elif step.act != "roll":
+            here.append(step.act)
+    assert not any(wrong.values())
+
+
+def test_seeds_differ() -> None:
+    assert len({tuple(map(str, plan(seed, 60))) for seed in range(20)}) == 20
+
+
+def test_the_mix_has_every_nemesis() -> None:
+    acts = {step.act for seed in range(60) for step in plan(seed, 120)}
+    kinds = {step.options["kind"] for seed in range(60) for step in plan(seed, 120) if step.act == "impair"}
+    assert acts == {*PAIRS, *PAIRS.values(), "roll"}
+    assert kinds == {"cut", "hold", "refuse", "latency", "throttle", "loss", "reset", "limit", "slow-close"}
+
+
+def test_each_impairment_of_a_plan_can_be_made() -> None:
+    from tidelog.chaos.live.links import REFUSE, Impairment
+
+    for seed in range(40):
+        for step in plan(seed, 60):
+            if step.act == "impair":
+                options = dict(step.options)
+                assert topology(options.pop("topology"), 1, (1, 2, 3))
+                impairment = Impairment(**options)
+                assert impairment.kind == REFUSE or impairment.toxic()
+
+
+def test_a_schedule_is_kept_and_read_again() -> None:
+    steps = plan(7, 120)
+    assert steps_of(json.loads(json.dumps([step.as_json() for step in steps]))) == steps
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"act": "explode"}, "an act of kill"),
+        ({"target": "king"}, "a target of leader"),
+        ({"target": "leader:x"}, "a number behind leader:"),
+        ({"at": -1}, "a time of 0 or later"),
+        ({"at": None}, "TypeError"),
+        ({"options": 3}, "TypeError"),
+    ],
+)
+def test_what_is_no_step_is_refused(change: dict[str, object], text: str) -> None:
+    row = {**Step(1.0, 1, "kill", "leader:0").as_json(), **change}
+    with pytest.raises(BadSchedule, match=text):
+        steps_of([row])
+
+
+def test_a_nemesis_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected nemeses of mixed, kill"):
+        plan(1, 10, ["kil"])
