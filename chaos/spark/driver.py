@@ -30,6 +30,7 @@ CONFIG = {
     "spark.sql.streaming.noDataProgressEventInterval": "100",
     "spark.sql.streaming.pollingDelay": "10",
     "spark.ui.showConsoleProgress": "false",
+    "spark.buffer.size": "4096",  # rows go from process to process in small portions: there is a middle of a task
     "spark.python.worker.faulthandler.enabled": "false",
     # Nothing runs long enough here to pay for the second compiler, or for code made for one query.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
@@ -81,7 +82,7 @@ def transformed(query: Query, rows: DataFrame) -> DataFrame:
             text = f.concat_ws(":", f.col("grp"), f.col("count").cast("string"))
             return pairs.groupBy(group).count().select(f.col("grp").alias("key"), text.alias("value"))
         case Kind.APPEND_COUNT:
-            timed = rows.select("timestamp").withWatermark("timestamp", "0 seconds")
+            timed = rows.select("timestamp").withWatermark("timestamp", "1 second")
             counted = timed.groupBy(f.window("timestamp", "1 second")).count()
             start = f.unix_seconds(f.col("window.start")).cast("string")
             return counted.select(

@@ -147,7 +147,8 @@ class _Course:
         from tidelog import Producer
 
         query = self._query
-        self._loop.run(self._cluster.create_topic(query.source_topic, PARTITIONS))
+        kept = {"retention.ms": "-1"}  # rows have times of long ago
+        self._loop.run(self._cluster.create_topic(query.source_topic, PARTITIONS, config=kept))
         self._loop.run(self._cluster.create_topic(query.sink_topic, SINK_PARTITIONS))
         with Producer(query.bootstrap) as producer:
             for row in source_rows():
@@ -174,7 +175,7 @@ class _Course:
                     self.stage.out.remove(driver)
                     laggards.append(driver)
                     running.append(self._start(again=True))
-                elif driver.ended:
+                elif driver.ended and not driver.dead:
                     running.remove(driver)
                     if driver.error is None:
                         done = True

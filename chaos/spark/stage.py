@@ -201,21 +201,21 @@ class Stage:
         driver, pid = found
         match action:
             case Action.KILL_DRIVER:
+                self.out.append(driver)
                 driver.kill()
-                self.out.append(driver)
             case Action.KILL_DRIVER_TOLD:
-                driver.stop_jvm()
                 self.out.append(driver)
+                driver.stop_jvm()
                 self.keep(driver.kill_once_told(self.faults.append))
             case Action.KILL_WORKER:
                 driver.kill_worker(pid)
             case Action.FREEZE_DRIVER:
+                self.out.append(driver)
                 driver.freeze()
-                self.out.append(driver)
             case Action.ORPHAN_WORKER:
-                driver.orphan(pid)
-                self.out.append(driver)
                 self.frozen_attempts.append(seen.attempt)
+                self.out.append(driver)
+                driver.orphan(pid)
             case Action.ANOTHER_DRIVER:
                 self.out.append(driver)
             case Action.CHECK_LOGGED | Action.CHECK_UNLOGGED:
