@@ -153,7 +153,7 @@ def test_members_by_kafka_python_and_aiokafka_and_librdkafka_in_one_group(
                     found.update(member.values)
 
             async def poll_plain() -> None:
-                # Polls of 50 ms left it now and then without the answer to its SyncGroup, and without heartbeats.
+                # A join that outlasts a poll may be forgotten by kafka-python 3.0.12 (docs/kafka-clients.md).
                 while not stop.is_set():
                     for many in (await asyncio.to_thread(plain.poll, 2_000)).values():
                         found.update(one.value for one in many)
