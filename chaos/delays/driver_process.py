@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +22,10 @@ GONE_TIMEOUT_S: Final = 20.0
 class DriverProcess:
     """One start of a driver. What it says goes to ``<directory>/<name>.out``, what it complains of to ``.err``."""
 
-    def __init__(self, directory: Path, name: str, *arguments: str) -> None:
+    def __init__(self, directory: Path, name: str, command: Sequence[str]) -> None:
         self.name = name
         self._out = directory / f"{name}.out"
         self._err = directory / f"{name}.err"
-        command = [sys.executable, "-P", "-m", "tidelog.chaos.delays.driver", *arguments]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, cwd=directory

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -173,7 +174,8 @@ class SparkHalf:
 
     def _start(self, name: str) -> DriverProcess:
         arguments = (self._bootstrap, str(self._out / CHECKPOINT), str(self._work), str(self._per_batch))
-        self._drivers.append(driver := DriverProcess(self._out, f"delays-{name}", *arguments))
+        command = [sys.executable, "-P", "-m", "tidelog.chaos.delays.driver", *arguments]
+        self._drivers.append(driver := DriverProcess(self._out, f"delays-{name}", command))
         return driver
 
     def _wait_event(self, driver: DriverProcess, name: str, timeout_s: float) -> dict[str, Any]:

@@ -71,7 +71,9 @@ def judge(expected: Mapping[str, str], found: Iterable[Found]) -> DelaysVerdict:
             note("foreign", f"{record.key!r} at {where}")
         elif record.value != wanted:
             note("wrong", f"{record.key} at {where}: expected {wanted}, found {record.value}")
-        if (before := first.setdefault(record.key, record)) is not record and wanted is not None:
+        if (before := first.get(record.key)) is None:
+            first[record.key] = record
+        elif wanted is not None:
             again.add(record.key)
             note("twice", f"{record.key} at partition {before.partition} offset {before.offset}, and at {where}")
     missing = 0
