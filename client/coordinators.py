@@ -97,7 +97,8 @@ async def ask_coordinators(
                 if isinstance(node, CoordinatorNode):
                     where[key] = node
                 elif node.retriable:
-                    reasons[key] = node
+                    if key not in reasons or cluster.clock.monotonic_ms() < deadline.at_ms:
+                        reasons[key] = node
                 else:
                     found[key] = node
         by_node: dict[CoordinatorNode, list[str]] = {}
@@ -117,8 +118,10 @@ async def ask_coordinators(
         for one, answer in zip(asked, answers, strict=True):
             if isinstance(answer, (BrokerNotAvailableError, RequestTimedOutError)):
                 uncertain.update(one.keys)
+                over = cluster.clock.monotonic_ms() >= deadline.at_ms
                 for key in one.keys:
-                    reasons[key] = answer
+                    if not (over and key in reasons):  # that our own time ended amid a request says nothing new
+                        reasons[key] = answer
                     del where[key]
                 continue
             if isinstance(answer, BaseException):

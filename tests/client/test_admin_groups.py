@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -85,6 +86,8 @@ class ScriptedGroups:
         """The next requests of a type that get this error instead of their answer."""
         self.after: Callable[[Any], None] | None = None
         """Called after a request was carried out, before its answer goes out."""
+        self.silent: Callable[[Any], bool] = lambda request: False
+        """Whether a request gets no answer."""
         self.asked: Counter[tuple[str, int]] = Counter()
         self.requests: list[Any] = []
         self.servers: dict[int, Server] = {}
@@ -113,6 +116,8 @@ class ScriptedGroups:
             answer = handler(node, request)
             if self.after is not None:
                 self.after(request)
+            if self.silent(request):
+                await asyncio.Event().wait()
             return answer
 
         return handle
@@ -418,10 +423,23 @@ async def test_what_a_coordinator_gets_over_is_retried(
 
 async def test_trouble_that_lasts_is_told_when_time_is_over(brokers: ScriptedGroups, admin: Admin) -> None:
     brokers.add("g", 2)
+    await admin.describe_classic_groups(["g"])  # connected: the rest takes one answer within the time
     brokers.trouble = [(DescribeGroupsRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 1_000_000
     with pytest.raises(TidelogError, match="g: COORDINATOR_LOAD_IN_PROGRESS") as raised:
         await admin.describe_classic_groups(["g"], timeout=1.0)
     assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_time_that_ends_amid_a_request_leaves_the_trouble_before_it_as_the_reason(
+    brokers: ScriptedGroups, admin: Admin
+) -> None:
+    brokers.add("g", 2)
+    await admin.describe_classic_groups(["g"])
+    brokers.trouble = [(DescribeGroupsRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
+    brokers.silent = lambda request: brokers.asked["DescribeGroupsRequest", 2] > 2
+    with pytest.raises(TidelogError, match="g: COORDINATOR_LOAD_IN_PROGRESS"):
+        await admin.describe_classic_groups(["g"], timeout=1.0)
+    assert brokers.asked["DescribeGroupsRequest", 2] == 3
 
 
 async def test_a_wrong_coordinator_has_it_looked_up_anew(brokers: ScriptedGroups, admin: Admin) -> None:
