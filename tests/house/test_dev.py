@@ -67,6 +67,32 @@ def test_what_is_not_understood_does_nothing(
     assert (argument in err) == (code == 2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "spark"),
+    [
+        ((), True),
+        (("--rows", "2000"), True),
+        (("--part", "spark"), True),
+        (("--part", "all"), True),
+        (("--part", "log"), False),
+        (("--rows", "2000", "--part=log"), False),
+        (("--help",), False),
+    ],
+)
+def test_the_log_half_of_the_demo_is_set_up_without_spark(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], spark: bool
+) -> None:
+    """Spark is 590 MB to download."""
+    commands = tools["commands"]
+    ensured: list[list[str]] = []
+    monkeypatch.setattr(commands.environment, "ensure", lambda names: ensured.append(list(names)))
+    monkeypatch.setitem(commands.COMMANDS, "demo", commands.COMMANDS["demo"]._replace(run=lambda given: len(given)))
+    assert commands.main(["demo", *arguments]) == len(arguments)
+    (names,) = ensured
+    assert names[:4] == ["environment", "runtime", "tidelog", "demo"]
+    assert ("spark" in names, "picture" in names) == (spark, spark)
+
+
 def test_it_works_through_a_link_and_from_another_directory(tmp_path: Path) -> None:
     (tmp_path / "my-dev").symlink_to(ROOT / "dev")
     done = subprocess.run([tmp_path / "my-dev"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
