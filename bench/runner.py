@@ -40,6 +40,8 @@ BENCHMARKS: Final = {
     "kafka": "tidelog.bench.kafka:kafka_throughput",
     "kafka-requests": "tidelog.bench.kafka:kafka_requests",
     "spark-source": "tidelog.bench.spark:source_to_noop",
+    "spark-sink": "tidelog.bench.spark:source_to_sink",
+    "spark-trigger": "tidelog.bench.spark:trigger_overhead",
 }
 """Benchmark → where it is. Imported when it runs: each brings its own."""
 
