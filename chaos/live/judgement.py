@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from tidelog.chaos.checkers.history import Circumstances, Outcome, Sent, TransactionKey
+from tidelog.chaos.checkers.history import Circumstances, Outcome, Polled, Positioned, Sent, TransactionKey
 from tidelog.chaos.checkers.log_anomalies import violations
-from tidelog.chaos.checkers.transactions import Attempt, all_or_none
+from tidelog.chaos.checkers.transactions import Attempt, all_or_none, only_what_counts, sum_holds
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.schedule import ENDS
+from tidelog.chaos.live.transaction_work import ACCOUNTS, BALANCE, BANK, balance_of
 from tidelog.model.ids import TopicPartition
 
 
@@ -62,7 +63,11 @@ def judge(recorded: Recorded) -> Verdict:
     if history.transactions:
         written = {sent.partition.topic for sent in history.sends if sent.transaction is not None}
         counts = {at: records for at, records in recorded.final.items() if at.topic in written}
-        verdict.violations += all_or_none(attempts_of(recorded), counts)
+        attempts = attempts_of(recorded)
+        verdict.violations += all_or_none(attempts, counts)
+        came_to_the_end = recorded.complete and not recorded.wrong
+        verdict.violations += only_what_counts(attempts, _read_through(recorded), counts, complete=came_to_the_end)
+    verdict.violations += _bank(recorded)
     if recorded.complete and (missing := _unread(run, recorded)):
         verdict.violations.append(f"not read at the end: {missing}")
     verdict.faults = sum(fault["act"] not in ENDS and not fault["trouble"] for fault in recorded.faults)
@@ -73,6 +78,27 @@ def judge(recorded: Recorded) -> Verdict:
     verdict.reads = sum(len(records) for step in history.reads if (records := getattr(step, "records", ())))
     verdict.recoveries = recoveries(recorded)
     return verdict
+
+
+def _read_through(recorded: Recorded) -> list[Polled]:
+    """What readers of read_committed got who began at 0 and sought nothing else."""
+    sought = {step.consumer for step in recorded.history.reads if isinstance(step, Positioned) and step.offset != 0}
+    polls = [step for step in recorded.history.reads if isinstance(step, Polled)]
+    return [step for step in polls if step.read_committed and step.consumer not in sought]
+
+
+def _bank(recorded: Recorded) -> list[str]:
+    """The sum of the accounts never changes: not when a teller reads them, and not at the end."""
+    found = []
+    for snapshot in recorded.snapshots:
+        found += sum_holds(snapshot["who"], snapshot["balances"], ACCOUNTS * BALANCE)
+    accounts = {str(account): BALANCE for account in range(ACCOUNTS)}
+    for at, records in sorted(recorded.final.items()):
+        if at.topic == BANK:
+            for _, value in records:
+                account, balance = balance_of(value)
+                accounts[str(account)] = balance
+    return found + sum_holds("who read at the end", accounts, ACCOUNTS * BALANCE)
 
 
 def attempts_of(recorded: Recorded) -> list[Attempt]:

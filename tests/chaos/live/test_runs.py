@@ -70,6 +70,18 @@ def test_a_run_under_three_faults_holds(toxiproxy: Path, tmp_path: Path, capsys:
     assert not list((tmp_path / "runs").glob("*/cluster"))
 
 
+def test_transactions_hold_when_their_coordinator_dies(toxiproxy: Path, tmp_path: Path) -> None:
+    plan = schedule(tmp_path / "plan.jsonl", (0.5, 1, "kill", "transactions:2"), (1.5, 1, "start", "transactions:2"))
+    asked = ["run", "--workload", "transactions", "--seconds", "3", "--replay", str(plan)]
+    assert main([*asked, "--dir", str(tmp_path / "runs")]) == EXIT_HELD
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    recorded = read_history(path)
+    assert [fault["trouble"] for fault in recorded.faults] == ["", ""]
+    assert len(recorded.faults[0]["nodes"]) == 1
+    assert {each.transactional_id for each in recorded.history.transactions} == {"w0", "w1", "b0"}
+    assert recorded.snapshots
+
+
 def test_an_interrupt_leaves_no_process(toxiproxy: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "tidelog.chaos.live", "run", "--nodes", "1", "--dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
