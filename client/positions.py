@@ -33,7 +33,7 @@ from tidelog.client.errors import (
     OffsetOutOfRangeError,
 )
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
-from tidelog.model.ids import Offset, TopicPartition
+from tidelog.model.ids import Offset, TopicId, TopicPartition
 from tidelog.proto.records import Batch
 
 UNKNOWN: Final = -1
@@ -51,6 +51,12 @@ class PartitionState:
     fetch_epoch: int = UNKNOWN
     validated_epoch: int = UNKNOWN
     """Leader epoch against which the position was last found right."""
+    leader_epoch_min: int = UNKNOWN
+    """No leader of an older epoch is asked: what is to be read is known from one of this."""
+    topic_id: TopicId | None = None
+    """The topic that was asked for records from the position; of a later one of its name the epochs begin anew."""
+    behind_since_ms: int = UNKNOWN
+    """Since when no leader is known of ``fetch_epoch`` or a later one."""
     reset: OffsetReset | None = None
     """How to find a position, while there is none."""
     wants_committed: bool = False
@@ -89,6 +95,8 @@ class PartitionState:
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
         self.validated_epoch = UNKNOWN
+        self.topic_id = None
+        self.behind_since_ms = UNKNOWN
         self.reset = None
         self.wants_committed = False
         self.error = None
@@ -212,6 +220,25 @@ class PartitionState:
             )
         else:
             self.ask_reset(policy)
+
+    def made_anew(self, policy: OffsetReset) -> None:
+        """Another topic has the name of the one that the position is of. Source: ``Metadata.updateLatestMetadata`` and
+        ``SubscriptionState.maybeCompleteValidation``, where such an epoch has no end."""
+        if policy.kind == "none":
+            self._truncated("the topic was made anew", 0)
+        else:
+            self.ask_reset(policy)
+
+    def without_such_an_epoch(self) -> None:
+        """Nobody has heard of the leader epoch that the position was sought with."""
+        self._truncated(f"no leader of epoch {self.fetch_epoch} or a later one is known: seek to go on", self.position)
+
+    def _truncated(self, why: str, found: int) -> None:
+        position = self.position
+        self.drop_buffer()
+        self.error = LogTruncationError(
+            f"{self.at}: {why}; the position is {position}", {self.at: Offset(position)}, {self.at: Offset(found)}
+        )
 
     def diverged(self, end_epoch: int, end_offset: int, policy: OffsetReset) -> bool:
         """The leader's log departs from what was read at ``end_offset`` (the end of ``end_epoch``).

@@ -23,7 +23,7 @@ from tidelog.client.errors import (
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.serializers import json_deserializer, string_deserializer
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, Offset
+from tidelog.model.ids import LeaderEpoch, Offset, TopicId
 from tidelog.proto.control_batches import ControlKind, encode_control_batch
 from tidelog.proto.frames import FetchedPartition, FetchPartition
 from tidelog.proto.record_encoder import BatchBuilder
@@ -443,6 +443,43 @@ async def test_a_leader_of_an_older_epoch_than_the_position_is_not_asked(cluster
         cluster.move("one", 0, 2)
         assert [r.offset for r in await read(c, 4)] == [26, 27, 28, 29]
         assert c.metrics()["log-truncation-total"] == 0
+
+
+async def test_an_epoch_of_which_nobody_hears_is_an_error_in_the_end(cluster: ScriptedCluster) -> None:
+    """As one that was kept from a topic that was deleted, and made anew since."""
+    fill(cluster, 30)
+    async with consumer(cluster, retry_backoff_ms=1, request_timeout_ms=500) as c:
+        c.assign([ONE])
+        c.seek(ONE, 26, leader_epoch=7)
+        assert await c.poll(0.2) == []
+        with pytest.raises(LogTruncationError, match="no leader of epoch 7 or a later one is known: seek to go on"):
+            await c.poll(10)
+        c.seek(ONE, 26)
+        assert [r.offset for r in await read(c, 4)] == [26, 27, 28, 29]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "none"])
+async def test_a_position_in_a_topic_that_was_made_anew_is_lost(cluster: ScriptedCluster, policy: str) -> None:
+    cluster.partitions["one", 0].leader_epoch = 4
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset=policy, retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 0)
+        await read(c, 30)
+        former = cluster.topic_ids["one"]
+        cluster.fetch_judge = lambda _, __, item: (
+            FetchedPartition(former, 0, ErrorCode.UNKNOWN_TOPIC_ID) if item.topic_id == former else None
+        )
+        cluster.topic_ids["former"] = former
+        cluster.partitions["former", 0] = cluster.partitions["one", 0]
+        cluster.topic("one")
+        cluster.topic_ids["one"] = TopicId(b"made anew".ljust(16, b"."))
+        fill(cluster, 10)
+        if policy == "earliest":
+            assert [r.offset for r in await read(c, 10)] == list(range(10))
+        else:
+            with pytest.raises(LogTruncationError, match="one-0: the topic was made anew; the position is 30"):
+                await c.poll(5)
 
 
 async def test_a_new_leader_is_asked_whether_the_position_still_holds(cluster: ScriptedCluster) -> None:
