@@ -86,7 +86,7 @@ def print_spark(result: SparkResult) -> None:
         ("checksum of the topic", f"{verdict.found_digest[:32]} {'(the same)' if same else '(DIFFERENT)'}"),
         ("streaming, with the kill", f"{result.streaming_s:.1f} s, {rate}"),
         ("computing from the source", f"{result.recompute_s:.1f} s"),
-        ("picture", _shown(result.picture)),
+        ("picture", "none: there is nothing to draw" if result.picture is None else _shown(result.picture)),
         ("checkpoint", _shown(result.checkpoint)),
         ("whole Spark half", f"{result.total_s:.1f} s"),
     ]
@@ -158,7 +158,7 @@ def spark_as_json(result: SparkResult) -> dict[str, Any]:
         "went_on_seconds": result.went_on_s,
         "streaming_seconds": result.streaming_s,
         "recompute_seconds": result.recompute_s,
-        "picture": str(result.picture),
+        "picture": None if result.picture is None else str(result.picture),
         "checkpoint": str(result.checkpoint),
         "total_seconds": result.total_s,
     }

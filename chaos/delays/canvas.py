@@ -127,6 +127,8 @@ class Canvas:
             self.text(x + 40, middle, words, anchor="lm")
 
     def _stroke(self, points: Sequence[tuple[float, float]], color: Color, width: float) -> None:
+        if len(points) < 2:
+            return
         scaled = [(x * _OVER, y * _OVER) for x, y in points]
         self._draw.line(scaled, fill=color, width=max(1, round(width * _OVER)), joint="curve")
 

@@ -63,7 +63,8 @@ class SparkResult:
     streaming_s: float
     """From the first driver's start to the end of the stream, with all that happened."""
     recompute_s: float
-    picture: Path
+    picture: Path | None
+    """``None``: the topic holds nothing that could be drawn."""
     checkpoint: Path
     total_s: float
 
@@ -141,7 +142,8 @@ class SparkHalf:
         self._say(f"compared them with {len(found):,} rows of topic {DELAYS_TOPIC}")
         picture = self._out / PICTURE
         outcome = "each as computed directly, and once" if verdict.passed else "NOT what was computed directly"
-        draw(picture, [record.value for record in found], [record.value for record in unseen], kill.batch, outcome)
+        if found:
+            draw(picture, [record.value for record in found], [record.value for record in unseen], kill.batch, outcome)
         wait_until(f"{second.name} to end", second.ended, SESSION_TIMEOUT_S)
         return SparkResult(
             verdict=verdict,
@@ -153,7 +155,7 @@ class SparkHalf:
             went_on_s=went_on_s,
             streaming_s=streaming_s,
             recompute_s=_seconds_of(second, "recomputed"),
-            picture=picture,
+            picture=picture if found else None,
             checkpoint=self._out / CHECKPOINT,
             total_s=time.monotonic() - started,
         )
