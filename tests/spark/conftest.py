@@ -27,7 +27,12 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(transport="grpc", config={"log.cleaner.backoff.ms": "200"}) as running:
+    settings = {
+        "auto.create.topics.enable": "false",  # a topic that is gone stays so
+        "log.cleaner.backoff.ms": "200",
+        "log.retention.ms": "-1",  # tests write records that are years old
+    }
+    with Cluster(transport="grpc", config=settings) as running:
         yield running
         reading.close_idle()
 
