@@ -19,7 +19,7 @@ class FlushJob:
     two, :meth:`run` is called once, in any thread.
     """
 
-    __slots__ = ("_directories", "_files", "_layer", "_pinned", "_running", "end_offset", "error")
+    __slots__ = ("_directories", "_files", "_layer", "_metadata", "_pinned", "_running", "end_offset", "error")
 
     def __init__(
         self,
@@ -37,9 +37,12 @@ class FlushJob:
         self._layer: FileLayer = pool.files
         self._directories = [path] if names_changed or is_new else []
         wanted = list(files)
+        self._metadata: PooledFile | None = None
+        """Nobody else's: it is closed with the job, or would stay open beyond the log."""
         if is_new:
             self._directories.append(path.rpartition("/")[0])
-            wanted.append(PooledFile(pool, f"{path}/{PARTITION_METADATA}"))
+            self._metadata = PooledFile(pool, f"{path}/{PARTITION_METADATA}")
+            wanted.append(self._metadata)
         self._running = threading.Lock()
         self._pinned: list[PooledFile] = []
         self._files: list[File] = []
@@ -79,6 +82,8 @@ class FlushJob:
         pinned, self._pinned = self._pinned, []
         for pooled in pinned:
             pooled.unpin()
+        if self._metadata is not None:
+            self._metadata.close()
 
 
 class FlushState:

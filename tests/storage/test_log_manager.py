@@ -383,6 +383,18 @@ class TestChores:
             log.flush()
         assert len(manager._pool) <= 10
 
+    def test_nothing_of_a_deleted_log_stays_open(self, store, batch: MakeBatch) -> None:
+        manager = store.manager()
+        log = make(manager, 1, segment_bytes=200)
+        fill(log, batch(2), 20)
+        log.read(0, 100, offset_end=6)
+        log.flush()
+        fill(log, batch(2), 2)
+        log.flush()
+        assert len(manager._pool) > 0
+        manager.delete(log)
+        assert list(manager._pool._open) == []
+
 
 def test_describe_tells_sizes(store, batch: MakeBatch) -> None:
     manager = store.manager()
