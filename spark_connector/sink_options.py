@@ -14,7 +14,7 @@ from tidelog.client.producer_config import ProducerConfig
 from tidelog.client.settings import parse_bootstrap
 from tidelog.model.config_def import ConfigError
 from tidelog.model.sinks import BATCH_MAX, SINK_NAME_BYTES_MAX, sink_fault
-from tidelog.spark_connector.options import BOOTSTRAP, PREFIX, OptionError, admin_settings, refused
+from tidelog.spark_connector.options import BOOTSTRAP, PREFIX, OptionError, admin_settings, refused, renamed
 
 _REFUSED: Final = {
     "transactional.id": "the sink names its transactions itself, by query, batch and task",
@@ -126,7 +126,7 @@ def _client_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[s
         found[setting.replace(".", "_")] = value.strip()
     servers = options.get(BOOTSTRAP)
     if servers is None:
-        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog producer")
+        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog producer{renamed(options)}")
     ledger = admin_settings(found)
     producer = {name: value for name, value in found.items() if name in _PRODUCERS or name not in ledger}
     try:

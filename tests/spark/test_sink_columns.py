@@ -175,6 +175,23 @@ def test_rows_go_to_the_topics_that_they_name_each_in_its_order(
     assert [record.value for record in committed(topics[2])] == [b"by option"]
 
 
+def test_columns_may_have_offsets_of_8_bytes_and_be_slices(
+    cluster: Cluster, topic: str, committed: Callable[[str], list[ConsumerRecord]]
+) -> None:
+    """As Spark hands them over with ``spark.sql.execution.arrow.useLargeVarTypes``."""
+    cluster.create_topic(topic)
+    columns = SinkColumns.of(struct(key=B, value=S, topic=S), None)
+    kinds = (("key", pa.large_binary()), ("value", pa.large_string()), ("topic", pa.large_string()))
+    rows = [{"key": b"k", "value": str(number), "topic": topic} for number in range(10)]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema(kinds)).slice(3, 4)
+    with SinkLedger(cluster.bootstrap, next(_sinks)) as ledger:
+        with SinkWriter(cluster.bootstrap, ledger.new_job(0)) as writer:
+            columns.send(writer, batch)
+            message = writer.prepare()
+        ledger.commit_batch([message])
+    assert [record.value for record in committed(topic)] == [b"3", b"4", b"5", b"6"]
+
+
 def test_times_may_be_given_in_seconds(
     cluster: Cluster, topic: str, write: Callable[..., None], committed: Callable[[str], list[ConsumerRecord]]
 ) -> None:

@@ -74,6 +74,8 @@ def test_what_cannot_be_is_refused_with_its_reason(given: dict[str, str], words:
 def test_brokers_must_be_named() -> None:
     with pytest.raises(OptionError, match=r"Option 'tidelog.bootstrap.servers' must be specified"):
         SinkOptions.of({"topic": "out"}, streaming=True)
+    with pytest.raises(OptionError, match=r"begin with 'tidelog\.' here, found 'kafka.bootstrap.servers'"):
+        SinkOptions.of({"topic": "out", "kafka.bootstrap.servers": "127.0.0.1:9092"}, streaming=False)
 
 
 @pytest.mark.parametrize(
