@@ -323,6 +323,16 @@ _OTHERS: Final = (
         Expect(jobs=2),
         Kind.APPEND_COUNT,
     ),
+    Case(
+        "foreach-batch",
+        "the helper for foreachBatch: driver killed after a decision, and in the middle of writing the next batch",
+        (
+            _at(Call.COMMIT, When.RAN, Action.CHECK_UNLOGGED, Action.KILL_DRIVER),
+            _at(Call.PRODUCE, When.STARTED, Action.KILL_DRIVER, batch=2, nth=4),
+        ),
+        Expect(already=1, losers=1, jobs=2),
+        Kind.FOREACH_BATCH,
+    ),
 )
 
 CASES: Final = {case.name: case for case in (*_DRIVER, *_WORKER, *_ATTEMPTS, *_DRIVERS, *_BROKERS, *_OTHERS)}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.chaos.spark.query import Kind, Query
 from tidelog.spark_connector import runtime
+from tidelog.spark_connector.foreach_batch import exactly_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +103,10 @@ def run(spark: SparkSession, query: Query) -> None:
     )
     writer = transformed(query, rows).writeStream.option("checkpointLocation", query.checkpoint)
     options = {"tidelog.bootstrap.servers": query.bootstrap, "topic": query.sink_topic, **query.sink}
-    writer = writer.format("tidelog").options(**options)
+    if query.kind is Kind.FOREACH_BATCH:
+        writer = writer.foreachBatch(exactly_once(options))
+    else:
+        writer = writer.format("tidelog").options(**options)
     mode = "complete" if query.kind is Kind.COUNT else "append"
     running = writer.outputMode(mode).trigger(availableNow=True).start()
     try:
