@@ -49,6 +49,11 @@ class Case:
     then: Mapping[str, str] = field(default_factory=dict)
     together: bool = False
 
+    @property
+    def drivers_out(self) -> int:
+        """How many drivers others have to go on for."""
+        return sum(point.takes_driver_out for point in self.points) + self.together
+
 
 def _at(call: Call, when: When, *do: Action, batch: int | None = 1, **more: int) -> CrashPoint:
     return CrashPoint(call, when, do, batch, **more)

@@ -32,7 +32,7 @@ def run_cases(
     """Run cases one after the other on a cluster of their own; ``hear`` is told of each. Raises ``CommandFailed`` if
     time runs out."""
     loop = BackgroundLoop()
-    pool = DriverPool(directory)
+    pool = DriverPool(directory, 1 + sum(case.drivers_out for case in cases))
     results: list[CaseResult] = []
     began = time.monotonic()
     try:

@@ -18,7 +18,7 @@ from tidelog.chaos.spark.processes import Process, members, owner_of, signal_all
 from tidelog.chaos.spark.query import Query
 from tidelog.cli.cluster_watch import WatchFailed, wait_until
 
-START_TIMEOUT_S: Final = 90.0
+START_TIMEOUT_S: Final = 180.0
 TOLD_TIMEOUT_S: Final = 10.0
 END_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.005
@@ -155,26 +155,26 @@ class Driver:
 
 
 class DriverPool:
-    """Drivers that are up. One more than is used is started ahead, since a start takes as long as a case."""
+    """Drivers that are up. One more than is used is started ahead, since a start takes as long as a case, but not more
+    than ``ahead_max`` in all."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, ahead_max: int) -> None:
         self._directory = directory
+        self._ahead_max = ahead_max
         self._idle: list[Driver] = []
         self._all: list[Driver] = []
         self.started = 0
 
     def prepare(self, count: int) -> None:
-        """See that so many are idle, or on their way."""
-        while len(self._idle) < count:
+        """See that so many are idle, or on their way, as far as they are started ahead."""
+        while len(self._idle) < count and self.started < self._ahead_max:
             self._idle.append(self._start())
 
-    def take(self, *, spare: bool) -> Driver:
-        """One that is ready; ``spare``: start another one ahead."""
-        self.prepare(1)
-        driver = self._idle.pop(0)
+    def take(self) -> Driver:
+        """One that is ready."""
+        driver = self._idle.pop(0) if self._idle else self._start()
         driver.wait_ready()
-        if spare:
-            self.prepare(1)
+        self.prepare(1)
         return driver
 
     def give_back(self, driver: Driver) -> None:

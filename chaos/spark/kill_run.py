@@ -75,6 +75,10 @@ class KillRun:
             result.faults.append(str(failed))
         finally:
             one.close()
+        try:
+            self._loop.run(self._cluster.whole())
+        except TimeoutError as broken:
+            result.faults.append(str(broken))
         result.faults += one.stage.faults + self._cluster.faults
         self._cluster.faults.clear()
         result.seconds = time.monotonic() - started
@@ -113,13 +117,11 @@ class _Course:
         self._sink = [TopicPartition(self._query.sink_topic, number) for number in range(SINK_PARTITIONS)]
         self._drivers: list[Driver] = []
         self._watcher: Watcher | None = None
-        self._make_topics()
-        topic = cluster.image.topic(self._query.source_topic)
-        assert topic is not None
-        self.stage = Stage(case.points, topic.topic_id, directory, cluster.kill_for_a_while)
+        self.stage = Stage(case.points, directory, cluster.kill_for_a_while)
 
     def run(self) -> None:
-        """Raises :class:`WatchFailed`."""
+        """Raises :class:`WatchFailed`, ``TimeoutError``."""
+        self._make_topics()
         self._watcher = Watcher(self._cluster.bootstrap, self._sink)
         self._cluster.stage = self.stage
         deadline = time.monotonic() + CASE_TIMEOUT_S
@@ -156,6 +158,9 @@ class _Course:
                     query.source_topic, row.value, row.key, partition=row.partition, timestamp_ms=row.timestamp_ms
                 )
             producer.flush()
+        topic = self._cluster.image.topic(query.source_topic)
+        assert topic is not None
+        self.stage.source = topic.topic_id
 
     def _to_the_end(self, deadline: float) -> list[Driver]:
         """Have drivers run the query, one after the other dies, until it is at its end; return those that are out of it
@@ -191,8 +196,7 @@ class _Course:
         if self.result.runs > RUNS_MAX:
             raise WatchFailed(f"the query was started {RUNS_MAX} times: {self.result.errors[-1:]}")
         if driver is None:
-            out = sum(point.takes_driver_out for point in self.case.points)
-            driver = self._pool.take(spare=out >= len(self._drivers) or self.case.together)
+            driver = self._pool.take()
             self._drivers.append(driver)
             self.stage.drivers.append(driver)
         query = self._query

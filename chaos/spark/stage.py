@@ -85,17 +85,16 @@ class Seen:
 class Stage:
     """One case's. ``kill_node`` ends a broker and sees that it comes back; ``signs``: where queries look for signs."""
 
-    def __init__(
-        self, points: Sequence[CrashPoint], source: TopicId, signs: Path, kill_node: Callable[[int], None]
-    ) -> None:
+    def __init__(self, points: Sequence[CrashPoint], signs: Path, kill_node: Callable[[int], None]) -> None:
         self.points = points
+        self.source: TopicId | None = None
+        """The topic whose fetches count."""
         self.drivers: list[Victim] = []
         self.seen: list[Seen] = []
         self.faults: list[str] = []
         self.out: list[Victim] = []
         """Drivers that another has to go on for, in the order in which they went."""
         self.frozen_attempts: list[str] = []
-        self._source = source
         self._signs = signs
         self._kill_node = kill_node
         self._met = [0] * len(points)
@@ -251,7 +250,7 @@ class Stage:
 
     def saw_fetch(self, frame: memoryview, node: int, context: CallContext) -> Seen | None:
         partitions = decode_fetch_request(frame)[1].partitions
-        if all(one.topic_id != self._source for one in partitions):
+        if all(one.topic_id != self.source for one in partitions):
             return None
         return self._note(Call.FETCH, node, context, "", None, "", "")
 

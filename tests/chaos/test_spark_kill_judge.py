@@ -21,7 +21,7 @@ from tidelog.chaos.spark.query import Kind, Query
 from tidelog.chaos.spark.rows import GROUPS, PARTITIONS, ROWS, expected, source_rows
 from tidelog.chaos.spark.stage import ALREADY, OK, Seen, Stage
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import ProducerEpoch, ProducerId, TopicId
+from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.proto.network import CallContext
 from tidelog.proto.sink_api import (
     BeginSinkTransactionRequest,
@@ -35,7 +35,6 @@ from tidelog.proto.transaction_api import TransactionMarker
 WANTED = {b"a": 0, b"b": 0, b"c": 1}
 DECIDED = {0: 10.0, 1: 20.0}
 GOOD = [Reading(0, 0, b"a", 11.0), Reading(1, 0, b"b", 11.0), Reading(0, 2, b"c", 21.0)]
-SOURCE = TopicId(bytes(16))
 PEER = CallContext("CLIENT", "ipv4:127.0.0.1:40000")
 
 
@@ -133,7 +132,7 @@ async def answered(answer: object) -> object:
 
 def staged(tmp_path: Path, *points: CrashPoint) -> tuple[Stage, Mortal, list[int]]:
     killed: list[int] = []
-    stage, driver = Stage(points, SOURCE, tmp_path, killed.append), Mortal()
+    stage, driver = Stage(points, tmp_path, killed.append), Mortal()
     stage.drivers.append(driver)
     return stage, driver, killed
 
