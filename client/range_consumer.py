@@ -45,6 +45,7 @@ class RangeConsumer(Consumer):
         end: int,
         *,
         topic_id: TopicId | None = None,
+        leader_epoch: int = -1,
         idle_timeout: float = 120.0,
     ) -> Iterator[ConsumerBatch]:
         """Yield the batches that hold records from offset ``start`` to before ``end``, in order.
@@ -52,7 +53,8 @@ class RangeConsumer(Consumer):
         ``end`` must not lie beyond the last stable offset as it was at some time before the call: what lies below
         is decided for ever, so the same range read again gives the same records but for those that compaction and
         retention removed. The first and the last batch may hold records outside the range. With a ``topic_id``,
-        nothing is taken from another topic of the same name.
+        nothing is taken from another topic of the same name; with a ``leader_epoch`` nobody is asked who led before
+        that: a leader that was replaced and has not heard of it may not have what was read, or promised, since.
 
         Raises ``OffsetOutOfRangeError`` where the log begins after ``start`` or ends before ``end`` could be
         reached, ``LogTruncationError``, ``InconsistentTopicIdError`` for another ``topic_id``,
@@ -64,6 +66,7 @@ class RangeConsumer(Consumer):
         self.assign([partition])
         try:
             self.seek(partition, start)
+            self._ask_from(partition, leader_epoch)
             deadline = time.monotonic() + idle_timeout
             while True:
                 found = self.poll_batches()
@@ -88,6 +91,10 @@ class RangeConsumer(Consumer):
         finally:
             if not self._core.closing:
                 self.assign([])
+
+    def _ask_from(self, partition: TopicPartition, leader_epoch: int) -> None:
+        with self._core.lock:
+            self._core.assignment.state(partition).leader_epoch_min = leader_epoch
 
     def _reached(self, partition: TopicPartition) -> int:
         """Every record before this offset was handed out, or is none that readers see."""

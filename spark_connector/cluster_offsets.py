@@ -112,25 +112,37 @@ class ClusterOffsets:
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each."""
-        return self._listed({at: OffsetSpec.earliest() for at in partitions})
+        found = self._listed({at: OffsetSpec.earliest() for at in partitions})
+        return {at: one.offset for at, one in found.items()}
 
-    def latest(
-        self, partitions: Iterable[TopicPartition], known: Mapping[TopicPartition, int] | None = None
-    ) -> dict[TopicPartition, int]:
-        """The last stable offset of each: what lies before it is decided for ever.
+    def latest(self, partitions: Iterable[TopicPartition], known: SourceOffset | None = None) -> SourceOffset:
+        """The last stable offset of each, what lies before it is decided for ever; and who led when it was told.
 
-        A leader that was elected a moment ago may not have learned yet how far that is; so an answer below what is
-        ``known`` is asked for again, and given as it is in the end.
+        An answer below what is ``known`` is asked for again. In the end it is given as it is: something is lost. But
+        not that of a leader older than the one that is known: it was replaced, and has not heard of it
+        (``BrokerNotAvailableError``). ``known`` is of the topics that there are.
         """
         wanted = list(partitions)
+        reached = {} if known is None else known.offsets
+        epochs = {} if known is None else known.leader_epochs
         for attempt in range(1, self._options.fetch_retries + 1):
             found = self._listed({at: OffsetSpec.latest() for at in wanted})
-            behind = [at for at in wanted if known is not None and found[at] < known.get(at, 0)]
+            behind = [at for at in wanted if found[at].offset < reached.get(at, 0)]
             if not behind or attempt == self._options.fetch_retries:
                 break
             log.warning("%s: the last stable offset lies before what is known; asking again", named(behind))
             self._pause()
-        return found
+        replaced = [at for at in behind if found[at].leader_epoch < epochs.get(at, -1)]
+        if replaced:
+            raise BrokerNotAvailableError(
+                f"{named(replaced)}: the leader that answers was replaced and has not heard of it; it knows less than "
+                "this query does"
+            )
+        return SourceOffset(
+            {at: one.offset for at, one in found.items()},
+            {},
+            leader_epochs={a: o.leader_epoch for a, o in found.items()},
+        )
 
     def resolved(self, limit: Limit, there: SourceOffset, *, starting: bool) -> SourceOffset:
         """Return the offsets that a limit stands for, of the partitions ``there``. Raises ``OptionError``."""
@@ -152,7 +164,8 @@ class ClusterOffsets:
             wanted = self._by_time(limit, wanted, edge)
         latest = self.latest(at for at, offset in wanted.items() if offset == LATEST)
         earliest = self.earliest(at for at, offset in wanted.items() if offset == EARLIEST)
-        return SourceOffset({**wanted, **latest, **earliest}, there.topic_ids)
+        offsets = {**wanted, **latest.offsets, **earliest}
+        return SourceOffset(offsets, there.topic_ids, leader_epochs=latest.leader_epochs)
 
     def _by_time(self, limit: Limit, there: Mapping[TopicPartition, int], edge: str) -> dict[TopicPartition, int]:
         times: Mapping[TopicPartition, int] = dict.fromkeys(there, limit.timestamp)
@@ -164,7 +177,8 @@ class ClusterOffsets:
                     "Maybe topic partitions are created or deleted while the query is running, or you didn't specify "
                     f"all the partitions. Specified: {named(times)} Assigned: {named(there)}"
                 )
-        found = self._listed({at: OffsetSpec.for_timestamp(time) for at, time in times.items()})
+        listed = self._listed({at: OffsetSpec.for_timestamp(time) for at, time in times.items()})
+        found = {at: one.offset for at, one in listed.items()}
         without = [at for at, offset in found.items() if offset < 0]
         if without and edge == "start" and not self._options.latest_without_match:
             at = min(without)
@@ -173,13 +187,10 @@ class ClusterOffsets:
 
     # --- asking -------------------------------------------------------------------------------------
 
-    def _listed(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+    def _listed(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
         if not specs:
             return {}
-        found: dict[TopicPartition, ListedOffset] = self._ask(
-            lambda admin: admin.list_offsets(specs, read_committed=True)
-        )
-        return {at: listed.offset for at, listed in found.items()}
+        return self._ask(lambda admin: admin.list_offsets(specs, read_committed=True))
 
     def _ask(self, call: Callable[[Admin], T]) -> T:
         """Raises ``BrokerNotAvailableError`` in one line where no broker answers in time."""

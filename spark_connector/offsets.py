@@ -29,6 +29,9 @@ class SourceOffset:
 
         {"offsets": {"orders": {"0": 23, "1": 7}}, "topicIds": {"orders": "3f2a…"}, "version": 1}
 
+    ``leader_epochs``: by which leader each partition was known to reach so far, or further; in the text as
+    ``"leaderEpochs"``, where they are known. A leader that was replaced and has not heard of it is told by them.
+
     Spark does not keep where the first batch began, and would ask for it again after a failure, when "latest" is
     somewhere else. So the end of the first batch says it, as ``begin``; ``initial`` marks a beginning.
     """
@@ -37,16 +40,17 @@ class SourceOffset:
     topic_ids: Mapping[str, str]
     initial: bool = False
     begin: SourceOffset | None = None
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        by_topic: dict[str, dict[str, int]] = {}
-        for at in sorted(self.offsets):
-            by_topic.setdefault(at.topic, {})[str(at.partition)] = self.offsets[at]
+        by_topic = _by_topic(self.offsets)
         found: dict[str, Any] = {}
         if self.begin is not None:
             found["begin"] = replace(self.begin, initial=False).to_json()
         if self.initial:
             found["initial"] = True
+        if epochs := {at: epoch for at, epoch in self.leader_epochs.items() if at in self.offsets and epoch >= 0}:
+            found["leaderEpochs"] = _by_topic(epochs)
         ids = {topic: self.topic_ids[topic] for topic in sorted(by_topic) if topic in self.topic_ids}
         return found | {"offsets": by_topic, "topicIds": ids, "version": CHECKPOINT_VERSION}
 
@@ -57,27 +61,66 @@ class SourceOffset:
             version = found.get("version", CHECKPOINT_VERSION)
             if version != CHECKPOINT_VERSION:
                 raise ValueError(f"version {version}, this release of tidelog knows {CHECKPOINT_VERSION}")
-            offsets = {
-                TopicPartition(topic, int(partition)): int(offset)
-                for topic, numbers in found["offsets"].items()
-                for partition, offset in numbers.items()
-            }
             begin = found.get("begin")
             return cls(
-                offsets,
+                _by_partition(found["offsets"]),
                 {str(topic): str(one) for topic, one in found["topicIds"].items()},
                 bool(found.get("initial", False)),
                 None if begin is None else cls.from_json(begin),
+                _by_partition(found.get("leaderEpochs", {})),
             )
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise BadOffsets(
                 f"expected offsets that the Tidelog source has written, found {found!r}: {error}"
             ) from None
 
+    def no_older_than(self, before: SourceOffset) -> SourceOffset:
+        """The same, by the newest leaders that either knows of."""
+        epochs = dict(self.leader_epochs)
+        for at, epoch in before.leader_epochs.items():
+            if at in self.offsets and self.is_of(before, at.topic):
+                epochs[at] = max(epoch, epochs.get(at, -1))
+        return replace(self, leader_epochs=epochs)
+
+    def of_those_in(self, there: SourceOffset) -> SourceOffset:
+        """What is said here of the topics there; not of others that once had their names."""
+        return replace(self, offsets={at: n for at, n in self.offsets.items() if self.is_of(there, at.topic)})
+
     def is_of(self, other: SourceOffset, topic: str) -> bool:
         """Whether the topic is the same in both, as far as is known."""
         ours, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
         return ours is None or theirs is None or ours == theirs
+
+
+def _by_topic(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for at in sorted(numbers):
+        found.setdefault(at.topic, {})[str(at.partition)] = numbers[at]
+    return found
+
+
+def _by_partition(numbers: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): int(number)
+        for topic, by_number in numbers.items()
+        for partition, number in by_number.items()
+    }
+
+
+def fallen(begin: SourceOffset, latest: SourceOffset) -> list[str]:
+    """Say, one sentence each, where a topic ends before what was read of it."""
+    return [
+        _fell(at, offset, latest.offsets[at])
+        for at, offset in sorted(begin.offsets.items())
+        if latest.offsets.get(at, offset) < offset and begin.is_of(latest, at.topic)
+    ]
+
+
+def _fell(at: TopicPartition, begin: int, until: int) -> str:
+    return (
+        f"Partition {at} offset was changed from {begin} to {until}. This could either be a user error that the start "
+        "offset is set too high and this is the first batch, or the topic-partition was cut."
+    )
 
 
 class Range(NamedTuple):
@@ -209,10 +252,7 @@ def plan(
             if first > 0:
                 losses.append(f"Added partition {at} starts from {first} instead of 0.")
         if until < begin:
-            losses.append(
-                f"Partition {at} offset was changed from {begin} to {until}. This could either be a user error that "
-                "the start offset is set too high and this is the first batch, or the topic-partition was cut."
-            )
+            losses.append(_fell(at, begin, until))
             continue
         if until > readable[at]:
             losses.append(f"Partition {at} ends at offset {readable[at]}, before the batch's end {until}.")

@@ -32,14 +32,16 @@ log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """One task's share: offsets of one partition of the topic with this id, from ``start`` to before ``end``."""
+    """One task's share: offsets of one partition of the topic with this id, from ``start`` to before ``end``, which a
+    leader of ``leader_epoch`` has told of (-1: unknown)."""
 
-    def __init__(self, topic: str, partition: int, topic_id: str, start: int, end: int) -> None:
+    def __init__(self, topic: str, partition: int, topic_id: str, start: int, end: int, leader_epoch: int = -1) -> None:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
         self.start = start
         self.end = end
+        self.leader_epoch = leader_epoch
 
 
 def read(options: SourceOptions, one: RangePartition) -> Iterator[pa.RecordBatch]:
@@ -59,7 +61,10 @@ def read(options: SourceOptions, one: RangePartition) -> Iterator[pa.RecordBatch
     with _consumer(options) as consumer:
         while start < one.end:
             try:
-                for batch in consumer.batches(at, start, one.end, topic_id=topic_id, idle_timeout=idle_s):
+                batches = consumer.batches(
+                    at, start, one.end, topic_id=topic_id, leader_epoch=one.leader_epoch, idle_timeout=idle_s
+                )
+                for batch in batches:
                     batch.add_to(buffer, one.end)
                     start = min(batch.next_offset, one.end)
                     if buffer.count >= ROWS_PER_BATCH or buffer.size >= BYTES_PER_BATCH:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from tidelog.model.ids import TopicPartition
 from tidelog.spark_connector.cluster_offsets import ClusterOffsets
 from tidelog.spark_connector.losses import report
-from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, plan, split
+from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, fallen, plan, split
 from tidelog.spark_connector.options import Kind, OptionError, SourceOptions
 from tidelog.spark_connector.reading import RangePartition, read
 from tidelog.spark_connector.worker_errors import told_in_a_line
@@ -48,8 +49,9 @@ class BatchReader(DataSourceReader):
                         f"The resolved start offset {start.offsets[at]} is greater than the resolved end offset "
                         f"{end.offsets[at]} for topic {at.topic} partition {at.partition}."
                     )
-            latest = end.offsets if options.ending.kind is Kind.LATEST else cluster.latest(end.offsets)
-            planned = plan(start, end, cluster.earliest(end.offsets), latest, there)
+            latest = end if options.ending.kind is Kind.LATEST else cluster.latest(end.offsets)
+            end = end.no_older_than(start).no_older_than(latest)
+            planned = plan(start, end, cluster.earliest(end.offsets), latest.offsets, there)
         report(planned.losses, fail=options.fail_on_data_loss)
         # Spark takes no partition at all for one without a value.
         return _tasks(planned.ranges, end, options) or [RangePartition("", 0, "", 0, 0)]
@@ -87,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         cluster = self._asked()
         found = cluster.resolved(self._options.starting, cluster.partitions(), starting=True)
-        return SourceOffset(found.offsets, found.topic_ids, initial=True).to_json()
+        return replace(found, initial=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -100,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told_in_a_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._available_now = True
-        self._target = self._read_latest({}, tolerant=not self._options.fail_on_data_loss)
+        self._target = self._read_latest(None, tolerant=not self._options.fail_on_data_loss)
 
     @told_in_a_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -112,9 +114,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = SourceOffset.from_json(start)
         latest = self._target
         if latest is None or any(latest.offsets.get(at, 0) < offset for at, offset in begin.offsets.items()):
-            latest = self._read_latest(begin.offsets, tolerant=not self._options.fail_on_data_loss)
+            latest = self._read_latest(begin, tolerant=not self._options.fail_on_data_loss)
             if self._available_now:
                 self._target = latest
+        if self._options.fail_on_data_loss:  # before the checkpoint has it: no batch could ever be made of that
+            report(fallen(begin, latest), fail=True)
         self._latest = latest
         ends: Mapping[TopicPartition, int] | None = latest.offsets
         if not isinstance(limit, ReadAllAvailable):
@@ -124,8 +128,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if ends is None:
             ends = begin.offsets
         if begin.initial:
-            return SourceOffset(ends, latest.topic_ids, begin=begin).to_json()
-        found = SourceOffset(ends, latest.topic_ids if ends is not begin.offsets else begin.topic_ids)
+            return replace(latest, offsets=ends, begin=begin).no_older_than(begin).to_json()
+        found = replace(latest if ends is not begin.offsets else begin, offsets=ends).no_older_than(begin)
         if found.offsets == begin.offsets and found.topic_ids == begin.topic_ids:
             return start
         return found.to_json()
@@ -147,9 +151,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = [at for at in until.offsets if at in there.offsets]
         known = {} if self._latest is None else self._latest.offsets
         if all(until.is_of(self._latest or until, at.topic) and known.get(at, -1) >= until.offsets[at] for at in asked):
-            readable = {at: known[at] for at in asked}
+            readable: Mapping[TopicPartition, int] = {at: known[at] for at in asked}
         else:  # a batch that was planned before the query was started anew
-            readable = cluster.latest(asked, until.offsets)
+            readable = cluster.latest(asked, until.of_those_in(there)).offsets
         planned = plan(begin, until, cluster.earliest(asked), readable, there)
         report(planned.losses, fail=self._options.fail_on_data_loss)
         return _tasks(planned.ranges, until, self._options)
@@ -176,10 +180,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _now(self) -> float:
         return time.monotonic() * 1_000 if self._now_ms is None else self._now_ms()
 
-    def _read_latest(self, known: Mapping[TopicPartition, int], *, tolerant: bool) -> SourceOffset:
+    def _read_latest(self, known: SourceOffset | None, *, tolerant: bool) -> SourceOffset:
         cluster = self._asked()
         there = cluster.partitions(tolerant=tolerant)
-        return SourceOffset(cluster.latest(there.offsets, known), there.topic_ids)
+        found = cluster.latest(there.offsets, None if known is None else known.of_those_in(there))
+        return replace(found, topic_ids=there.topic_ids)
 
     def _begins(self, begin: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, int]:
         """Where each partition is read from: new ones, and those of a topic made anew, from their first offset."""
@@ -191,6 +196,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _tasks(ranges: Sequence[Range], end: SourceOffset, options: SourceOptions) -> list[InputPartition]:
     return [
-        RangePartition(one.at.topic, one.at.partition, end.topic_ids[one.at.topic], one.start, one.end)
+        RangePartition(
+            one.at.topic,
+            one.at.partition,
+            end.topic_ids[one.at.topic],
+            one.start,
+            one.end,
+            end.leader_epochs.get(one.at, -1),
+        )
         for one in split(ranges, options.min_partitions, options.max_records_per_partition)
     ]

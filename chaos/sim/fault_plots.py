@@ -309,6 +309,15 @@ def driver_at_point(rng: random.Random, partition: int, n: str, victim: int) -> 
     return [(0.0, what, (rng.randrange(2), rng.choice(DRIVER_POINTS), seconds))]
 
 
+def deposed_source(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A leader of what queries read is cut off from the others, not from clients, and does not know that it is
+    replaced; drivers begin anew meanwhile, and may hear from it first where the log ends."""
+    return [
+        (0.0, "isolate", ("source", _about(rng, 9.0))),
+        *((_about(rng, at), "driver-dies-at", (rng.randrange(2), "noted", 0.1)) for at in (3.0, 4.2, 5.5)),
+    ]
+
+
 def late_loser(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """Attempts at tasks freeze one after the other, until others have done their work and its batch is decided."""
     return [
@@ -366,6 +375,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "between-sink-steps": between_sink_steps,
         "unheard-batch": unheard_batch,
         "driver-at-point": driver_at_point,
+        "deposed-source": deposed_source,
         "late-loser": late_loser,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,

@@ -138,6 +138,8 @@ class QueryDriver(Driver):
         ranges = await planner.call(lambda reader: reader.partitions(start, end))
         job = ledger.new_job(batch)
         messages = await self._stage(ledger, job, [one for one in ranges if isinstance(one, RangePartition)])
+        if batch == 0 and not self._work.calm and self._rng.random() < 0.2:
+            raise Stopped("first-batch-left")
         await self._point("written")
         await self._commit(ledger, job, messages)
         await self._point("decided")
@@ -158,6 +160,8 @@ class QueryDriver(Driver):
 
     async def _commit(self, ledger: SinkLedger, job: SinkJob, messages: Sequence[SinkMessage]) -> None:
         work = self._work
+        if not messages:
+            return  # no task had anything to read
         work.asked(job)
         await self._point("deciding")
         try:

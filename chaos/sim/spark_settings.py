@@ -65,8 +65,8 @@ SPARK: Final = Setting(
         "transaction.state.log.num.partitions": "2",
     },
     victim_only=("power-loss",),
-    plots=(*["between-sink-steps"] * 2, "unheard-batch", *["driver-at-point"] * 2, "late-loser"),
-    targets=("sink", "sink", "sink", "place"),
+    plots=(*["between-sink-steps"] * 2, "unheard-batch", *["driver-at-point"] * 2, "deposed-source", "late-loser"),
+    targets=("sink", "sink", "sink", "place", "source"),
     work=SparkWork,
 )
 

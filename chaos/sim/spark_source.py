@@ -95,6 +95,7 @@ async def read_range(consumer: Consumer, one: RangePartition) -> list[tuple[int,
     found: list[tuple[int, bytes]] = []
     consumer.assign([at])
     consumer.seek(at, one.start)
+    RangeConsumer._ask_from(steps, at, one.leader_epoch)
     topic_id = TopicId(bytes.fromhex(one.topic_id))
     while True:
         batches = await consumer.poll_batches(FOUND_S)

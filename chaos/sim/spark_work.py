@@ -65,6 +65,7 @@ class SparkWork(Programs):
         self._writers: list[InputWriter] = []
         self._readers: list[CommittedReader] = []
         sim.cluster.fabric.answered.append(self._answered)
+        sim.hand.roles["source"] = lambda: sim.cluster.leader_of(INPUTS, 0)
         sim.hand.acts |= {
             "driver-dies-at": lambda number, point, seconds: self._arm(number, point, "dies", seconds),
             "driver-freezes-at": lambda number, point, seconds: self._arm(number, point, "freezes", seconds),
@@ -267,7 +268,11 @@ class SparkWork(Programs):
         outputs = {at: rows for at, rows in counts.items() if at.topic == OUTPUTS}
         copies = [Copy.decoded(value) for rows in outputs.values() for _, value in rows]
         queries = [self._batches(query, at) for query in QUERIES for at in sorted(source)]
-        noted = {query: checkpoint.latest()[1] for query, checkpoint in self.checkpoints.items()}
+        asked = {(sink, batch) for sink, batch, _ in self._asked_s}
+        noted = {
+            query: max((batch for batch in checkpoint.commits if (query, batch) in asked), default=NO_BATCH)
+            for query, checkpoint in self.checkpoints.items()
+        }
         found = [
             *one_decision(logs),
             *judge_batches([copy.row.encoded for copy in copies], self._told_of(source, queries), noted, self._last),
