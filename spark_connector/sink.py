@@ -24,6 +24,7 @@ from tidelog.client.sink_ledger import SinkLedger
 from tidelog.client.sink_writer import SinkWriter
 from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name
 from tidelog.model.errors import ErrorCode
+from tidelog.spark_connector.connections import kept
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.spark_connector.sink_options import SinkOptions
 from tidelog.spark_connector.worker_errors import told_in_a_line
@@ -70,7 +71,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Have the ledger decide the batch. Without messages no task wrote anything."""
         told = _told(messages)
         if told:
-            with SinkLedger(self._options.bootstrap, told[0].sink, **self._options.ledger) as ledger:
+            with _ledger(self._options, told[0].sink) as ledger:
                 outcome = ledger.commit_batch(told, batch=batchId)
             log.info("batch %s of sink %s: %s", batchId, told[0].sink, outcome)
 
@@ -93,7 +94,7 @@ class BatchSink(DataSourceArrowWriter):
 
     @told_in_a_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with SinkLedger(self._options.bootstrap, self._job.sink, **self._options.ledger) as ledger:
+        with _ledger(self._options, self._job.sink) as ledger:
             outcome = ledger.commit_batch(_told(messages), batch=self._job.batch)
         log.info("batch %s of sink %s: %s", self._job.batch, self._job.sink, outcome)
         if self._options.sink is None:
@@ -106,7 +107,10 @@ class BatchSink(DataSourceArrowWriter):
 def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: Iterable[pa.RecordBatch]) -> SinkMessage:
     """Write a task's rows and prepare them. What the batch has to say is read to its end in any case: Spark keeps the
     state of a query by it."""
-    writer = SinkWriter(options.bootstrap, job, **options.producer)
+    connections = kept()
+    writer = SinkWriter(
+        options.bootstrap, job, _network=connections.network, _background=connections.loop, **options.producer
+    )
     try:
         for batch in batches:
             if batch.num_rows and not writer.already_committed:
@@ -119,6 +123,13 @@ def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: I
     return message
 
 
+def _ledger(options: SinkOptions, sink: str) -> SinkLedger:
+    connections = kept()
+    return SinkLedger(
+        options.bootstrap, sink, _network=connections.network, _background=connections.loop, **options.ledger
+    )
+
+
 def _told(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
     """What tasks have told; those that failed, or had no partition to work on, told nothing."""
     return [message.message for message in messages if isinstance(message, Written)]
@@ -128,7 +139,7 @@ def _abort(options: SinkOptions, told: list[SinkMessage]) -> None:
     if not told:
         return
     try:
-        with SinkLedger(options.bootstrap, told[0].sink, **options.ledger) as ledger:
+        with _ledger(options, told[0].sink) as ledger:
             ledger.abort_job(told, timeout=options.abort_timeout_s)
     except TidelogError as error:
         log.warning(
@@ -141,7 +152,10 @@ def _forget(options: SinkOptions, sink: str) -> None:
     else. One that stays does no harm, but counts for the brokers' ``transaction.coordinator.sinks.max``."""
     until = time.monotonic() + FORGET_TIMEOUT_S
     wait_s = 0.005
-    with Admin(options.bootstrap, **options.ledger) as admin:
+    connections = kept()
+    with Admin(
+        options.bootstrap, _network=connections.network, _background=connections.loop, **options.ledger
+    ) as admin:
         while True:
             try:
                 admin.delete_sink(sink, timeout=FORGET_TIMEOUT_S)

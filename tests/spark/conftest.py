@@ -13,7 +13,7 @@ import pytest
 
 from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
-from tidelog.spark_connector import reading, runtime
+from tidelog.spark_connector import connections, reading, runtime
 from tidelog.spark_connector.options import SourceOptions
 from tidelog.spark_connector.source import BatchReader, StreamReader
 from tidelog.testing import Cluster
@@ -35,6 +35,7 @@ def cluster() -> Iterator[Cluster]:
     with Cluster(transport="grpc", config=settings) as running:
         yield running
         reading.close_idle()
+        connections.close()
 
 
 @pytest.fixture(scope="session")
@@ -212,7 +213,7 @@ class Landing:
         with self._arrived:
             return [row for number in sorted(self.batches) for row in self.batches[number]]
 
-    def wait_for(self, count: int, timeout_s: float = 60) -> list[tuple[Any, ...]]:
+    def wait_for(self, count: int, timeout_s: float = 120) -> list[tuple[Any, ...]]:
         """Wait until that many rows are here or the query has ended."""
         with self._arrived:
             self._arrived.wait_for(
@@ -241,7 +242,7 @@ def land(landing: Callable[..., Landing]) -> Callable[..., list[tuple[Any, ...]]
 
     def run(frame: DataFrame, checkpoint: str, mode: str = "append", **given: Any) -> list[tuple[Any, ...]]:
         one = landing(frame, checkpoint, mode, **given, availableNow=True)
-        assert one.query.awaitTermination(60)
+        assert one.query.awaitTermination(120)
         return one.rows
 
     return run
