@@ -59,10 +59,11 @@ def _ps(pid: int, *columns: str) -> str:
 
 
 def mark_of(pid: int) -> ProcessMark | None:
-    """Return the mark of a process, ``None`` if there is none alive (a zombie is not)."""
+    """Return the mark of a process, ``None`` if there is none alive (a zombie is not). One whose first thread has ended
+    and others have not yet is alive: its ports and files are still its own."""
     if _boot_id():
         fields = _stat(pid)
-        if fields is None or fields[0] in "ZX":
+        if fields is None or (fields[0] in "ZX" and int(fields[17]) <= 1):
             return None
         return ProcessMark(pid, f"{fields[19]}@{_boot_id()}")
     state, _, started = _ps(pid, "state", "lstart").partition(" ")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,33 @@ def test_a_stranger_with_the_same_pid_is_left_alone(sleeper: subprocess.Popen[by
     assert not local_process.send_signal(stranger, signal.SIGKILL)
     assert local_process.use_of(stranger) is None
     assert sleeper.poll() is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads of a process are told by its kernel")
+def test_a_process_whose_first_thread_has_ended_is_alive_until_the_last_one_has() -> None:
+    """A killed node was taken for gone while its ports were not free yet."""
+    program = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "print(flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            deadline = time.monotonic() + 20
+            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            mark = local_process.mark_of(process.pid)
+            assert mark is not None
+            assert local_process.send_signal(mark, signal.SIGKILL)
+            while local_process.alive(mark):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            process.kill()
 
 
 def test_a_zombie_is_not_alive() -> None:
