@@ -34,14 +34,15 @@ class DriverKill:
     """By the monotonic clock."""
 
 
-def kill_mid_batch(admin: Admin, driver: DriverProcess, sink: str, after_batch: int, timeout_s: float) -> DriverKill:
+def kill_mid_batch(admin: Admin, driver: DriverProcess, sink: str, after_batch: int, silence_s: float) -> DriverKill:
     """kill -9 while a batch behind ``after_batch`` has a prepared transaction and no decision.
 
     The driver with its JVM and workers is frozen first and looked at again: a decision that came in between would have
-    placed the kill elsewhere, then it goes on and the next batch is waited for. Raises :class:`WatchFailed`.
+    placed the kill elsewhere, then it goes on and the next batch is waited for. Raises :class:`WatchFailed`, also where
+    no batch is decided for ``silence_s``.
     """
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    latest, heard = -1, time.monotonic()
+    while time.monotonic() < heard + silence_s:
         if driver.ended():
             raise WatchFailed(
                 f"expected {driver.name} to be killed in a batch behind {after_batch}, but it ended before"
@@ -61,8 +62,10 @@ def kill_mid_batch(admin: Admin, driver: DriverProcess, sink: str, after_batch: 
                     at=time.monotonic(),
                 )
             driver.thaw()
-        time.sleep(_LOOK_EVERY_S if last_batch(found) >= after_batch else _LOOK_EARLY_EVERY_S)
-    raise WatchFailed(f"waited {timeout_s:g} s for a batch behind {after_batch} to be prepared")
+        if (decided := last_batch(found)) > latest:
+            latest, heard = decided, time.monotonic()
+        time.sleep(_LOOK_EVERY_S if decided >= after_batch else _LOOK_EARLY_EVERY_S)
+    raise WatchFailed(f"waited {silence_s:g} s for a batch behind {max(after_batch, latest)} to be prepared")
 
 
 def describe(admin: Admin, sink: str) -> SinkDescription | None:

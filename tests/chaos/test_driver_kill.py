@@ -118,8 +118,8 @@ class Script:
         self.done.append("kill")
 
 
-def run(script: Script) -> Any:
-    return kill_mid_batch(cast(Any, script), cast(Any, script), "delays", 4, 30.0)
+def run(script: Script, silence_s: float = 30.0) -> Any:
+    return kill_mid_batch(cast(Any, script), cast(Any, script), "delays", 4, silence_s)
 
 
 def test_it_hits_the_first_prepared_batch_behind_the_mark() -> None:
@@ -143,6 +143,13 @@ def test_a_batch_that_was_decided_meanwhile_is_let_go(between: Any) -> None:
     kill = run(script)
     assert (kill.batch, kill.prepared, kill.open) == (6, 1, 1)
     assert script.done == ["freeze", "thaw", "freeze", "kill"]
+
+
+def test_a_driver_that_decides_nothing_for_too_long_is_a_failure() -> None:
+    script = Script(ledger(0), ledger(1), *[ledger(2)] * 1_000)
+    with pytest.raises(WatchFailed, match=r"waited 0\.4 s for a batch behind 4 to be prepared"):
+        run(script, silence_s=0.4)
+    assert script.done == []
 
 
 def test_a_driver_that_ends_before_is_a_failure() -> None:
