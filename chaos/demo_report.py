@@ -72,7 +72,10 @@ def print_spark(result: SparkResult) -> None:
     rate = f"{result.flights / result.streaming_s:,.0f} flights/s"
     rows: list[tuple[str, str]] = [
         ("flights streamed", f"{result.flights:,} in {result.batches} micro-batches"),
-        ("kill -9 of the driver", f"in micro-batch {kill.batch}: {_transactions(kill.prepared)} prepared, not decided"),
+        (
+            "kill -9 of the driver",
+            f"in micro-batch {kill.batch}, not decided: {kill.prepared} transactions prepared, {kill.open} open",
+        ),
         ("  rows it had written of it", f"{result.unseen:,}, seen by nobody"),
         ("  a new driver had Spark after", f"{result.session_s:.1f} s"),
         ("  the batch committed after", f"{result.went_on_s:.1f} s"),
@@ -97,10 +100,6 @@ def print_spark(result: SparkResult) -> None:
         click.echo("PASSED: each row of the result is in the topic, once, and as it was computed directly.")
     else:
         click.echo("FAILED: the topic does not hold what was computed directly.")
-
-
-def _transactions(count: int) -> str:
-    return f"{count} transaction{'' if count == 1 else 's'}"
 
 
 def _shown(path: Path) -> str:

@@ -112,8 +112,8 @@ class SparkHalf:
         )
         kill = kill_mid_batch(self._admin, first, query, KILL_AFTER_BATCH, SILENCE_MAX_S)
         self._say(
-            f"micro-batch {kill.batch} is written and not decided ({kill.prepared} transactions prepared, "
-            f"{kill.open} open): kill -9 of the driver, its JVM and its workers"
+            f"micro-batch {kill.batch} is not decided, {kill.prepared} of its transactions are prepared, {kill.open} open: "
+            "kill -9 of the driver, its JVM and its workers"
         )
         second = self._start("second-driver")
         session_s = float(self._wait_event(second, "session")["seconds"])
