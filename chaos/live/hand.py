@@ -19,8 +19,8 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.group_api import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 
-READY_S: Final = 30.0
-WHOLE_S: Final = 30.0
+READY_S: Final = 60.0
+WHOLE_S: Final = 60.0
 """How long a node, and the copies on it, may take to be back."""
 _POLL_S: Final = 0.1
 

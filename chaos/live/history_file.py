@@ -16,6 +16,8 @@
 ``fault``      ``episode``, ``act``, ``target``, ``nodes`` that it hit, ``at``, ``until`` (when it was done), ``leads``
                (partitions led by those nodes then), ``trouble`` if it could not be done
 ``standing``   ``at``, ``controller``, ``partitions`` (leader and ISR each): written when it changes
+``elected``    ``at``, ``node``, ``epoch``: a node said that it is the active controller
+``replicas``   ``topic``, ``partition``, ``copies`` (node, bytes and digest each) on disk, when all was over
 ``note``       ``at``, ``text``
 ``wrong``      ``at``, ``text``: what a client saw and must never see
 ``final``      ``topic``, ``partition``, ``start``, ``end``, ``records``: the log at the end, as read_committed reads it
@@ -53,6 +55,8 @@ class HistoryFile:
         self.dropped = 0
         self._lines_left = lines_max
         self._began = time.monotonic()
+        self.began_wall_s = time.time()
+        """When the run began, by the wall clock: what nodes log is told by it."""
         self._lock = threading.Lock()
         self._file = path.open("w", encoding="utf-8")
 
@@ -152,6 +156,8 @@ class Recorded:
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
     faults: list[Mapping[str, Any]] = field(default_factory=list)
     standings: list[Mapping[str, Any]] = field(default_factory=list)
+    elections: list[Mapping[str, Any]] = field(default_factory=list)
+    replicas: list[Mapping[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     complete: bool = False
     """Whether the run came to its end."""
@@ -236,6 +242,10 @@ def _take(recorded: Recorded, row: dict[str, Any]) -> None:
             recorded.faults.append(row)
         case "standing":
             recorded.standings.append(row)
+        case "elected":
+            recorded.elections.append(row)
+        case "replicas":
+            recorded.replicas.append(row)
         case "wrong":
             recorded.wrong.append(str(row["text"]))
         case "end":

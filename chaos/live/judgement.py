@@ -46,6 +46,10 @@ class Verdict:
     """Handed out to consumers."""
     transactions: Mapping[Outcome, int] = field(default_factory=dict)
     recoveries: list[Recovery] = field(default_factory=list)
+    elections_s: list[float] = field(default_factory=list)
+    """From a kill of the active controller until another one was elected."""
+    whole_s: list[float] = field(default_factory=list)
+    """From the end of an episode until every copy was in sync again, where the next one did not begin before."""
 
     @property
     def held(self) -> bool:
@@ -68,6 +72,7 @@ def judge(recorded: Recorded) -> Verdict:
         came_to_the_end = recorded.complete and not recorded.wrong
         verdict.violations += only_what_counts(attempts, _read_through(recorded), counts, complete=came_to_the_end)
     verdict.violations += _bank(recorded)
+    verdict.violations += _replicas(recorded)
     if recorded.complete and (missing := _unread(run, recorded)):
         verdict.violations.append(f"not read at the end: {missing}")
     verdict.faults = sum(fault["act"] not in ENDS and not fault["trouble"] for fault in recorded.faults)
@@ -77,6 +82,8 @@ def judge(recorded: Recorded) -> Verdict:
     verdict.records = sum(map(len, recorded.final.values()))
     verdict.reads = sum(len(records) for step in history.reads if (records := getattr(step, "records", ())))
     verdict.recoveries = recoveries(recorded)
+    verdict.elections_s = elections_s(recorded)
+    verdict.whole_s = whole_s(recorded)
     return verdict
 
 
@@ -140,6 +147,35 @@ def recoveries(recorded: Recorded) -> list[Recovery]:
     return found
 
 
+def elections_s(recorded: Recorded) -> list[float]:
+    """How long the cluster was without a controller after each kill of the active one."""
+    found = []
+    for fault in recorded.faults:
+        if fault["act"] == "kill" and fault["controls"] and not fault["trouble"]:
+            after = [one["at"] for one in recorded.elections if one["at"] > fault["at"]]
+            if after:
+                found.append(min(after) - fault["at"])
+    return found
+
+
+def whole_s(recorded: Recorded) -> list[float]:
+    """How long copies took to be in sync again after each episode, as precise as the cluster was asked."""
+    copies = min(3, recorded.run["nodes"])
+    standings = [
+        (row["at"], row["controller"] >= 0 and all(len(isr) == copies for *_, isr in row["partitions"]))
+        for row in recorded.standings
+    ]
+    ends = {fault["episode"]: fault["until"] for fault in recorded.faults}
+    found = []
+    for end in ends.values():
+        following = [fault["at"] for fault in recorded.faults if fault["at"] > end]
+        before = [whole for at, whole in standings if at <= end]
+        after = [at for at, whole in standings if at > end and whole]
+        if before and not before[-1] and after and after[0] <= min(following, default=after[0]):
+            found.append(after[0] - end)
+    return found
+
+
 def shown(verdict: Verdict, run: Mapping[str, Any]) -> str:
     """The verdict in words, for a terminal."""
     sends = ", ".join(f"{count} {outcome.value}" for outcome, count in verdict.sends.items())
@@ -157,13 +193,29 @@ def shown(verdict: Verdict, run: Mapping[str, Any]) -> str:
         if one.worst_s is not None:
             by_act.setdefault(one.act, []).append(one.worst_s)
     for act, waits in sorted(by_act.items()):
-        lines.append(
-            f"after {act}: next acknowledgement on every partition that was hit within {median(waits):.2f} s (median "
-            f"of {len(waits)}), {max(waits):.2f} s at worst"
-        )
+        lines.append(f"after {act}: next acknowledgement on every partition that was hit within {_spread(waits)}")
+    if verdict.elections_s:
+        lines.append(f"after the controller was killed: another one within {_spread(verdict.elections_s)}")
+    if verdict.whole_s:
+        lines.append(f"after an episode: all copies in sync within {_spread(verdict.whole_s)}")
     lines.append("held: nothing illegal in the history" if verdict.held else "BROKEN:")
     lines += [f"  {text}" for text in verdict.violations]
     return "\n".join(lines)
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{median(seconds):.2f} s (median of {len(seconds)}), {max(seconds):.2f} s at worst"
+
+
+def _replicas(recorded: Recorded) -> list[str]:
+    found = []
+    for row in recorded.replicas:
+        if len({(size, digest) for _, size, digest in row["copies"]}) > 1:
+            sizes = ", ".join(f"node {node} {size} bytes {digest[:8]}" for node, size, digest in row["copies"])
+            found.append(f"replicas of {row['topic']}-{row['partition']} differ when all is over: {sizes}")
+        if len(row["copies"]) != (due := min(3, recorded.run["nodes"])):
+            found.append(f"{row['topic']}-{row['partition']}: expected {due} copies, found {len(row['copies'])}")
+    return found
 
 
 def _counted(outcomes: Any) -> dict[Outcome, int]:

@@ -34,6 +34,8 @@ from tidelog.proto.network import Address
 NODES_MIN: Final = 1
 NODES_MAX: Final = 9
 STOP_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 90.0
+"""For all nodes together, on a busy machine too."""
 REPLICATION: Final = "REPLICATION"
 CONTROLLER: Final = "CONTROLLER"
 CLIENT: Final = "CLIENT"
@@ -81,7 +83,7 @@ class Laboratory:
             laboratory.server.start()
             laboratory.links.open()
             laboratory.cluster.start()
-            laboratory.cluster.wait_ready()
+            laboratory.cluster.wait_ready(timeout_s=START_TIMEOUT_S)
             yield laboratory
         finally:
             laboratory.end()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from tidelog.chaos.live.laboratory import Laboratory
 from tidelog.chaos.live.observer import Observer, Standing
 from tidelog.chaos.live.proxy_server import ProxyTrouble
 from tidelog.chaos.live.recording import Budget, read_final
+from tidelog.chaos.live.remains import copies, elections
 from tidelog.chaos.live.schedule import Step, length_s
 from tidelog.chaos.live.workload import Workload, partitions_of
 from tidelog.chaos.live.workloads import WORKLOADS
@@ -27,17 +29,21 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.client.admin_types import NewTopic
 from tidelog.client.errors import TidelogError
 
-SETTLE_S: Final = 30.0
+SETTLE_S: Final = 60.0
 """Bound of each wait after the last fault: every client heard again, every copy in sync, every outcome known."""
-READ_S: Final = 60.0
+READ_S: Final = 120.0
 """Bound of the last reading."""
+WHOLE_S: Final = 20.0
+"""How long an episode waits for a cluster that is not whole again after the last one."""
+OVERRUN_S: Final = 120.0
+"""A run that is so much later than its schedule, for such waits and rolling restarts, leaves out the rest."""
 SECONDS_MAX: Final = 24 * 3600.0
 WATCH_S: Final = 0.2
 """How often the cluster is asked how it stands."""
 PROGRESS_S: Final = 5.0
 PER_S: Final = 200.0
 OPERATIONS_MAX: Final = 1_000_000
-_START_S: Final = 40.0
+_START_S: Final = 90.0
 _POLL_S: Final = 0.05
 
 Say = Callable[[str], None]
@@ -91,6 +97,8 @@ class Run:
                 self._end(clients, laboratory, work)
             finally:
                 clients.run(_close(work, observer), READ_S)
+            laboratory.end()
+            self._remains(laboratory, work)
 
     # --- Steps -------------------------------------------------------------------------------------------
 
@@ -126,6 +134,7 @@ class Run:
         )
         began = time.monotonic()
         said = began
+        ends_s = max(self._asked.seconds, length_s(self._asked.schedule))
 
         def wait_until(at_s: float) -> None:
             """As the schedule counts."""
@@ -137,17 +146,38 @@ class Run:
                     heard = sum(work.heard().values())
                     self._say(f"{self._history.now():7.2f}  {heard} acknowledged, {hand.faults} faults")
 
+        steps_left = Counter(step.episode for step in self._asked.schedule)
+        under_way: set[int] = set()
+        begun = began
         try:
             for step in self._asked.schedule:
                 wait_until(step.at_s)
-                begun = time.monotonic()
-                hand.perform(step)
+                if time.monotonic() > begun + ends_s + OVERRUN_S:
+                    self._history.note(f"{OVERRUN_S:g} s late: the rest of the schedule is left out")
+                    break
+                before = time.monotonic()
+                if not under_way:
+                    self._wait_until_whole()
+                under_way.add(step.episode)
                 if step.act == "roll":  # as long as it takes: what follows keeps its distance
-                    began += time.monotonic() - begun
-            wait_until(max(self._asked.seconds, length_s(self._asked.schedule)))
+                    hand.perform(step)
+                    began += time.monotonic() - before
+                else:
+                    began += time.monotonic() - before
+                    hand.perform(step)
+                steps_left[step.episode] -= 1
+                if not steps_left[step.episode]:
+                    under_way.discard(step.episode)
+            wait_until(ends_s)
         finally:
             self.faults = hand.faults
         self._mend(hand)
+
+    def _wait_until_whole(self) -> None:
+        """A fault meets a whole cluster, on a slow machine too; where it does not become whole in time, so be it."""
+        deadline = time.monotonic() + WHOLE_S
+        while not self._standing.whole and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def _mend(self, hand: Hand) -> None:
         self._say(f"{self._history.now():7.2f}  everything is mended")
@@ -166,7 +196,15 @@ class Run:
         except (TimeoutError, TidelogError) as error:
             self._history.wrong(f"the last reading: {type(error).__name__}: {error}")
             return
-        clients.run(self._read_to(work, ends), READ_S)
+        clients.run(self._read_to(work, ends), SETTLE_S + 5)
+
+    def _remains(self, laboratory: Laboratory, work: Workload) -> None:
+        nodes = laboratory.cluster.nodes
+        for at, found in copies(nodes, partitions_of(work.topics)).items():
+            self._history.write("replicas", topic=at.topic, partition=at.partition, copies=[list(one) for one in found])
+        for each in elections(nodes):
+            at_s = round(each.at_s - self._history.began_wall_s, 3)
+            self._history.write("elected", at=at_s, node=each.node, epoch=each.epoch)
 
     async def _settle(self, work: Workload) -> None:
         before = work.heard()

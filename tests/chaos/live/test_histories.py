@@ -13,7 +13,7 @@ from tidelog.model.ids import TopicPartition
 
 AT = TopicPartition("log", 0)
 OTHER = TopicPartition("log", 1)
-RUN = {"version": 1, "seed": 3, "workload": "append", "topics": {"log": 2}, "schedule": []}
+RUN = {"version": 1, "seed": 3, "workload": "append", "nodes": 3, "topics": {"log": 2}, "schedule": []}
 
 
 def sent(number: int, outcome: Outcome = Outcome.OK, offset: int = -1, transaction: int | None = None) -> Sent:
@@ -34,6 +34,7 @@ class Story:
         self.sends = [sent(number, offset=number) for number in range(10)]
         self.polled = [(number, value(number)) for number in range(10)]
         self.final = list(self.polled)
+        self.copies = [[1, 700, "ab"], [2, 700, "ab"], [3, 700, "ab"]]
         self.wrong: list[str] = []
         self.ends = True
 
@@ -42,7 +43,7 @@ class Story:
         history.write("run", **RUN)
         for each in self.sends:
             history.send(each)
-        fault = {"options": {}, "nodes": [1], "controls": False, "trouble": ""}
+        fault = {"options": {}, "nodes": [1], "controls": True, "trouble": ""}
         history.write(
             "fault", episode=1, act="kill", target="leader:0", at=0.42, until=0.43, leads=[["log", 0]], **fault
         )
@@ -51,6 +52,12 @@ class Story:
         history.poll(Polled("r0", AT, self.polled, 1.0, 1.1))
         history.final(AT, 0, len(self.final), self.final)
         history.final(OTHER, 0, 0, [])
+        history.write("standing", at=0.1, controller=1, partitions=[["log", 0, 1, [1, 2, 3]], ["log", 1, 2, [1, 2, 3]]])
+        history.write("standing", at=0.5, controller=2, partitions=[["log", 0, 2, [2, 3]], ["log", 1, 2, [2, 3]]])
+        history.write("standing", at=1.0, controller=2, partitions=[["log", 0, 2, [1, 2, 3]], ["log", 1, 2, [1, 2, 3]]])
+        history.write("replicas", topic="log", partition=0, copies=self.copies)
+        history.write("elected", at=-2.0, node=1, epoch=1)
+        history.write("elected", at=0.55, node=2, epoch=2)
         for text in self.wrong:
             history.wrong(text)
         if self.ends:
@@ -71,6 +78,8 @@ def test_what_is_as_it_should_be_holds(story: Story) -> None:
     assert (verdict.records, verdict.reads, verdict.faults) == (10, 10, 1)
     (recovery,) = verdict.recoveries
     assert recovery.worst_s == pytest.approx(0.55 - 0.42)
+    assert verdict.elections_s == pytest.approx([0.13])
+    assert verdict.whole_s == pytest.approx([0.4])
     text = shown(verdict, RUN)
     assert "held" in text
     assert "after kill" in text
@@ -100,6 +109,16 @@ def test_what_failed_and_shows_is_found(story: Story) -> None:
 def test_a_reader_that_skips_is_found(story: Story) -> None:
     del story.polled[5]
     assert any("poll-skip" in text for text in story.judged().violations)
+
+
+def test_replicas_that_differ_are_found(story: Story) -> None:
+    story.copies[2] = [3, 690, "cd"]
+    assert any("replicas of log-0 differ" in text for text in story.judged().violations)
+
+
+def test_a_replica_that_is_not_there_is_found(story: Story) -> None:
+    del story.copies[2]
+    assert story.judged().violations == ["log-0: expected 3 copies, found 2"]
 
 
 def test_what_a_client_saw_counts(story: Story) -> None:

@@ -64,6 +64,8 @@ def test_a_run_under_three_faults_holds(toxiproxy: Path, tmp_path: Path, capsys:
     assert not any(fault["trouble"] for fault in recorded.faults)
     assert len(recorded.history.sends) > 300
     assert len(recorded.standings) > 2
+    assert recorded.elections
+    assert [len(row["copies"]) for row in recorded.replicas] == [3, 3, 3, 3]
     assert {step.consumer for step in recorded.history.reads} == {"r0", "r1", "g0", "g1"}
     assert main(["judge", str(path)]) == EXIT_HELD
     assert descendants_that_serve(tmp_path) == []
