@@ -23,27 +23,34 @@ from tidelog.cli.output import print_rows
 from tidelog.client.background import BackgroundLoop
 
 LIMIT_S = 40 * 60.0
-"""No case begins after so many seconds."""
+"""No case begins after so many seconds, times the patience."""
 
 
 def run_cases(
-    cases: Sequence[Case], directory: Path, hear: Callable[[CaseResult], None], *, limit_s: float = LIMIT_S
+    cases: Sequence[Case],
+    directory: Path,
+    hear: Callable[[CaseResult], None],
+    *,
+    ahead: int = 1,
+    patience: float = 1.0,
 ) -> list[CaseResult]:
-    """Run cases one after the other on a cluster of their own; ``hear`` is told of each. Raises ``CommandFailed`` if
-    time runs out."""
+    """Run cases one after the other on a cluster of their own; ``hear`` is told of each. ``ahead``: so many Sparks are
+    started before they are needed; ``patience`` multiplies bounds of time. Raises ``CommandFailed`` if time runs out.
+    """
     loop = BackgroundLoop()
-    pool = DriverPool(directory, 1 + sum(case.drivers_out for case in cases))
+    most = 1 + sum(case.drivers_out for case in cases)
+    pool = DriverPool(directory, most=most, ahead=ahead, patience=patience)
     results: list[CaseResult] = []
     began = time.monotonic()
     try:
-        pool.prepare(2)
+        pool.prepare()
         cluster = loop.run(_made())
         loop.run(cluster.start())
         try:
-            run = KillRun(cluster, loop, pool, directory)
+            run = KillRun(cluster, loop, pool, directory, patience=patience)
             for case in cases:
-                if time.monotonic() - began > limit_s:
-                    raise CommandFailed(f"{len(cases) - len(results)} cases are left after {limit_s:g} s")
+                if time.monotonic() - began > LIMIT_S * patience:
+                    raise CommandFailed(f"{len(cases) - len(results)} cases are left after {LIMIT_S * patience:g} s")
                 results.append(run.run(case))
                 hear(results[-1])
         finally:
@@ -63,7 +70,11 @@ async def _made() -> StagedCluster:
 @click.option("--list", "listed", is_flag=True, help="Say which cases there are, and what each tries.")
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Run them so many times.")
 @click.option("--keep", is_flag=True, help="Keep checkpoints and logs even if all went well.")
-def kills(names: tuple[str, ...], listed: bool, repeat: int, keep: bool) -> int:
+@click.option("--ahead", type=click.IntRange(1), default=1, show_default=True, help="Sparks started ahead.")
+@click.option(
+    "--patience", type=click.FloatRange(1), default=1.0, show_default=True, help="All bounds of time, times this."
+)
+def kills(names: tuple[str, ...], listed: bool, repeat: int, keep: bool, ahead: int, patience: float) -> int:
     """Spark on three brokers, and what dies on the way: is each row in the sink once?
 
     Exit code 0 only if every case (by default all of them) went as it is to go. Each death is placed at a step of a
@@ -79,7 +90,7 @@ def kills(names: tuple[str, ...], listed: bool, repeat: int, keep: bool) -> int:
     cases = [_numbered(case, number) for number in range(repeat) for case in chosen]
     started = time.monotonic()
     with _place(keep) as (place, done):
-        results = run_cases(cases, place, _say)
+        results = run_cases(cases, place, _say, ahead=ahead, patience=patience)
         done.append(not any(result.faults for result in results))
     failed = [result for result in results if result.faults]
     print_rows(

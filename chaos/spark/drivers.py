@@ -18,7 +18,7 @@ from tidelog.chaos.spark.processes import Process, members, owner_of, signal_all
 from tidelog.chaos.spark.query import Query
 from tidelog.cli.cluster_watch import WatchFailed, wait_until
 
-START_TIMEOUT_S: Final = 180.0
+START_TIMEOUT_S: Final = 90.0
 TOLD_TIMEOUT_S: Final = 10.0
 END_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.005
@@ -54,10 +54,10 @@ class Driver:
 
     # --- queries ------------------------------------------------------------------------------------
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout_s: float) -> None:
         """Raises :class:`WatchFailed` if Spark does not start."""
-        if not self._ready.wait(START_TIMEOUT_S) or self._gone:
-            raise WatchFailed(f"{self.name}: expected Spark to start within {START_TIMEOUT_S:g} s, see {self.log}")
+        if not self._ready.wait(timeout_s) or self._gone:
+            raise WatchFailed(f"{self.name}: expected Spark to start within {timeout_s:g} s, see {self.log}")
 
     def run(self, query: Query) -> None:
         """Begin a query; it runs by itself."""
@@ -155,26 +155,28 @@ class Driver:
 
 
 class DriverPool:
-    """Drivers that are up. One more than is used is started ahead, since a start takes as long as a case, but not more
-    than ``ahead_max`` in all."""
+    """Drivers that are up. ``ahead`` more than are used are started, since a start takes as long as a case, but not
+    more than ``most`` in all. ``patience`` multiplies bounds of time."""
 
-    def __init__(self, directory: Path, ahead_max: int) -> None:
+    def __init__(self, directory: Path, *, most: int, ahead: int = 1, patience: float = 1.0) -> None:
         self._directory = directory
-        self._ahead_max = ahead_max
+        self._most = most
+        self._ahead = ahead
+        self._patience = patience
         self._idle: list[Driver] = []
         self._all: list[Driver] = []
         self.started = 0
 
-    def prepare(self, count: int) -> None:
-        """See that so many are idle, or on their way, as far as they are started ahead."""
-        while len(self._idle) < count and self.started < self._ahead_max:
+    def prepare(self) -> None:
+        """Start those that are to be started ahead."""
+        while len(self._idle) < self._ahead and self.started < self._most:
             self._idle.append(self._start())
 
     def take(self) -> Driver:
         """One that is ready."""
         driver = self._idle.pop(0) if self._idle else self._start()
-        driver.wait_ready()
-        self.prepare(1)
+        driver.wait_ready(START_TIMEOUT_S * self._patience)
+        self.prepare()
         return driver
 
     def give_back(self, driver: Driver) -> None:

@@ -23,7 +23,7 @@ from tidelog.client.background import BackgroundLoop
 from tidelog.model.ids import TopicPartition
 
 SINK_PARTITIONS: Final = 3
-CASE_TIMEOUT_S: Final = 240.0
+CASE_TIMEOUT_S: Final = 120.0
 """Until the queries of a case have come to their end, restarts included. A case that takes longer has failed."""
 THAWED_TIMEOUT_S: Final = 30.0
 """Until what was frozen has come to its end, or has spoken."""
@@ -56,9 +56,18 @@ class CaseResult:
 
 
 class KillRun:
-    """Runs cases on one cluster, with drivers of one pool."""
+    """Runs cases on one cluster, with drivers of one pool. ``patience`` multiplies bounds of time."""
 
-    def __init__(self, cluster: StagedCluster, loop: BackgroundLoop, pool: DriverPool, directory: Path) -> None:
+    def __init__(
+        self,
+        cluster: StagedCluster,
+        loop: BackgroundLoop,
+        pool: DriverPool,
+        directory: Path,
+        *,
+        patience: float = 1.0,
+    ) -> None:
+        self._patience = patience
         self._cluster = cluster
         self._loop = loop
         self._pool = pool
@@ -68,7 +77,7 @@ class KillRun:
         """Run one case and judge it. Whatever goes wrong is in the result."""
         started = time.monotonic()
         result = CaseResult(case.name, [], 0.0)
-        one = _Course(case, self._cluster, self._loop, self._pool, self._directory / case.name, result)
+        one = _Course(case, self._cluster, self._loop, self._pool, self._directory / case.name, result, self._patience)
         try:
             one.run()
         except (WatchFailed, TimeoutError) as failed:
@@ -96,7 +105,9 @@ class _Course:
         pool: DriverPool,
         directory: Path,
         result: CaseResult,
+        patience: float,
     ) -> None:
+        self._patience = patience
         self.case = case
         self.result = result
         self._cluster = cluster
@@ -124,7 +135,7 @@ class _Course:
         self._make_topics()
         self._watcher = Watcher(self._cluster.bootstrap, self._sink)
         self._cluster.stage = self.stage
-        deadline = time.monotonic() + CASE_TIMEOUT_S
+        deadline = time.monotonic() + CASE_TIMEOUT_S * self._patience
         laggards = self._to_the_end(deadline)
         self._loop.call(self.stage.release)
         for laggard in laggards:
@@ -171,8 +182,8 @@ class _Course:
         while running:
             if time.monotonic() > deadline:
                 raise WatchFailed(
-                    f"the query did not come to its end within {CASE_TIMEOUT_S:g} s and {self.result.runs} starts: "
-                    f"{self.result.errors[-1:] or 'it runs'}"
+                    f"the query did not come to its end within {CASE_TIMEOUT_S * self._patience:g} s and "
+                    f"{self.result.runs} starts: {self.result.errors[-1:] or 'it runs'}"
                 )
             for driver in list(running):
                 if driver in self.stage.out:
@@ -208,14 +219,14 @@ class _Course:
     def _come_back(self, driver: Driver) -> None:
         """Another driver has finished the query: let this one go on, as far as there is something of it."""
         frozen = bool(driver.frozen)
-        since = time.monotonic()
+        since, timeout_s = time.monotonic(), THAWED_TIMEOUT_S * self._patience
         driver.thaw()
         if not driver.dead:
-            wait_until(f"{driver.name}, overtaken by another, to end its query", lambda: driver.ended, THAWED_TIMEOUT_S)
+            wait_until(f"{driver.name}, overtaken by another, to end its query", lambda: driver.ended, timeout_s)
             if driver.error is not None:
                 self.result.errors.append(driver.error)
         elif frozen and self.case.expect.late:
-            wait_until("the frozen worker to speak again", lambda: self._spoke(since), THAWED_TIMEOUT_S)
+            wait_until("the frozen worker to speak again", lambda: self._spoke(since), timeout_s)
 
     def _spoke(self, since: float) -> bool:
         return any(
