@@ -112,7 +112,7 @@ class SparkHalf:
         )
         kill = kill_mid_batch(self._admin, first, query, KILL_AFTER_BATCH, SILENCE_MAX_S)
         self._say(
-            f"micro-batch {kill.batch} is not decided, {kill.prepared} of its transactions are prepared, {kill.open} open: "
+            f"micro-batch {kill.batch} is not decided, {kill.prepared} of its transactions prepared, {kill.open} open: "
             "kill -9 of the driver, its JVM and its workers"
         )
         second = self._start("second-driver")
