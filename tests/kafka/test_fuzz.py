@@ -34,7 +34,7 @@ def test_crowds_of_connections_cost_little(tmp_path: Path) -> None:
     report = connections.run(tmp_path, idle=300, busy=50, slow=20, half_open=50, hold_s=1.0)
     assert report.faults == []
     assert [phase.connections for phase in report.phases] == [300, 50, 20, 50]
-    assert report.phases[-1].requests > 500
+    assert report.phases[-1].requests >= 50
 
 
 def test_a_batch_of_frames_follows_from_the_seed_and_its_number() -> None:
