@@ -82,9 +82,10 @@ class RangeConsumer(Consumer):
                     continue
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    why = self._core.cluster.failure
                     raise RequestTimedOutError(
                         f"{partition}: nothing came within {idle_timeout} s at offset {self._reached(partition)}, "
-                        f"expected to read up to {end}"
+                        f"expected to read up to {end}{'' if why is None else f': {why}'}"
                     )
                 self._news.wait(min(left, _WAIT_S_MAX))
                 self._background.check()

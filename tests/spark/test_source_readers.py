@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from tidelog.client.admin_types import OffsetSpec
-from tidelog.client.errors import BrokerNotAvailableError, UnknownTopicOrPartitionError
+from tidelog.client.errors import BrokerNotAvailableError, RequestTimedOutError, UnknownTopicOrPartitionError
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.compression import Compression
 from tidelog.spark_connector import reading
 from tidelog.spark_connector.losses import DataLoss
+from tidelog.spark_connector.options import SourceOptions
+from tidelog.spark_connector.source import BatchReader
 from tidelog.testing import Cluster
 
 Options = Callable[..., dict[str, str]]
@@ -125,6 +127,18 @@ def test_a_cluster_that_is_down_is_told_in_one_line(batch: Batch, options: Optio
     with pytest.raises(BrokerNotAvailableError, match=r"no broker of 127\.0\.0\.1:1 answered within 300 ms") as raised:
         batch(given)
     assert "\n" not in str(raised.value)
+
+
+def test_a_task_that_reaches_no_broker_ends_in_time_and_says_why(timed: str, options: Options) -> None:
+    """The driver's network has brokers, the executor's has none."""
+    given = options(subscribe=timed, **{"consumer.pollTimeoutMs": 1500})
+    (task, *_) = BatchReader(SourceOptions.of(given, streaming=False)).partitions()
+    away = BatchReader(SourceOptions.of(given | {"tidelog.bootstrap.servers": "127.0.0.1:1"}, streaming=False))
+    words = (
+        r"0: nothing came within 1\.5 s at offset 0, expected to read up to 5: no broker could be reached: 127.0.0.1:1"
+    )
+    with pytest.raises(RequestTimedOutError, match=words):
+        list(away.read(task))
 
 
 # --- what is read -------------------------------------------------------------------------------------
