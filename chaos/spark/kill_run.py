@@ -23,6 +23,8 @@ from tidelog.client.background import BackgroundLoop
 from tidelog.model.ids import TopicPartition
 
 SINK_PARTITIONS: Final = 3
+SOURCE_BATCH_BYTES: Final = 1024
+"""Small, so that a task needs several fetches where it may fetch little at once."""
 CASE_TIMEOUT_S: Final = 120.0
 """Until the queries of a case have come to their end, restarts included. A case that takes longer has failed."""
 THAWED_TIMEOUT_S: Final = 30.0
@@ -163,7 +165,7 @@ class _Course:
         kept = {"retention.ms": "-1"}  # rows have times of long ago
         self._loop.run(self._cluster.create_topic(query.source_topic, PARTITIONS, config=kept))
         self._loop.run(self._cluster.create_topic(query.sink_topic, SINK_PARTITIONS))
-        with Producer(query.bootstrap) as producer:
+        with Producer(query.bootstrap, batch_size=SOURCE_BATCH_BYTES, linger_ms=0) as producer:
             for row in source_rows():
                 producer.send(
                     query.source_topic, row.value, row.key, partition=row.partition, timestamp_ms=row.timestamp_ms
