@@ -43,12 +43,17 @@ if TYPE_CHECKING:
     from tidelog.model.ids import TopicPartition as TopicPartition
     from tidelog.proto.api import ConfigChange as ConfigChange
     from tidelog.proto.api import ConfigResource as ConfigResource
+    from tidelog.proto.sent_columns import BlobView as BlobView
+    from tidelog.proto.sent_columns import HeaderView as HeaderView
+    from tidelog.proto.sent_columns import NumberView as NumberView
+    from tidelog.proto.sent_columns import RecordColumns as RecordColumns
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AbortTransactionSpec": "client.admin_transaction_types",
     "Admin": "client.blocking_admin",
+    "BlobView": "proto.sent_columns",
     "BulkFuture": "client.delivery",
     "BulkResult": "client.delivery",
     "ConfigChange": "proto.api",
@@ -60,13 +65,16 @@ _HOMES = {
     "ConsumerRecord": "client.record",
     "DeliveryFuture": "client.delivery",
     "GroupState": "client.admin_group_types",
+    "HeaderView": "proto.sent_columns",
     "NewTopic": "client.admin_types",
+    "NumberView": "proto.sent_columns",
     "OffsetAndMetadata": "client.group_types",
     "OffsetAndTimestamp": "client.offset_lookup",
     "OffsetSpec": "client.admin_types",
     "PreparedTransaction": "client.prepared",
     "Producer": "client.blocking_producer",
     "ProducerRecord": "client.interceptors",
+    "RecordColumns": "proto.sent_columns",
     "RecordMetadata": "client.delivery",
     "SinkJob": "client.sinks",
     "SinkLedger": "client.sink_ledger",
@@ -89,6 +97,7 @@ _MODULES = {
 __all__ = [
     "AbortTransactionSpec",
     "Admin",
+    "BlobView",
     "BulkFuture",
     "BulkResult",
     "ConfigChange",
@@ -100,13 +109,16 @@ __all__ = [
     "ConsumerRecord",
     "DeliveryFuture",
     "GroupState",
+    "HeaderView",
     "NewTopic",
+    "NumberView",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",
     "PreparedTransaction",
     "Producer",
     "ProducerRecord",
+    "RecordColumns",
     "RecordMetadata",
     "SinkJob",
     "SinkLedger",

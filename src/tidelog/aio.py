@@ -9,6 +9,7 @@ import tidelog
 
 if TYPE_CHECKING:
     from tidelog import AbortTransactionSpec as AbortTransactionSpec
+    from tidelog import BlobView as BlobView
     from tidelog import BulkFuture as BulkFuture
     from tidelog import BulkResult as BulkResult
     from tidelog import ConfigChange as ConfigChange
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from tidelog import ConsumerRecord as ConsumerRecord
     from tidelog import DeliveryFuture as DeliveryFuture
     from tidelog import GroupState as GroupState
+    from tidelog import HeaderView as HeaderView
     from tidelog import NewTopic as NewTopic
+    from tidelog import NumberView as NumberView
     from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog import OffsetSpec as OffsetSpec
     from tidelog import PreparedTransaction as PreparedTransaction
     from tidelog import ProducerRecord as ProducerRecord
+    from tidelog import RecordColumns as RecordColumns
     from tidelog import RecordMetadata as RecordMetadata
     from tidelog import SinkJob as SinkJob
     from tidelog import SinkMessage as SinkMessage
@@ -54,6 +58,7 @@ _OURS = {
 __all__ = [
     "AbortTransactionSpec",
     "Admin",
+    "BlobView",
     "BulkFuture",
     "BulkResult",
     "ConfigChange",
@@ -65,13 +70,16 @@ __all__ = [
     "ConsumerRecord",
     "DeliveryFuture",
     "GroupState",
+    "HeaderView",
     "NewTopic",
+    "NumberView",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetSpec",
     "PreparedTransaction",
     "Producer",
     "ProducerRecord",
+    "RecordColumns",
     "RecordMetadata",
     "SinkJob",
     "SinkLedger",
