@@ -26,7 +26,8 @@ SINK_PARTITIONS: Final = 3
 SOURCE_BATCH_BYTES: Final = 1024
 """Small, so that a task needs several fetches where it may fetch little at once."""
 CASE_TIMEOUT_S: Final = 120.0
-"""Until the queries of a case have come to their end, restarts included. A case that takes longer has failed."""
+"""Until the queries of a case have come to their end, restarts included, but for starts of Spark. A case that takes
+longer has failed."""
 THAWED_TIMEOUT_S: Final = 30.0
 """Until what was frozen has come to its end, or has spoken."""
 RUNS_MAX: Final = 8
@@ -110,6 +111,8 @@ class _Course:
         patience: float,
     ) -> None:
         self._patience = patience
+        self._waited_s = 0.0
+        """For Sparks to start."""
         self.case = case
         self.result = result
         self._cluster = cluster
@@ -182,7 +185,7 @@ class _Course:
         laggards: list[Driver] = []
         done = False
         while running:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline + self._waited_s:
                 raise WatchFailed(
                     f"the query did not come to its end within {CASE_TIMEOUT_S * self._patience:g} s and "
                     f"{self.result.runs} starts: {self.result.errors[-1:] or 'it runs'}"
@@ -209,7 +212,9 @@ class _Course:
         if self.result.runs > RUNS_MAX:
             raise WatchFailed(f"the query was started {RUNS_MAX} times: {self.result.errors[-1:]}")
         if driver is None:
+            asked = time.monotonic()
             driver = self._pool.take()
+            self._waited_s += time.monotonic() - asked
             self._drivers.append(driver)
             self.stage.drivers.append(driver)
         query = self._query
