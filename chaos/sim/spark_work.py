@@ -3,9 +3,8 @@ transactions, while drivers, tasks and nodes die, stand still and come back."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from tidelog.chaos.checkers.history import Polled
 from tidelog.chaos.checkers.sinks import Batch, judge_batches
 from tidelog.chaos.checkers.spark import Batches, Copy, RangeRead, each_once, only_decided, same_rows
 from tidelog.chaos.checkers.transactions import all_stable, one_decision, only_what_counts, visible
+from tidelog.chaos.sim.lives import Life
 from tidelog.chaos.sim.programs import Programs
 from tidelog.chaos.sim.sink_work import OPEN_S, STABLE_S
 from tidelog.chaos.sim.spark_clients import (
@@ -216,7 +216,7 @@ class SparkWork(Programs):
         self.calm = True
         for writer in self._writers:
             writer.stopping = True
-        await self._ended([writer for writer in self._writers if not writer.killed], bound_s)
+        await self._ended(self._writers, bound_s)
         await cluster.wait_for(lambda: self._stable(INPUTS), "all that is read decided", INPUTS_STABLE_S)
         ends = {at: high for at, (_, high) in self.watch.marks().items() if at.topic == INPUTS}
         await cluster.wait_for(
@@ -226,7 +226,7 @@ class SparkWork(Programs):
         for driver in self._everyone:
             if isinstance(driver, QueryDriver):
                 driver.stopping = True
-        await self._ended([life for life in self._everyone if not life.killed and not life.process.paused], bound_s)
+        await self._ended(self._everyone, bound_s)
         await cluster.wait_for(lambda: not self.watch.undecided(), "nothing undecided", STABLE_S)
         for text in all_stable(self.watch.marks()):
             world.violated(text)
@@ -243,13 +243,16 @@ class SparkWork(Programs):
             bound_s,
         )
 
-    async def _ended(self, lives: list[Any], bound_s: float) -> None:
-        left = {life.task for life in lives if not life.task.done()}
-        if left:
-            _, late = await asyncio.wait(left, timeout=bound_s)
-            if late:
-                names = sorted(life.name for life in lives if life.task in late)
-                raise TimeoutError(f"expected within {bound_s:g} s: {', '.join(names)} ended")
+    async def _ended(self, lives: Sequence[Life], bound_s: float) -> None:
+        """Wait until each of them has ended, by itself or killed meanwhile."""
+
+        def left() -> list[str]:
+            return [life.name for life in lives if not (life.killed or life.task.done() or life.process.paused)]
+
+        try:
+            await self.sim.cluster.wait_for(lambda: not left(), "clients ended", bound_s)
+        except (TimeoutError, AssertionError) as error:
+            raise TimeoutError(f"{error}: {', '.join(left())}") from None
 
     def _stable(self, topic: str) -> bool:
         marks = [mark for at, mark in self.watch.marks().items() if at.topic == topic]

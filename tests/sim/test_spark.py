@@ -45,8 +45,8 @@ def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest
         return [message for _, message in arrived]
 
     monkeypatch.setattr(spark_clients, "one_of_each", all_of_them)
-    outcome = spark().run(3, ())
-    assert [text for text in outcome.violations if "each once: " in text]
+    outcomes = (spark().run(seed, ()) for seed in range(1, 9))  # each seed has its chances
+    assert any("each once: " in text for outcome in outcomes for text in outcome.violations)
 
 
 def test_where_spark_is_not_installed_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
