@@ -23,6 +23,7 @@ from tidelog.chaos.live.run import OPERATIONS_MAX, PER_S, Asked, perform
 from tidelog.chaos.live.schedule import BadSchedule, Step, steps_of
 from tidelog.chaos.live.toxiproxy_build import toxiproxy_server
 from tidelog.chaos.live.workloads import WORKLOADS
+from tidelog.chaos.sim.mutants import ALL
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.config_def import ConfigError
 
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--operations", type=int, default=OPERATIONS_MAX, help="no more records than that")
     running.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every node")
     running.add_argument("--replay", type=Path, metavar="HISTORY", help="take the schedule of an earlier run")
+    running.add_argument("--mutant", default="", metavar="ID", help="break a rule of the nodes (./dev sim --mutants)")
     running.add_argument("--dir", type=Path, help="keep histories (and clusters that broke) here")
     running.set_defaults(run=_run)
     judging = commands.add_parser("judge", help="judge a history again")
@@ -85,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
 def _run(asked: argparse.Namespace) -> int:
     check_platform()
     settings = dict(_setting(text) for text in asked.set)
+    if asked.mutant and asked.mutant not in {mutant.id for mutant in ALL}:
+        raise CommandFailed(f"--mutant: expected an id that the simulation knows, found {asked.mutant!r}")
     seeds = _seeds(asked.seed)
     schedules = {seed: _schedule(asked, seed) for seed in seeds}
     program = toxiproxy_server(say)
@@ -99,7 +103,15 @@ def _run(asked: argparse.Namespace) -> int:
         for step in schedule:
             say(f"  {step}")
         wanted = Asked(
-            seed, asked.seconds, asked.workload, schedule, asked.nodes, settings, asked.rate, asked.operations
+            seed,
+            asked.seconds,
+            asked.workload,
+            schedule,
+            asked.nodes,
+            settings,
+            asked.rate,
+            asked.operations,
+            asked.mutant,
         )
         with _log_beside(history):
             perform(wanted, directory, history, program, say)

@@ -3,8 +3,8 @@
 =============  ======================================================================================================
 ``kind``       further fields; times are seconds of one monotonic clock, 0 is the run's begin
 =============  ======================================================================================================
-``run``        ``version``, ``seed``, ``workload``, ``nodes``, ``seconds``, ``settings``, ``topics``; and
-               ``schedule``, the faults as planned, by which the run can be repeated
+``run``        ``version``, ``seed``, ``workload``, ``nodes``, ``seconds``, ``settings``, ``topics``,
+               ``mutant``; and ``schedule``, the faults as planned, by which the run can be repeated
 ``send``       ``producer``, ``number``, ``topic``, ``partition``, ``value``, ``began``, ``ended``, ``outcome`` (ok,
                failed, unknown), ``offset``; ``transaction``, its number, where it is part of one
 ``poll``       ``consumer``, ``topic``, ``partition``, ``records`` (offset and value each), ``began``, ``ended``,

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from tidelog.chaos.checkers.history import Circumstances, Outcome, Polled, Positioned, Sent, TransactionKey
 from tidelog.chaos.checkers.log_anomalies import violations
@@ -18,6 +18,10 @@ from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.schedule import ENDS
 from tidelog.chaos.live.transaction_work import ACCOUNTS, BALANCE, BANK, balance_of
 from tidelog.model.ids import TopicPartition
+
+SHOWN_MAX: Final = 25
+"""Violations that a terminal is shown, each with so many characters at most."""
+TEXT_MAX: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,11 @@ def shown(verdict: Verdict, run: Mapping[str, Any]) -> str:
     if verdict.whole_s:
         lines.append(f"after an episode: all copies in sync within {_spread(verdict.whole_s)}")
     lines.append("held: nothing illegal in the history" if verdict.held else "BROKEN:")
-    lines += [f"  {text}" for text in verdict.violations]
+    lines += [
+        f"  {text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + '…'}" for text in verdict.violations[:SHOWN_MAX]
+    ]
+    if (more := len(verdict.violations) - SHOWN_MAX) > 0:
+        lines.append(f"  and {more} more")
     return "\n".join(lines)
 
 

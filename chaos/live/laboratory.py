@@ -72,13 +72,16 @@ class Laboratory:
         settings: Mapping[str, str] | None = None,
         seed: int = 0,
         proxy_port: int | None = None,
+        mutant: str = "",
     ) -> Iterator[Laboratory]:
         """Lay out and start a laboratory in a new or empty directory; every process of it is gone at the end.
 
-        ``program`` is a toxiproxy server. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` for
-        what is in the way: ports, a full directory, a node that does not start.
+        ``program`` is a toxiproxy server; ``mutant`` a rule of the nodes to break. Raises ``ConfigError`` for a wrong
+        setting, :class:`CommandFailed` for what is in the way: ports, a full directory, a node that does not start.
         """
-        laboratory = cls.laid_out(directory, program, nodes=nodes, settings=settings, seed=seed, proxy_port=proxy_port)
+        laboratory = cls.laid_out(
+            directory, program, nodes=nodes, settings=settings, seed=seed, proxy_port=proxy_port, mutant=mutant
+        )
         try:
             laboratory.server.start()
             laboratory.links.open()
@@ -98,6 +101,7 @@ class Laboratory:
         settings: Mapping[str, str] | None,
         seed: int,
         proxy_port: int | None = None,
+        mutant: str = "",
     ) -> Laboratory:
         """Make the directory and choose the ports; start nothing."""
         check_platform()
@@ -115,6 +119,8 @@ class Laboratory:
             detours = detours_of(node.node_id, routes)
             write_detours(node.directory / "detours.json", detours)
             node.program = ("tidelog.chaos.live.node", str(os.getpid()), str(node.directory / "detours.json"))
+            if mutant:
+                node.program = (*node.program, "--mutant", mutant)
             with node.config_path.open("a") as config:
                 config.write(format_properties({"advertised.listeners": _advertised(node, routes)}))
         return cls(directory, cluster, server, links)

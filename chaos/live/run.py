@@ -61,6 +61,8 @@ class Asked:
     settings: Mapping[str, str] = field(default_factory=dict)
     per_s: float = PER_S
     operations_max: int = OPERATIONS_MAX
+    mutant: str = ""
+    """A rule of the nodes to break (:mod:`tidelog.chaos.sim.mutants`): what such a run finds shows that it would."""
 
 
 class Run:
@@ -80,7 +82,12 @@ class Run:
         asked = self._asked
         with (
             Laboratory.running(
-                self._directory, self._program, nodes=asked.nodes, settings=asked.settings, seed=asked.seed
+                self._directory,
+                self._program,
+                nodes=asked.nodes,
+                settings=asked.settings,
+                seed=asked.seed,
+                mutant=asked.mutant,
             ) as laboratory,
             ClientLoop() as clients,
         ):
@@ -113,6 +120,7 @@ class Run:
             seconds=asked.seconds,
             settings=dict(asked.settings),
             topics=dict(work.topics),
+            mutant=asked.mutant,
             schedule=[step.as_json() for step in asked.schedule],
         )
         self._history.flush()

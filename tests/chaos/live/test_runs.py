@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.live.command import EXIT_HELD, EXIT_INTERRUPTED, EXIT_REFUSED, main
+from tidelog.chaos.live.command import EXIT_BROKEN, EXIT_HELD, EXIT_INTERRUPTED, EXIT_REFUSED, main
 from tidelog.chaos.live.history_file import read_history
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
@@ -84,6 +84,17 @@ def test_transactions_hold_when_their_coordinator_dies(toxiproxy: Path, tmp_path
     assert recorded.snapshots
 
 
+def test_a_broken_rule_is_caught(toxiproxy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A leader that hands out what is undecided: seen without any fault, and what the nodes left is kept."""
+    plan = schedule(tmp_path / "plan.jsonl")
+    asked = ["run", "--workload", "transactions", "--seconds", "2", "--nodes", "1", "--replay", str(plan)]
+    asked += ["--mutant", "undecided-is-shown", "--dir", str(tmp_path / "runs")]
+    assert main(asked) == EXIT_BROKEN
+    said = capsys.readouterr().out
+    assert "before its commit was asked for" in said
+    assert list((tmp_path / "runs").glob("*/cluster/node-1/data"))
+
+
 def test_an_interrupt_leaves_no_process(toxiproxy: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "tidelog.chaos.live", "run", "--nodes", "1", "--dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
@@ -106,6 +117,7 @@ def test_an_interrupt_leaves_no_process(toxiproxy: Path, tmp_path: Path) -> None
         (["run", "--seed", "x"], "--seed: expected a number"),
         (["run", "--set", "x"], "--set: expected NAME=VALUE"),
         (["run", "--set", "min.insync.replicas=many"], "min.insync.replicas"),
+        (["run", "--mutant", "x"], "--mutant: expected an id that the simulation knows"),
         (["run", "--nodes", "12"], "expected 1 to 9 nodes, found 12"),
         (["run", "--seconds", "0"], "more than 0 seconds"),
         (["judge", "/nowhere/x.jsonl"], "No such file"),
