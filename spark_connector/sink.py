@@ -33,7 +33,6 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties of a micro-batch's tasks. Source: Spark's ``StreamExecution`` and ``MicroBatchExecution``."""
 
-
 FORGET_TIMEOUT_S: Final = 5.0
 """Longest time spent on dropping the ledger of a batch write that is done."""
 
