@@ -27,7 +27,7 @@ TRIGGERS: Final = 30
 WARM_UP: Final = 8
 """Small triggers before them: Java compiles what it runs often."""
 PAUSE_S: Final = 0.03
-TRIGGERS_TIMEOUT_S: Final = 90.0
+TRIGGERS_TIMEOUT_S: Final = 180.0
 _TOPIC: Final = "bench"
 _COPY: Final = "copy"
 
