@@ -256,7 +256,7 @@ class _Course:
         decided: dict[int, float] = {}
         for one in seen:
             if one.call is Call.COMMIT and one.batch is not None and one.begun is not None:
-                decided.setdefault(one.batch, one.begun)
+                decided[one.batch] = min(one.begun, decided.get(one.batch, one.begun))
         result.batches, result.rows = len(planned), len(final)
         result.faults += judge(expected(case.kind, planned), final, watched, decided)
         result.faults += [f"never met: {point}" for point in self.stage.unfired()]
