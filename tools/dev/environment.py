@@ -26,7 +26,7 @@ CACHE = ROOT / ".cache" / "dev"
 STAMPS = VENV / ".steps"
 LOG = CACHE / "setup.log"
 CONSTRAINTS = ROOT / "constraints.txt"
-_BUILT_FROM = ("pyproject.toml", "setup.py", "proto/_codec.pyx")
+_BUILT_FROM = ("pyproject.toml", "setup.py", "proto/_codec.pyx", "proto/_rows.pxi")
 """What an installation of tidelog itself depends on; the codec is compiled where a compiler is."""
 
 
