@@ -2,7 +2,17 @@
 
 import sys
 
-from tidelog.chaos.live.command import main
+
+def _main() -> int:
+    try:
+        from tidelog.chaos.live.command import main
+    except ModuleNotFoundError as missing:
+        if missing.name != "toxiproxy":
+            raise
+        print("chaos: expected the package toxiproxy-python, found none: pip install 'tidelog[chaos]'", file=sys.stderr)
+        return 2
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())

@@ -132,6 +132,17 @@ def test_what_cannot_be_run_is_refused(
     assert says in capsys.readouterr().err
 
 
+def test_without_the_proxies_driver_it_says_what_to_install() -> None:
+    program = (
+        "import runpy, sys; sys.modules['toxiproxy'] = None; "
+        "runpy.run_module('tidelog.chaos.live', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == EXIT_REFUSED
+    assert "pip install 'tidelog[chaos]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_nemeses_and_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nemeses"]) == EXIT_HELD
     assert "kill -9" in capsys.readouterr().out
