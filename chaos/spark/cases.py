@@ -31,7 +31,7 @@ class Expect:
     jobs: int = 0
     """Jobs that began one and the same batch."""
     late: bool = False
-    """The worker that was frozen has spoken again, and was refused."""
+    """The worker that was frozen has spoken again."""
 
 
 @dataclass(frozen=True, slots=True)

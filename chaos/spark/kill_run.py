@@ -20,6 +20,8 @@ from tidelog.chaos.spark.stage import ALREADY, OK, Seen, Stage
 from tidelog.chaos.spark.staged_cluster import StagedCluster
 from tidelog.cli.cluster_watch import WatchFailed, wait_until
 from tidelog.client.background import BackgroundLoop
+from tidelog.client.errors import TidelogError
+from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 
 SINK_PARTITIONS: Final = 3
@@ -31,6 +33,7 @@ longer has failed."""
 THAWED_TIMEOUT_S: Final = 30.0
 """Until what was frozen has come to its end, or has spoken."""
 RUNS_MAX: Final = 8
+TRIES: Final = 5
 _POLL_S: Final = 0.01
 _RETRIABLE: Final = frozenset(
     ("COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS")
@@ -165,9 +168,8 @@ class _Course:
         from tidelog import Producer
 
         query = self._query
-        kept = {"retention.ms": "-1"}  # rows have times of long ago
-        self._loop.run(self._cluster.create_topic(query.source_topic, PARTITIONS, config=kept))
-        self._loop.run(self._cluster.create_topic(query.sink_topic, SINK_PARTITIONS))
+        self._make_topic(query.source_topic, PARTITIONS, {"retention.ms": "-1"})  # rows have times of long ago
+        self._make_topic(query.sink_topic, SINK_PARTITIONS, {})
         with Producer(query.bootstrap, batch_size=SOURCE_BATCH_BYTES, linger_ms=0) as producer:
             for row in source_rows():
                 producer.send(
@@ -177,6 +179,21 @@ class _Course:
         topic = self._cluster.image.topic(query.source_topic)
         assert topic is not None
         self.stage.source = topic.topic_id
+
+    def _make_topic(self, name: str, partitions: int, config: dict[str, str]) -> None:
+        """Also where the controller moves, and nobody says whether it was made. Raises :class:`WatchFailed`."""
+        for _ in range(TRIES):
+            try:
+                return self._loop.run(self._cluster.create_topic(name, partitions, config=config))
+            except TidelogError as error:
+                if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                    for number in range(partitions):
+                        self._loop.run(self._cluster.wait_for_leader(name, number))
+                    return None
+                if not error.retriable:
+                    raise
+            self._loop.run(self._cluster.wait_for_controller())
+        raise WatchFailed(f"topic {name} could not be made in {TRIES} tries")
 
     def _to_the_end(self, deadline: float) -> list[Driver]:
         """Have drivers run the query, one after the other dies, until it is at its end; return those that are out of it

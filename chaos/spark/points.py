@@ -18,6 +18,8 @@ class Call(enum.Enum):
     PREPARE = "prepare"
     COMMIT = "commit"
     ABORT = "abort"
+    END = "end"
+    """By a writer that gives its transaction up."""
     MARKERS = "markers"
     """Not asked by anybody: the coordinator, about to tell partitions of a transaction that it has committed."""
     FETCH = "fetch"

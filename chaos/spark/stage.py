@@ -26,7 +26,7 @@ from tidelog.proto.frames import (
 )
 from tidelog.proto.network import CallContext, Frame
 from tidelog.proto.sink_api import AbortJobRequest, BeginSinkTransactionRequest, CommitBatchRequest
-from tidelog.proto.transaction_api import PrepareTransactionRequest, TransactionMarker
+from tidelog.proto.transaction_api import EndTxnRequest, PrepareTransactionRequest, TransactionMarker
 
 OK: Final = "ok"
 ALREADY: Final = "already"
@@ -234,6 +234,8 @@ class Stage:
                 return self._note(Call.BEGIN, node, context, sink, batch, job, attempt)
             case PrepareTransactionRequest(transactional_id):
                 return self._of_attempt(Call.PREPARE, node, context, transactional_id)
+            case EndTxnRequest(transactional_id):
+                return self._of_attempt(Call.END, node, context, transactional_id)
             case CommitBatchRequest(sink, batch, job, winners):
                 seen = self._note(Call.COMMIT, node, context, sink, batch, job, "")
                 seen.winners = tuple(winner.attempt for winner in winners)
