@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,8 @@ TRIGGERS: Final = 30
 """Small triggers that count."""
 WARM_UP: Final = 8
 """Small triggers before them: Java compiles what it runs often."""
-PAUSE_S: Final = 0.03
+TRIGGERS_MAX: Final = 2_000
+"""For so many there are rows; counting them takes a while, in which more are run."""
 TRIGGERS_TIMEOUT_S: Final = 180.0
 _TOPIC: Final = "bench"
 _COPY: Final = "copy"
@@ -75,7 +75,7 @@ def source_to_sink(place: Path) -> Mapping[str, float]:
 
 
 def trigger_overhead(place: Path) -> Mapping[str, float]:
-    """What a small trigger from topic to topic takes (two tasks of some rows, three nodes, three copies), and one of
+    """What a small trigger from topic to topic takes (two tasks of 50 rows, three nodes, three copies), and one of
     the same size whose source and sink are Python that does nothing; medians, in turns within one session."""
     from tidelog import Admin, Producer
 
@@ -83,7 +83,11 @@ def trigger_overhead(place: Path) -> Mapping[str, float]:
         for topic in (_TOPIC, _COPY):
             create_topic(admin, topic, partitions=TASKS, copies=3)
         to = {"tidelog.bootstrap.servers": cluster.bootstrap}
-        with _session() as spark, Producer(cluster.bootstrap) as producer:
+        with Producer(cluster.bootstrap) as producer:
+            for partition in range(TASKS):
+                producer.send_many(_TOPIC, [VALUE] * (ROWS * TRIGGERS_MAX), partition=partition).result()
+        few = to | {"subscribe": _TOPIC, "maxOffsetsPerTrigger": str(TASKS * ROWS)}
+        with _session() as spark:
             from tidelog.bench.spark_constants import Constants
 
             spark.dataSource.register(Constants)
@@ -93,21 +97,8 @@ def trigger_overhead(place: Path) -> Mapping[str, float]:
             for turn in range(2):
                 frame = spark.readStream.format("constants").options(**constants).load()
                 spark_alone += _triggers(frame, place / f"alone-{turn}", "constants", constants)
-                over = threading.Event()
-
-                def feed(over: threading.Event = over) -> None:
-                    while not over.wait(PAUSE_S):
-                        for partition in range(TASKS):
-                            producer.send_many(_TOPIC, [VALUE] * ROWS, partition=partition).result()
-
-                feeder = threading.Thread(target=feed, name="feeder")
-                feeder.start()
-                try:
-                    frame = _source(spark, to | {"subscribe": _TOPIC}, "latest").select("value")
-                    ours += _triggers(frame, place / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
-                finally:
-                    over.set()
-                    feeder.join()
+                frame = _source(spark, few).select("value")
+                ours += _triggers(frame, place / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
     return {
         "spark_trigger_overhead": median(ours) - median(spark_alone),
         "spark_trigger": median(ours),
@@ -126,8 +117,8 @@ def _session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _source(spark: SparkSession, options: Mapping[str, str], start: str = "earliest") -> DataFrame:
-    return spark.readStream.format("tidelog").options(**options, startingOffsets=start).load()
+def _source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    return spark.readStream.format("tidelog").options(**options, startingOffsets="earliest").load()
 
 
 def _batch(spark: SparkSession, options: Mapping[str, str]) -> float:
