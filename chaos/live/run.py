@@ -163,16 +163,15 @@ class Run:
                 if time.monotonic() > begun + ends_s + OVERRUN_S:
                     self._history.note(f"{OVERRUN_S:g} s late: the rest of the schedule is left out")
                     break
-                before = time.monotonic()
                 if not under_way:
                     self._wait_until_whole()
                 under_way.add(step.episode)
-                if step.act == "roll":  # as long as it takes: what follows keeps its distance
-                    hand.perform(step)
+                # What follows a step that comes late, or a restart as long as it takes, keeps its distance.
+                began = max(began, time.monotonic() - step.at_s)
+                before = time.monotonic()
+                hand.perform(step)
+                if step.act == "roll":
                     began += time.monotonic() - before
-                else:
-                    began += time.monotonic() - before
-                    hand.perform(step)
                 steps_left[step.episode] -= 1
                 if not steps_left[step.episode]:
                     under_way.discard(step.episode)
