@@ -67,14 +67,21 @@ class Outgoing:
         """Add one answer, its length before it; nothing where there are no pieces."""
         if not pieces:
             return
-        size = 0
-        for piece in pieces:
-            if not isinstance(piece, Receipt):
-                size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
         tail = self._tail
         if tail is None or len(tail) >= _TAIL_MAX:
             tail = self._tail = bytearray()
             self._pieces.append(tail)
+        only = pieces[0]
+        if len(pieces) == 1 and isinstance(only, _BUFFERS) and len(only) <= _JOINED_MAX:
+            size = len(only)
+            tail += size.to_bytes(4, "big")
+            tail += only
+            self.size += 4 + size
+            return
+        size = 0
+        for piece in pieces:
+            if not isinstance(piece, Receipt):
+                size += len(piece) if isinstance(piece, _BUFFERS) else piece.size
         tail += size.to_bytes(4, "big")
         self.size += 4
         for piece in pieces:

@@ -86,7 +86,11 @@ def _decode_flexible(body: memoryview) -> KafkaProduce:
         _check_count(len(parts) + count - 1)
         for _ in range(count - 1):
             (partition,) = _COUNT.unpack_from(body, at)
-            size, at = read_uvarint(body, at + 4)
+            low, high = body[at + 4], body[at + 5]
+            if low >= 0x80 > high:  # as long as most small requests' records: two groups of seven bits
+                size, at = low & 0x7F | high << 7, at + 6
+            else:
+                size, at = read_uvarint(body, at + 4)
             end = at + size - 1
             if end > len(body):
                 raise BadMessage(f"expected records of at most {len(body) - at} bytes, found {size - 1}")
@@ -159,9 +163,14 @@ def _encode_flexible(
     write_uvarint(out, len(topics) + 1)
     at = 0
     for name, count in topics:
-        write_uvarint(out, len(name) + 1)
-        out += name
-        write_uvarint(out, count + 1)
+        if len(name) < 0x7F > count:
+            out.append(len(name) + 1)
+            out += name
+            out.append(count + 1)
+        else:
+            write_uvarint(out, len(name) + 1)
+            out += name
+            write_uvarint(out, count + 1)
         for item in results if len(results) == count else results[at : at + count]:
             out += _RESULT_TIME_START.pack(
                 item.partition, item.error, item.base_offset, item.log_append_time_ms, item.log_start_offset
