@@ -74,7 +74,7 @@ def print_spark(result: SparkResult) -> None:
         ("flights streamed", f"{result.flights:,} in {result.batches} micro-batches"),
         (
             "kill -9 of the driver",
-            f"in micro-batch {kill.batch}, not decided: {kill.prepared} transactions prepared, {kill.open} open",
+            f"in micro-batch {kill.batch}, not decided; its transactions: {kill.prepared} prepared, {kill.open} open",
         ),
         ("  rows it had written of it", f"{result.unseen:,}, seen by nobody"),
         ("  a new driver had Spark after", f"{result.session_s:.1f} s"),
