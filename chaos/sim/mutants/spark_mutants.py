@@ -163,13 +163,4 @@ MUTANTS: Final = (
         new="        if begin.initial and until.begin is None:\n",
         scenario="spark",
     ),
-    Mutant(
-        id="spark-aborts-what-is-decided",
-        rule="decided",
-        what="After a commit whose answer was lost, AbortJob says that what everybody sees is aborted.",
-        module=_DECIDING,
-        old="            return AbortJobResponse(ErrorCode.NONE, True, ledger.last_batch, ledger.last_job)\n",
-        new="            return AbortJobResponse(ErrorCode.NONE, False, ledger.last_batch, ledger.last_job)\n",
-        scenario="spark",
-    ),
 )
