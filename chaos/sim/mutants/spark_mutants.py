@@ -118,8 +118,8 @@ MUTANTS: Final = (
         rule="decided ranges",
         what="A batch is planned up to the high watermark: whether what is open below it will count is not decided.",
         module="tidelog.spark_connector.cluster_offsets",
-        old="            lambda admin: admin.list_offsets(specs, read_committed=True)\n",
-        new="            lambda admin: admin.list_offsets(specs, read_committed=False)\n",
+        old="admin.list_offsets(specs, read_committed=True)",
+        new="admin.list_offsets(specs, read_committed=False)",
         scenario="spark",
     ),
     Mutant(
