@@ -179,7 +179,7 @@ _ATTEMPTS: Final = (
         "task-stalls-writing",
         "driver killed, a worker frozen in the middle of writing comes back when others have committed everything",
         (_at(Call.PRODUCE, When.RAN, Action.ORPHAN_WORKER, nth=4),),
-        Expect(losers=1, jobs=2, late=True),
+        Expect(losers=1, refused=1, jobs=2, late=True),
     ),
     Case(
         "task-stalls-prepared",

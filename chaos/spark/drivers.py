@@ -39,7 +39,6 @@ class Driver:
         """It was killed."""
         self._gone = False
         self.frozen: list[int] = []
-        self._orphan: int | None = None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tidelog.chaos.spark.driver"],
@@ -131,16 +130,18 @@ class Driver:
         signal_all(self.frozen, signal.SIGSTOP)
 
     def orphan(self, pid: int) -> None:
-        """Stop one worker, and the daemon that would end it when the JVM is gone; kill the driver."""
-        parents = [one.parent for one in members(self._process.pid) if one.pid == pid]
-        self.frozen = [*parents, pid]
-        self._orphan = pid
+        """Stop one worker, and kill the driver. First the daemon is killed that would end the worker: and that before
+        it is stopped, or the kernel would have it go on with a SIGHUP, as one of a process group that nobody leads."""
+        daemons = [one.parent for one in members(self._process.pid) if one.pid == pid]
+        signal_all(daemons, signal.SIGKILL)
+        wait_until("the daemon of a worker to be gone", lambda: not self._pids(lambda one: one.pid in daemons), 1.0)
+        self.frozen = [pid]
         signal_all(self.frozen, signal.SIGSTOP)
         self.kill()
 
     def thaw(self) -> None:
-        """SIGCONT. Of an orphaned worker's processes the worker alone: the daemon would end it."""
-        signal_all(self.frozen if self._orphan is None else [self._orphan], signal.SIGCONT)
+        """SIGCONT for what is frozen."""
+        signal_all(self.frozen, signal.SIGCONT)
         self.frozen = []
 
     def end(self) -> None:

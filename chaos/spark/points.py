@@ -52,8 +52,7 @@ class Action(enum.Enum):
     FREEZE_DRIVER = "driver frozen"
     """SIGSTOP for the JVM and every Python process of the driver; they thaw when another has done everything."""
     ORPHAN_WORKER = "driver killed, its worker frozen"
-    """The Python process that made the call is stopped, and what would end it; the driver is killed. It thaws as
-    above."""
+    """The Python process that made the call is stopped, what would end it is killed with the driver. Thaws as above."""
     ANOTHER_DRIVER = "another driver started"
     """On the same checkpoint; this one is alive."""
     LOSE = "message lost"
