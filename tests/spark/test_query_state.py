@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +27,15 @@ T = 1_700_000_000_000
 
 pytestmark = pytest.mark.timeout(300)
 """The first test starts Spark, and the first query of each kind its Python workers."""
+
+
+@pytest.fixture(autouse=True)
+def one_partition_of_state(spark: SparkSession) -> Iterator[None]:
+    """Each more is a task per batch and stateful operator, with files of its own."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", str(before))
 
 
 @pytest.fixture
