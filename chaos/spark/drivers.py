@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -149,6 +150,11 @@ class Driver:
         self.dead = True
         signal_all(self._pids(lambda one: True), signal.SIGKILL)
         self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
         wait_until(f"processes of {self.name} to be gone", lambda: not members(self._process.pid), END_TIMEOUT_S)
 
     def _pids(self, which: Callable[[Process], bool]) -> list[int]:
