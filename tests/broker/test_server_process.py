@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import re
@@ -199,7 +200,9 @@ def test_a_directory_of_another_node_is_refused(node: Process) -> None:
 
 
 QUEUED_MAX = 16 * MIB
-DATA_LIMIT = 512 * MIB
+DATA_LIMIT = 1024 * MIB
+"""Less than what is pushed. The stacks of threads count towards it, 8 MiB each, and gRPC starts more of them where they
+get little of the processor."""
 """Private memory the node may have, of which 300 MiB are the stacks and arenas of an idle one."""
 
 
@@ -240,6 +243,12 @@ async def test_producers_faster_than_the_disk_are_slowed_down(limited: Process) 
         try:
             answers = [caller.submit(lambda at: encode_produce_request(at, request)) for _ in range(frames)]
             done = [decode_produce_response(await answer)[1][0] for answer in answers]
+        except ConnectionLost as error:
+            assert limited.process is not None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                limited.process.wait(2)
+            error.add_note(f"the node ended with {limited.process.returncode}: {limited.output.read_text()[-2000:]}")
+            raise
         finally:
             await caller.close()
             await own.close()
