@@ -111,6 +111,7 @@ def _session() -> Iterator[SparkSession]:
     from tidelog.spark_connector import runtime
 
     spark = runtime.session("bench", master="local[2]", config={"spark.ui.showConsoleProgress": "false"})
+    spark.sparkContext.setLogLevel("OFF")  # streams are stopped amid a trigger, of which Spark has much to say
     try:
         yield spark
     finally:
