@@ -29,6 +29,8 @@ POLL_S: Final = 1.0
 ASKS: Final = 0.3
 """How often a member asks what is committed, by rounds."""
 COMMITS: Final = ("auto", "auto", "sync", "async")
+LAST_COMMITS: Final = 8
+"""How often a member that commits by itself tries to, before it leaves."""
 
 
 class GroupMember(ConsumerRebalanceListener):
@@ -89,6 +91,8 @@ class GroupMember(ConsumerRebalanceListener):
         try:
             while not self.leaving:
                 await self._round()
+            if self._commits != "auto":
+                await self._commit_the_rest()
             await consumer.close()
             self.closed = True
         except FencedInstanceIdError:
@@ -119,7 +123,15 @@ class GroupMember(ConsumerRebalanceListener):
         if self._rng.random() < ASKS:
             await self._ask_committed()
 
-    async def _commit(self) -> None:
+    async def _commit_the_rest(self) -> None:
+        """As a careful application leaves: what a rebalance kept it from committing may be the last there is."""
+        for _ in range(LAST_COMMITS):
+            if await self._commit():
+                return
+            await self._round()
+
+    async def _commit(self) -> bool:
+        """Whether it was done."""
         try:
             await self.consumer.commit(timeout=3.0)
         except (
@@ -129,6 +141,8 @@ class GroupMember(ConsumerRebalanceListener):
             RetriableCommitFailedError,
         ) as error:
             self._sim.world.note(f"{self.name} commits: {type(error).__name__}")
+            return False
+        return True
 
     async def _ask_committed(self) -> None:
         """Ask what is committed; the answer is judged where the coordinator gives it."""
