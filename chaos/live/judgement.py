@@ -5,7 +5,6 @@ A history says by itself what it must hold: nothing here knows the cluster or th
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -15,6 +14,7 @@ from tidelog.chaos.checkers.history import Circumstances, Outcome, Polled, Posit
 from tidelog.chaos.checkers.log_anomalies import violations
 from tidelog.chaos.checkers.transactions import Attempt, all_or_none, only_what_counts, sum_holds
 from tidelog.chaos.live.history_file import Recorded
+from tidelog.chaos.live.recovery import Recovery, elections, recoveries, wholes
 from tidelog.chaos.live.schedule import ENDS
 from tidelog.chaos.live.transaction_work import ACCOUNTS, BALANCE, BANK, balance_of
 from tidelog.model.ids import TopicPartition
@@ -22,17 +22,6 @@ from tidelog.model.ids import TopicPartition
 SHOWN_MAX: Final = 25
 """Violations that a terminal is shown, each with so many characters at most."""
 TEXT_MAX: Final = 240
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a fault cost those partitions whose leader it hit: from the fault to the next acknowledgement of a record
-    that was sent after it, in seconds; ``None`` where none came any more."""
-
-    act: str
-    target: str
-    at_s: float
-    worst_s: float | None
 
 
 @dataclass(slots=True)
@@ -86,8 +75,8 @@ def judge(recorded: Recorded) -> Verdict:
     verdict.records = sum(map(len, recorded.final.values()))
     verdict.reads = sum(len(records) for step in history.reads if (records := getattr(step, "records", ())))
     verdict.recoveries = recoveries(recorded)
-    verdict.elections_s = elections_s(recorded)
-    verdict.whole_s = whole_s(recorded)
+    verdict.elections_s = [wait.waited_s for wait in elections(recorded)]
+    verdict.whole_s = [wait.waited_s for wait in wholes(recorded)]
     return verdict
 
 
@@ -124,59 +113,6 @@ def attempts_of(recorded: Recorded) -> list[Attempt]:
         attempt = Attempt(each.key, [(sent.partition, sent.value) for sent in sends], each.outcome)
         attempt.committing_s = recorded.commits_asked.get(each.key, attempt.committing_s)
         found.append(attempt)
-    return found
-
-
-def recoveries(recorded: Recorded) -> list[Recovery]:
-    """How long those who sent to partitions that a fault hit had to wait."""
-    began: dict[TopicPartition, list[tuple[float, float]]] = {}
-    for sent in recorded.history.sends:
-        if sent.outcome is Outcome.OK:
-            began.setdefault(sent.partition, []).append((sent.began_s, sent.ended_s))
-    for sends in began.values():
-        sends.sort()
-    found = []
-    for fault in recorded.faults:
-        if fault["act"] in ENDS or fault["trouble"] or not fault["leads"]:
-            continue
-        waits: list[float] = []
-        lost = False
-        for topic, partition in fault["leads"]:
-            sends = began.get(TopicPartition(topic, partition), [])
-            after = sends[bisect_left(sends, (fault["at"], 0.0)) :]
-            if after:
-                waits.append(min(ended for _, ended in after) - fault["at"])
-            lost = lost or not after
-        found.append(Recovery(fault["act"], fault["target"], fault["at"], None if lost else max(waits)))
-    return found
-
-
-def elections_s(recorded: Recorded) -> list[float]:
-    """How long the cluster was without a controller after each kill of the active one."""
-    found = []
-    for fault in recorded.faults:
-        if fault["act"] == "kill" and fault["controls"] and not fault["trouble"]:
-            after = [one["at"] for one in recorded.elections if one["at"] > fault["at"]]
-            if after:
-                found.append(min(after) - fault["at"])
-    return found
-
-
-def whole_s(recorded: Recorded) -> list[float]:
-    """How long copies took to be in sync again after each episode, as precise as the cluster was asked."""
-    copies = min(3, recorded.run["nodes"])
-    standings = [
-        (row["at"], row["controller"] >= 0 and all(len(isr) == copies for *_, isr in row["partitions"]))
-        for row in recorded.standings
-    ]
-    ends = {fault["episode"]: fault["until"] for fault in recorded.faults}
-    found = []
-    for end in ends.values():
-        following = [fault["at"] for fault in recorded.faults if fault["at"] > end]
-        before = [whole for at, whole in standings if at <= end]
-        after = [at for at, whole in standings if at > end and whole]
-        if before and not before[-1] and after and after[0] <= min(following, default=after[0]):
-            found.append(after[0] - end)
     return found
 
 
