@@ -22,7 +22,7 @@ from tidelog.chaos.live.nemesis import MIXED, NEMESES, plan
 from tidelog.chaos.live.run import OPERATIONS_MAX, PER_S, Asked, perform
 from tidelog.chaos.live.schedule import BadSchedule, Step, steps_of
 from tidelog.chaos.live.toxiproxy_build import toxiproxy_server
-from tidelog.chaos.live.workloads import WORKLOADS
+from tidelog.chaos.live.workloads import WORKLOADS, workloads_named
 from tidelog.chaos.sim.mutants import ALL
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.config_def import ConfigError
@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
     running.add_argument("--seconds", type=float, default=SECONDS, help=f"of faults, each run (default {SECONDS:g})")
     running.add_argument("--nemesis", default=MIXED, help="names with commas between (see nemeses; default mixed)")
-    running.add_argument("--workload", choices=list(WORKLOADS), default="append")
+    running.add_argument(
+        "--workload", default="append", help=f"one or several with commas between: {', '.join(WORKLOADS)}"
+    )
     running.add_argument("--nodes", type=int, default=3)
     running.add_argument("--rate", type=float, default=PER_S, help=f"records per second (default {PER_S:g})")
     running.add_argument("--operations", type=int, default=OPERATIONS_MAX, help="no more records than that")
@@ -90,13 +92,14 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.mutant and asked.mutant not in {mutant.id for mutant in ALL}:
         raise CommandFailed(f"--mutant: expected an id that the simulation knows, found {asked.mutant!r}")
     seeds = _seeds(asked.seed)
+    works = workloads_named(asked.workload)
     schedules = {seed: _schedule(asked, seed) for seed in seeds}
     program = toxiproxy_server(say)
     place = asked.dir or Path(tempfile.mkdtemp(prefix="tidelog-chaos-"))
     place.mkdir(parents=True, exist_ok=True)
     broken = []
     for seed in seeds:
-        name = f"{asked.workload}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        name = f"{'+'.join(works)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         directory, history = place / name, place / f"{name}.jsonl"
         schedule = schedules[seed]
         say(f"seed {seed}: {len({step.episode for step in schedule})} episodes in {asked.seconds:g} s; {history}")
@@ -105,7 +108,7 @@ def _run(asked: argparse.Namespace) -> int:
         wanted = Asked(
             seed,
             asked.seconds,
-            asked.workload,
+            ",".join(works),
             schedule,
             asked.nodes,
             settings,

@@ -63,7 +63,9 @@ def judge(recorded: Recorded) -> Verdict:
         attempts = attempts_of(recorded)
         verdict.violations += all_or_none(attempts, counts)
         came_to_the_end = recorded.complete and not recorded.wrong
-        verdict.violations += only_what_counts(attempts, _read_through(recorded), counts, complete=came_to_the_end)
+        for polls, places in _read_through(recorded):
+            due = {at: records for at, records in counts.items() if at in places}
+            verdict.violations += only_what_counts(attempts, polls, due, complete=came_to_the_end)
     verdict.violations += _bank(recorded)
     verdict.violations += _replicas(recorded)
     if recorded.complete and (missing := _unread(run, recorded)):
@@ -80,11 +82,19 @@ def judge(recorded: Recorded) -> Verdict:
     return verdict
 
 
-def _read_through(recorded: Recorded) -> list[Polled]:
-    """What readers of read_committed got who began at 0 and sought nothing else."""
-    sought = {step.consumer for step in recorded.history.reads if isinstance(step, Positioned) and step.offset != 0}
-    polls = [step for step in recorded.history.reads if isinstance(step, Polled)]
-    return [step for step in polls if step.read_committed and step.consumer not in sought]
+def _read_through(recorded: Recorded) -> list[tuple[list[Polled], set[TopicPartition]]]:
+    """What readers of read_committed got who began at 0 and sought nothing else; and which partitions each reads."""
+    sought: dict[str, set[TopicPartition]] = {}
+    elsewhere: set[str] = set()
+    polls: dict[str, list[Polled]] = {}
+    for step in recorded.history.reads:
+        if isinstance(step, Positioned):
+            sought.setdefault(step.consumer, set()).add(step.partition)
+            if step.offset != 0:
+                elsewhere.add(step.consumer)
+        elif step.read_committed:
+            polls.setdefault(step.consumer, []).append(step)
+    return [(found, sought.get(name, set())) for name, found in polls.items() if name not in elsewhere]
 
 
 def _bank(recorded: Recorded) -> list[str]:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +19,14 @@ from tidelog.chaos.live.client_loop import ClientLoop
 from tidelog.chaos.live.hand import Hand
 from tidelog.chaos.live.history_file import FORMAT_VERSION, LINES_MAX, HistoryFile
 from tidelog.chaos.live.laboratory import Laboratory
+from tidelog.chaos.live.machine import MachineWatch, made_by
 from tidelog.chaos.live.observer import Observer, Standing
 from tidelog.chaos.live.proxy_server import ProxyTrouble
 from tidelog.chaos.live.recording import Budget, read_final
 from tidelog.chaos.live.remains import copies, elections
 from tidelog.chaos.live.schedule import Step, length_s
-from tidelog.chaos.live.workload import Workload, partitions_of
-from tidelog.chaos.live.workloads import WORKLOADS
+from tidelog.chaos.live.workload import Stage, Workload, partitions_of
+from tidelog.chaos.live.workloads import workload, workloads_named
 from tidelog.cli.failure import CommandFailed
 from tidelog.client.admin_types import NewTopic
 from tidelog.client.errors import TidelogError
@@ -56,6 +58,7 @@ class Asked:
     seed: int
     seconds: float
     workload: str
+    """One or several, with commas between."""
     schedule: Sequence[Step]
     nodes: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -63,6 +66,8 @@ class Asked:
     operations_max: int = OPERATIONS_MAX
     mutant: str = ""
     """A rule of the nodes to break (:mod:`tidelog.chaos.sim.mutants`): what such a run finds shows that it would."""
+    again: str = ""
+    """The command that asks for such a run, for its history."""
 
 
 class Run:
@@ -91,8 +96,7 @@ class Run:
             ) as laboratory,
             ClientLoop() as clients,
         ):
-            budget = Budget(asked.operations_max)
-            work = WORKLOADS[asked.workload](laboratory.bootstrap, self._history, asked.seed, asked.per_s, budget)
+            work = workload(workloads_named(asked.workload), self._stage(laboratory))
             self._write_head(work)
             addresses = {node: laboratory.direct(node) for node in laboratory.node_ids}
             observer = clients.run(_observer(addresses), _START_S)
@@ -100,12 +104,26 @@ class Run:
                 clients.run(self._make_topics(laboratory, work), _START_S)
                 clients.run(self._begin(observer, work), _START_S)
                 self._say(f"{asked.nodes} nodes, {len(laboratory.links.routes)} proxies; {asked.workload} begins")
-                self._faults(laboratory, observer, clients, work)
-                self._end(clients, laboratory, work)
+                with MachineWatch(self._history):
+                    self._faults(laboratory, observer, clients, work)
+                    self._end(clients, laboratory, work)
             finally:
                 clients.run(_close(work, observer), READ_S)
             laboratory.end()
             self._remains(laboratory, work)
+
+    def _stage(self, laboratory: Laboratory) -> Stage:
+        asked, place = self._asked, self._directory / "clients"
+        place.mkdir()
+        return Stage(
+            laboratory.bootstrap,
+            laboratory.kafka_bootstrap,
+            place,
+            self._history,
+            asked.seed,
+            asked.per_s,
+            Budget(asked.operations_max),
+        )
 
     # --- Steps -------------------------------------------------------------------------------------------
 
@@ -120,7 +138,11 @@ class Run:
             seconds=asked.seconds,
             settings=dict(asked.settings),
             topics=dict(work.topics),
+            derived=dict(work.derived),
             mutant=asked.mutant,
+            began=datetime.fromtimestamp(self._history.began_wall_s, UTC).isoformat(timespec="seconds"),
+            again=asked.again,
+            made_by=dict(made_by()),
             schedule=[step.as_json() for step in asked.schedule],
         )
         self._history.flush()
@@ -141,6 +163,7 @@ class Run:
             laboratory, observer, lambda asking: clients.run(asking, _START_S), work.aims, self._history, self._say
         )
         began = time.monotonic()
+        self._history.phase("faults")
         said = began
         ends_s = max(self._asked.seconds, length_s(self._asked.schedule))
 
@@ -187,6 +210,7 @@ class Run:
             time.sleep(_POLL_S)
 
     def _mend(self, hand: Hand) -> None:
+        self._history.phase("mending")
         self._say(f"{self._history.now():7.2f}  everything is mended")
         try:
             hand.mend()

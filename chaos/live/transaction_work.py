@@ -16,7 +16,7 @@ from tidelog.chaos.checkers.history import NO_OFFSET, Outcome, Sent, Transaction
 from tidelog.chaos.live.hand import Aims
 from tidelog.chaos.live.history_file import HistoryFile
 from tidelog.chaos.live.recording import CLIENT_SETTINGS, POLL_S, Budget, Reader
-from tidelog.chaos.live.workload import ClientTasks, partitions_of
+from tidelog.chaos.live.workload import ClientTasks, Stage, partitions_of
 from tidelog.client.errors import RequestTimedOutError, TidelogError
 from tidelog.client.transaction_state import TransactionState
 from tidelog.model.ids import TopicPartition
@@ -264,20 +264,22 @@ class TransactionWork:
     """Two writers, one teller, two readers of what counts."""
 
     topics: Mapping[str, int] = {MANY: PARTITIONS, BANK: PARTITIONS}
+    derived: Mapping[str, str] = {}
 
-    def __init__(self, bootstrap: str, history: HistoryFile, seed: int, per_s: float, budget: Budget) -> None:
+    def __init__(self, stage: Stage) -> None:
+        bootstrap, history, budget = stage.bootstrap, stage.history, stage.budget
         places = partitions_of(self.topics)
         self.aims = Aims(places, transactional_ids=(*WRITERS, TELLER))
         self._tasks = ClientTasks(history)
         self._working: list[asyncio.Task[None]] = []
 
         def rng(name: str) -> random.Random:
-            return random.Random(f"transactions-{seed}-{name}")
+            return stage.rng(f"transactions-{name}")
 
-        each_per_s = per_s / (len(WRITERS) + 1)
+        each_per_s = stage.per_s / (len(WRITERS) + 1)
         self._slots: list[Slot] = [Slot(name, bootstrap, history, rng(name), each_per_s, budget) for name in WRITERS]
         self._slots.append(Teller(TELLER, bootstrap, history, rng(TELLER), each_per_s, budget))
-        names = [f"r{number}" for number in range(READERS)]
+        names = [f"c{number}" for number in range(READERS)]
         self._readers = [
             Reader(name, bootstrap, places, history, rng(name), committed=True, seeks=False) for name in names
         ]

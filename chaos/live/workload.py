@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tidelog.chaos.live.hand import Aims
@@ -23,11 +25,35 @@ MEMBERS: Final = 2
 GROUP: Final = "readers"
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a workload is given to work with."""
+
+    bootstrap: str
+    """Proxies of the nodes' own listeners."""
+    kafka_bootstrap: str
+    """Proxies of their Kafka listeners."""
+    directory: Path
+    """For what it leaves on disk; there is such a directory, which is removed after a run that held."""
+    history: HistoryFile
+    seed: int
+    per_s: float
+    """Records per second of all its clients together."""
+    budget: Budget
+
+    def rng(self, name: str) -> random.Random:
+        """The chance of one client; the same for the same seed."""
+        return random.Random(f"{name}-{self.seed}")
+
+
 class Workload(Protocol):
     """Clients and what they are aimed by. Everything but the constructor runs on the clients' event loop."""
 
     topics: Mapping[str, int]
     """Topic → partitions; they exist before :meth:`begin`."""
+    derived: Mapping[str, str]
+    """Topic → the one that it is made of: each value of that one has one in it, which :func:`made_of` names. The
+    history says nothing else of what is written to it, unless there are sends to it as well."""
     aims: Aims
 
     async def begin(self) -> None:
@@ -44,6 +70,16 @@ class Workload(Protocol):
 
     async def close(self) -> None:
         """End every client. Also in the midst of a run: what is under way is written down as unknown."""
+
+
+def derived_value(value: bytes, by: str) -> bytes:
+    """What a workload makes of a value of a source: unlike whatever others make of it."""
+    return b"%s|%s" % (value, by.encode())
+
+
+def made_of(value: bytes) -> bytes:
+    """The value of the source that a value of a derived topic was made of."""
+    return value.rpartition(b"|")[0]
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[TopicPartition]:
@@ -78,24 +114,37 @@ class ClientTasks:
             self._history.wrong(f"{name} ended with {type(error).__name__}: {error}")
 
 
+async def finish_sending(appenders: Iterable[Appender], sending: Iterable[asyncio.Task[None]], bound_s: float) -> None:
+    """Stop appenders, whose tasks these are, and wait for every outcome."""
+    for appender in appenders:
+        appender.stopping = True
+    if tasks := list(sending):
+        await asyncio.wait(tasks, timeout=bound_s)
+    for appender in appenders:
+        await appender.finish(bound_s)
+
+
 class AppendWork:
     """Idempotent producers that append unique values; readers by assignment, one of which goes back now and then; a
     group of readers."""
 
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
+    derived: Mapping[str, str] = {}
 
-    def __init__(self, bootstrap: str, history: HistoryFile, seed: int, per_s: float, budget: Budget) -> None:
+    def __init__(self, stage: Stage) -> None:
+        bootstrap, history = stage.bootstrap, stage.history
         self._places = places = partitions_of(self.topics)
         self.aims = Aims(places, GROUP)
         self._tasks = ClientTasks(history)
         self._sending: list[asyncio.Task[None]] = []
 
         def rng(name: str) -> random.Random:
-            return random.Random(f"append-{seed}-{name}")
+            return stage.rng(f"append-{name}")
 
         names = [f"p{number}" for number in range(APPENDERS)]
         self._appenders = [
-            Appender(name, bootstrap, places, history, rng(name), per_s / APPENDERS, budget) for name in names
+            Appender(name, bootstrap, places, history, rng(name), stage.per_s / APPENDERS, stage.budget)
+            for name in names
         ]
         self._readers = [
             Reader("r0", bootstrap, places, history, rng("r0"), committed=False, seeks=False),
@@ -118,12 +167,7 @@ class AppendWork:
         return {appender.name: appender.acknowledged for appender in self._appenders}
 
     async def finish(self, bound_s: float) -> None:
-        for appender in self._appenders:
-            appender.stopping = True
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=bound_s)
-        for appender in self._appenders:
-            await appender.finish(bound_s)
+        await finish_sending(self._appenders, self._sending, bound_s)
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         return [reader.name for reader in self._readers if not reader.is_at(ends)]

@@ -1,16 +1,68 @@
-"""The workloads there are, by name."""
+"""The workloads there are, by name; and several of them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from tidelog.chaos.live.history_file import HistoryFile
-from tidelog.chaos.live.recording import Budget
+from tidelog.chaos.live.hand import Aims
 from tidelog.chaos.live.transaction_work import TransactionWork
-from tidelog.chaos.live.workload import AppendWork, Workload
+from tidelog.chaos.live.workload import AppendWork, Stage, Workload
+from tidelog.cli.failure import CommandFailed
+from tidelog.model.ids import TopicPartition
 
-MakeWorkload = Callable[[str, HistoryFile, int, float, Budget], Workload]
-"""Bootstrap servers, history, seed, records per second of all clients together, operations that may be done."""
+WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
+    "append": AppendWork,
+    "transactions": TransactionWork,
+}
+"""No two of them use the same topics, or the same names for clients: they may run side by side."""
 
-WORKLOADS: Final[Mapping[str, MakeWorkload]] = {"append": AppendWork, "transactions": TransactionWork}
+
+def workloads_named(text: str) -> list[str]:
+    """The workloads that a text with commas names, each once. Raises :class:`CommandFailed`."""
+    names = list(dict.fromkeys(name for name in text.split(",") if name))
+    if not names or (unknown := [name for name in names if name not in WORKLOADS]):
+        found = ", ".join(unknown) if names else "nothing"
+        raise CommandFailed(f"--workload: expected one or more of {', '.join(WORKLOADS)}, found {found}")
+    return names
+
+
+def workload(names: Sequence[str], stage: Stage) -> Workload:
+    """One workload, or several at once, which share the rate."""
+    shared = replace(stage, per_s=stage.per_s / len(names))
+    works = [WORKLOADS[name](shared) for name in names]
+    return works[0] if len(works) == 1 else SideBySide(works)
+
+
+class SideBySide:
+    """Several workloads in one cluster."""
+
+    def __init__(self, works: Sequence[Workload]) -> None:
+        self._works = works
+        self.topics: Mapping[str, int] = {topic: count for work in works for topic, count in work.topics.items()}
+        self.derived: Mapping[str, str] = {made: source for work in works for made, source in work.derived.items()}
+        every = [work.aims for work in works]
+        self.aims = Aims(
+            [at for aims in every for at in aims.partitions],
+            next((aims.group for aims in every if aims.group), ""),
+            [name for aims in every for name in aims.transactional_ids],
+        )
+
+    async def begin(self) -> None:
+        for work in self._works:
+            await work.begin()
+
+    def heard(self) -> Mapping[str, int]:
+        return {name: count for work in self._works for name, count in work.heard().items()}
+
+    async def finish(self, bound_s: float) -> None:
+        await asyncio.gather(*(work.finish(bound_s) for work in self._works))
+
+    def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        return [name for work in self._works for name in work.behind(ends)]
+
+    async def close(self) -> None:
+        for work in self._works:
+            await work.close()
