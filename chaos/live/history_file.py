@@ -4,7 +4,8 @@
 ``kind``       further fields; times are seconds of one monotonic clock, 0 is the run's begin
 =============  ======================================================================================================
 ``run``        ``version``, ``seed``, ``workload``, ``nodes``, ``seconds``, ``settings``, ``topics``,
-               ``mutant``; and ``schedule``, the faults as planned, by which the run can be repeated
+               ``mutant``; ``began`` (wall clock), ``again`` (the command), ``made_by`` (versions, machine); and
+               ``schedule``, the faults as planned, by which the run can be repeated
 ``send``       ``producer``, ``number``, ``topic``, ``partition``, ``value``, ``began``, ``ended``, ``outcome`` (ok,
                failed, unknown), ``offset``; ``transaction``, its number, where it is part of one
 ``poll``       ``consumer``, ``topic``, ``partition``, ``records`` (offset and value each), ``began``, ``ended``,
@@ -18,6 +19,10 @@
 ``standing``   ``at``, ``controller``, ``partitions`` (leader and ISR each): written when it changes
 ``elected``    ``at``, ``node``, ``epoch``: a node said that it is the active controller
 ``replicas``   ``topic``, ``partition``, ``copies`` (node, bytes and digest each) on disk, when all was over
+``phase``      ``at``, ``name``: faults (they begin), mending (the last one is over)
+``stall``      ``at``, ``late``: the laboratory itself wanted to run and did not for so long
+``machine``    ``at``, ``seconds``, ``processors``, ``processor_s`` (by what on), ``load``, ``stalls``, ``stalled_s``,
+               ``worst_s``: how the machine treated the run
 ``note``       ``at``, ``text``
 ``wrong``      ``at``, ``text``: what a client saw and must never see
 ``final``      ``topic``, ``partition``, ``start``, ``end``, ``records``: the log at the end, as read_committed reads it
@@ -120,6 +125,9 @@ class HistoryFile:
         kept = [[offset, value.decode()] for offset, value in records]
         self.write("final", **_place(at), start=start, end=end, records=kept)
 
+    def phase(self, name: str) -> None:
+        self.write("phase", at=_time(self.now()), name=name)
+
     def note(self, text: str) -> None:
         self.write("note", at=_time(self.now()), text=text)
 
@@ -159,6 +167,10 @@ class Recorded:
     elections: list[Mapping[str, Any]] = field(default_factory=list)
     replicas: list[Mapping[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    stalls: list[Mapping[str, Any]] = field(default_factory=list)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Name → when it began."""
     complete: bool = False
     """Whether the run came to its end."""
 
@@ -250,6 +262,12 @@ def _take(recorded: Recorded, row: dict[str, Any]) -> None:
             recorded.wrong.append(str(row["text"]))
         case "end":
             recorded.complete = True
+        case "stall":
+            recorded.stalls.append(row)
+        case "machine":
+            recorded.machine = row
+        case "phase":
+            recorded.phases[str(row["name"])] = float(row["at"])
         case "note":
             pass
         case other:
