@@ -94,6 +94,8 @@ class LocalNode:
         self.log_path = directory / "server.log"
         self.program: Sequence[str] = SERVER
         """Module that runs the node, and what it is given before the options of ``tidelog server``."""
+        self.environment: Mapping[str, str] = {}
+        """Variables of its process, beside and before those that it is started with."""
         self._mark_path = directory / "process.json"
         self._child_pid: int | None = None
 
@@ -154,7 +156,7 @@ class LocalNode:
                 stdout=errors,
                 stderr=errors,
                 cwd=self.directory,
-                env=tuned_environment(dict(environment if environment is not None else os.environ)),
+                env=tuned_environment({**(environment if environment is not None else os.environ), **self.environment}),
                 start_new_session=True,
             )
         try:

@@ -1,0 +1,149 @@
+"""What is wrong with the disk and the wall clock of one process, commanded from outside while it runs.
+
+A process that is started with :attr:`DiskFaults.environment` loads the shim (``shim.c``), which obeys a file of a few
+words, mapped by both::
+
+    faults = DiskFaults(node.data_dir, node.directory / "faults", fault_shim())
+    node.environment = faults.environment
+    node.spawn()
+    faults.full(room=4096)   # ENOSPC to what makes files longer by more than that
+    faults.mend()
+
+Faults add up until :meth:`DiskFaults.mend`; they outlast the process, so that one that is started again meets them too.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+MAGIC: Final = 0x3153544C55414654
+WORDS: Final = (
+    "magic",
+    "full",
+    "room",
+    "write_errno",
+    "sync_errno",
+    "read_errno",
+    "write_ms",
+    "sync_ms",
+    "read_ms",
+    "stalled",
+    "clock_ns",
+    "attached",
+    "refused",
+    "shortened",
+    "failed",
+    "delayed",
+    "held",
+)
+"""In the order of ``struct words`` in ``shim.c``; 64 bits each."""
+SIZE: Final = 4096
+DELAY_MS_MAX: Final = 60_000
+CLOCK_S_MAX: Final = 400 * 86_400
+"""As far as a clock is moved: where a calendar is no more ours to judge."""
+_AT: Final = {name: number for number, name in enumerate(WORDS)}
+
+
+class Hits(NamedTuple):
+    """How many calls were hit: ENOSPC, short writes, other errors, delays, and those that waited for a stalled disk."""
+
+    refused: int
+    shortened: int
+    failed: int
+    delayed: int
+    held: int
+
+    @property
+    def any(self) -> bool:
+        return any(self)
+
+
+class DiskFaults:
+    """The disk of a process is the directory ``root``, all below it included; ``control`` is the file that it is
+    commanded by, made here. Use from one thread at a time."""
+
+    def __init__(self, root: Path, control: Path, shim: Path) -> None:
+        self.root = Path(os.path.realpath(root))
+        self.control = control.absolute()
+        self._shim = shim
+        self.control.write_bytes(MAGIC.to_bytes(8, sys.byteorder).ljust(SIZE, b"\0"))
+        with self.control.open("r+b") as file:
+            # Word by word: what is half written would be obeyed.
+            self._words = memoryview(mmap.mmap(file.fileno(), SIZE)).cast("q")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the process is to be started with, beside its other variables."""
+        others = os.environ.get("LD_PRELOAD", "")
+        return {
+            "LD_PRELOAD": f"{self._shim}:{others}" if others else str(self._shim),
+            "TIDELOG_FAULTS_ROOT": str(self.root),
+            "TIDELOG_FAULTS_CONTROL": str(self.control),
+        }
+
+    @property
+    def attached(self) -> int:
+        """How many processes have loaded the shim so far; 0 where the faults reach nobody."""
+        return self._get("attached")
+
+    @property
+    def hits(self) -> Hits:
+        """Since the file was made."""
+        return Hits(*(self._get(name) for name in Hits._fields))
+
+    # --- The disk ----------------------------------------------------------------------------------------
+
+    def full(self, room: int = 0) -> None:
+        """Let ``room`` more bytes onto the disk, then answer ENOSPC; the write that meets the end is short."""
+        if room < 0:
+            raise ValueError(f"expected room of 0 bytes or more, found {room}")
+        self._set("room", room)
+        self._set("full", 1)
+
+    def slow(self, *, write_ms: int = 0, sync_ms: int = 0, read_ms: int = 0) -> None:
+        """Let each call of a kind take so many milliseconds longer."""
+        for name, ms in (("write_ms", write_ms), ("sync_ms", sync_ms), ("read_ms", read_ms)):
+            if not 0 <= ms <= DELAY_MS_MAX:
+                raise ValueError(f"{name}: expected 0 to {DELAY_MS_MAX} milliseconds, found {ms}")
+            self._set(name, ms)
+
+    def fail(self, *, write: bool = False, sync: bool = False, read: bool = False, number: int = errno.EIO) -> None:
+        """Let each call of a kind fail with an error."""
+        for name, fails in (("write_errno", write), ("sync_errno", sync), ("read_errno", read)):
+            self._set(name, number if fails else 0)
+
+    def stall(self) -> None:
+        """Let every call wait until :meth:`mend`; what was begun goes on then, and succeeds."""
+        self._set("stalled", 1)
+
+    def mend(self) -> None:
+        """A disk as any other. The clock stays as it is."""
+        for name in ("full", "write_errno", "sync_errno", "read_errno", "write_ms", "sync_ms", "read_ms", "stalled"):
+            self._set(name, 0)
+
+    # --- The clock ---------------------------------------------------------------------------------------
+
+    @property
+    def clock_s(self) -> float:
+        """By how much the process's wall clock is ahead of the machine's."""
+        return self._get("clock_ns") / 1e9
+
+    def set_clock(self, ahead_s: float) -> None:
+        """Let the process's wall clock be ahead of the machine's by so many seconds, or behind; at once, as a jump."""
+        if not -CLOCK_S_MAX <= ahead_s <= CLOCK_S_MAX:
+            raise ValueError(f"expected at most {CLOCK_S_MAX} seconds either way, found {ahead_s:g}")
+        self._set("clock_ns", round(ahead_s * 1e9))
+
+    # --- The words ---------------------------------------------------------------------------------------
+
+    def _get(self, name: str) -> int:
+        return self._words[_AT[name]]
+
+    def _set(self, name: str, value: int) -> None:
+        self._words[_AT[name]] = value
