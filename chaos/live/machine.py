@@ -100,11 +100,8 @@ def ticks() -> dict[str, float]:
 
 def stalled_s(stalls: list[Mapping[str, Any]], begin_s: float, end_s: float) -> float:
     """For how much of a span the laboratory itself was kept from running."""
-    return sum(
-        max(0.0, min(end_s, stall["at"] + stall["late"]) - max(begin_s, stall["at"]))
-        for stall in stalls
-        if stall["at"] < end_s
-    )
+    spans = [(float(stall["at"]), float(stall["at"] + stall["late"])) for stall in stalls]
+    return sum(max(0.0, min(end_s, end) - max(begin_s, begin)) for begin, end in spans)
 
 
 def _version(package: str) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.schedule import ENDS
 from tidelog.model.ids import TopicPartition
+
+STEADY_S: Final = 2.0
+STEADY_SENDS: Final = 5
+"""A partition to which so many records were sent in the seconds before a fault is sent to steadily."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,10 @@ class Recovery:
     nodes: tuple[int, ...] = ()
     controlled: bool = False
     """Whether it hit the active controller as well."""
+    steady: int = 0
+    """How many of those partitions were sent to steadily before: of others the wait is that of their senders too."""
+    steady_s: float | None = None
+    """As ``worst_s``, of the steady ones alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +58,28 @@ def recoveries(recorded: Recorded) -> list[Recovery]:
     for fault in recorded.faults:
         if fault["act"] in ENDS or fault["trouble"] or not fault["leads"]:
             continue
+        at = fault["at"]
         waits: list[float] = []
-        lost = False
+        steady: list[float] = []
         for topic, partition in fault["leads"]:
             sends = began.get(TopicPartition(topic, partition), [])
-            after = sends[bisect_left(sends, (fault["at"], 0.0)) :]
-            if after:
-                waits.append(min(ended for _, ended in after) - fault["at"])
-            lost = lost or not after
-        worst_s = None if lost else max(waits)
-        nodes, controlled = tuple(fault["nodes"]), bool(fault["controls"])
-        found.append(Recovery(fault["act"], fault["target"], fault["at"], worst_s, fault["episode"], nodes, controlled))
+            first = bisect_left(sends, (at, 0.0))
+            waits.append(min((ended for _, ended in sends[first:]), default=inf) - at)
+            if first - bisect_left(sends, (at - STEADY_S, 0.0)) >= STEADY_SENDS:
+                steady.append(waits[-1])
+        found.append(
+            Recovery(
+                fault["act"],
+                fault["target"],
+                at,
+                _worst(waits),
+                fault["episode"],
+                tuple(fault["nodes"]),
+                bool(fault["controls"]),
+                len(steady),
+                _worst(steady),
+            )
+        )
     return found
 
 
@@ -88,6 +108,10 @@ def wholes(recorded: Recorded) -> list[Wait]:
         if before and not before[-1] and after and after[0] <= min(following, default=after[0]):
             found.append(Wait(episode, end, after[0] - end))
     return found
+
+
+def _worst(waits: list[float]) -> float | None:
+    return max(waits) if waits and max(waits) < inf else None
 
 
 def _whole(row: Any, copies: int) -> bool:
