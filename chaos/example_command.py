@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,6 +18,7 @@ from tidelog.chaos.flights_drill import FlightsDrill
 from tidelog.chaos.statistics_drill import drill_statistics
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.output import print_rows
+from tidelog.cli.root import run
 
 SEEDS: int = 10**6
 
@@ -126,19 +126,5 @@ def _show(lines: list[tuple[str, str]], verdict: list[str], passed: bool) -> int
     return 0 if passed else 1
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Exit code 0: passed; 1: not; 2: wrong usage; 130: interrupted."""
-    try:
-        return example.main(arguments, prog_name="./dev example", standalone_mode=False)
-    except CommandFailed as failed:
-        click.echo(f"failed: {failed}", err=True)
-        return 1
-    except click.ClickException as wrong:
-        wrong.show()
-        return wrong.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return 130
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(sys.argv[1:], example, "./dev example"))

@@ -97,10 +97,11 @@ def tree() -> None:
     """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Everything that went wrong is one line on stderr."""
+def run(arguments: Sequence[str], command: click.Command = tree, name: str = "tidelog") -> int:
+    """Run one command, or the ``command`` called ``name``; return its exit code. Everything that went wrong is one
+    line on stderr."""
     try:
-        result = tree.main(list(arguments), prog_name="tidelog", standalone_mode=False)
+        result = command.main(list(arguments), prog_name=name, standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
         return done.exit_code

@@ -8,6 +8,7 @@ it is handed on.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -49,14 +50,14 @@ class Cuts:
             await self._mended.wait()
 
 
-class CutNetwork:
-    """One end's carrier over ``inner``. ``owners``: which end listens at an address."""
+class WrappedNetwork(ABC):
+    """A carrier that is another one, ``inner``, but for how it dials.
 
-    def __init__(self, inner: NodeNetwork, name: str, owners: Mapping[Address, str], cuts: Cuts) -> None:
+    Implements :class:`tidelog.broker.node.NodeNetwork`.
+    """
+
+    def __init__(self, inner: NodeNetwork) -> None:
         self._inner = inner
-        self._name = name
-        self._owners = owners
-        self._cuts = cuts
 
     @property
     def on_bug(self) -> Callable[[BaseException], None]:
@@ -68,6 +69,19 @@ class CutNetwork:
 
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
         return await self._inner.serve(listener, address, service)
+
+    @abstractmethod
+    def connect(self, address: Address) -> Connection: ...
+
+
+class CutNetwork(WrappedNetwork):
+    """One end's carrier over ``inner``. ``owners``: which end listens at an address."""
+
+    def __init__(self, inner: NodeNetwork, name: str, owners: Mapping[Address, str], cuts: Cuts) -> None:
+        super().__init__(inner)
+        self._name = name
+        self._owners = owners
+        self._cuts = cuts
 
     def connect(self, address: Address) -> Connection:
         return _CutConnection(self._inner.connect(address), self._name, self._owners.get(address, ""), self._cuts)

@@ -8,13 +8,14 @@ broken invariant: a connection that goes round the proxies would make every cut 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from tidelog.broker.node import NodeNetwork
 from tidelog.proto.api import Request, Response
-from tidelog.proto.network import Address, Connection, FrameStream, Server, Service, StreamKind
+from tidelog.proto.network import Address, Connection, FrameStream, StreamKind
+from tidelog.testing.cut_network import WrappedNetwork
 
 R = TypeVar("R", bound=Response)
 
@@ -37,23 +38,12 @@ def read_detours(path: Path) -> Detours:
     return {Address(str(row[0]), int(row[1])): Address(str(row[2]), int(row[3])) for row in rows}
 
 
-class DetouredNetwork:
-    """Implements :class:`tidelog.proto.network.Network` over ``inner``."""
+class DetouredNetwork(WrappedNetwork):
+    """A node's carrier that dials what stands for an address."""
 
     def __init__(self, inner: NodeNetwork, detours: Detours) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._detours = detours
-
-    @property
-    def on_bug(self) -> Callable[[BaseException], None]:
-        return self._inner.on_bug
-
-    @on_bug.setter
-    def on_bug(self, hear: Callable[[BaseException], None]) -> None:
-        self._inner.on_bug = hear
-
-    async def serve(self, listener: str, address: Address, service: Service) -> Server:
-        return await self._inner.serve(listener, address, service)
 
     def connect(self, address: Address) -> Connection:
         led = self._detours.get(address)

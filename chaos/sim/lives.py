@@ -17,6 +17,10 @@ NOTED_S: Final = 0.05
 """A driver that has heard of a decision has noted it so long after."""
 
 
+class GivenUp(Exception):
+    """A process of the scenario ends here by its own choice."""
+
+
 class Employer(Protocol):
     """Whose clients they are."""
 
@@ -45,11 +49,17 @@ class Life:
     async def _guarded(self) -> None:
         try:
             await self._run()
+        except GivenUp:
+            return
         except TidelogError as error:
             self._sim.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
             self._events[f"ended-{type(error).__name__}"] += 1
-            if not (error.retriable or error.abortable or isinstance(error, SinkJobFencedError)):
-                self._sim.world.violated(f"{self.name} was refused: {type(error).__name__}: {error}")
+            self._ended_by(error)
+
+    def _ended_by(self, error: TidelogError) -> None:
+        """Judge what the client was told."""
+        if not (error.retriable or error.abortable or isinstance(error, SinkJobFencedError)):
+            self._sim.world.violated(f"{self.name} was refused: {type(error).__name__}: {error}")
 
     async def _run(self) -> None:
         raise AssertionError(f"{self.name} has nothing to do")

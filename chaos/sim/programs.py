@@ -6,6 +6,7 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.chaos.sim.lives import Attempt, Driver, Life
@@ -60,7 +61,7 @@ class Programs:
             "kill-producer": lambda number, seconds: self._kill(int(number), seconds),
             "pause-producer": self._pause,
             "second-producer": self._second,
-            "at-step": self._at_step,
+            "at-step": partial(self.watch.at_step, hand),
             "at-commit": self._at_commit,
             "kill-later": self._kill_later,
         }
@@ -172,20 +173,6 @@ class Programs:
         if seconds > 0.5:
             self._freeze(driver, seconds)
         self.fill(driver.sink)
-        return True
-
-    def _at_step(self, step: str, messages: int, within_s: float, *acts: str | float) -> bool:
-        """As that of transactions: when a request of some kind has reached a node, ``u``, and so many messages more."""
-        self.watch.reached.pop(step, None)
-        passed = 0
-
-        def involved() -> dict[str, NodeId | None]:
-            nonlocal passed
-            server = self.watch.reached.get(step)
-            passed += server is not None
-            return {} if server is None or passed <= messages else {"u": NodeId(int(server.removeprefix("node")))}
-
-        self.sim.hand.wait_for("at-step", involved, within_s, acts)
         return True
 
     def _sent(self, client: str, request: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.aio import Producer, Transform
 from tidelog.chaos.checkers.history import Outcome, Polled, TransactionKey
 from tidelog.chaos.checkers.transactions import Attempt
-from tidelog.chaos.sim.lives import Employer
+from tidelog.chaos.sim.lives import Employer, GivenUp, Life
 from tidelog.client.errors import OffsetOutOfRangeError, RequestTimedOutError, TidelogError
 from tidelog.client.group_types import ConsumerGroupMetadata
 from tidelog.client.interceptors import ProducerRecord
@@ -47,48 +47,15 @@ def group_of(transactional_id: str) -> str:
     return f"offsets-{transactional_id}"
 
 
-class GivenUp(Exception):
-    """A process of the scenario ends here by its own choice."""
-
-
-class Client:
+class Client(Life):
     """One life of one client."""
-
-    def __init__(self, name: str, work: Employer) -> None:
-        self.name = name
-        self.stopping = False
-        self._events = work.events
-        self._sim = work.sim
-        self._cluster = work.sim.cluster
-        self._rng = random.Random(work.sim.rng.random())
-        self.process = self._cluster.client_process(name)
-        self.task = self._cluster.run_in(self.process, self._guarded())
 
     @property
     def at_work(self) -> bool:
-        return not (self.stopping or self.task.done() or self.process.paused)
+        return super().at_work and not self.stopping
 
-    async def _guarded(self) -> None:
-        try:
-            await self._run()
-        except GivenUp:
-            return
-        except TidelogError as error:
-            self._sim.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
-            self._events[f"ended-{type(error).__name__}"] += 1
-
-    async def _run(self) -> None:
-        raise AssertionError(f"{self.name} has nothing to do")
-
-    def kill(self) -> None:
-        """End the client's process."""
-        self.task.cancel()
-        self._cluster.fabric.drop_node(self.name)
-        # A process that is gone for good: what is left of it never runs again.
-        self._cluster.loop.pause(self.process)
-
-    def failure(self) -> BaseException | None:
-        return self.task.exception() if self.task.done() and not self.task.cancelled() else None
+    def _ended_by(self, error: TidelogError) -> None:
+        """What it was told is judged by what came of its transactions."""
 
     def _producer(self, transactional_id: str, **settings: Any) -> Producer:
         rng = self._rng

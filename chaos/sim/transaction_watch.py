@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tidelog.chaos.checkers.transactions import Fences, Identified, LogEntry, StableProgress, stable
+from tidelog.chaos.sim.cluster_faults import FaultHand
 from tidelog.chaos.sim.log_reading import Undisturbed, batches_of
 from tidelog.chaos.sim.world import World
 from tidelog.groups.routing import partition_for
@@ -96,6 +97,21 @@ class TransactionWatch:
     def _leader(self, topic: str, key: str) -> NodeId | None:
         found = self._cluster.image.topic(topic)
         return None if found is None else self._cluster.leader_of(topic, partition_for(key, len(found.partitions)))
+
+    def at_step(self, hand: FaultHand, step: str, messages: int, within_s: float, *acts: str | float) -> bool:
+        """When a request of some kind next reaches a node, ``u``, and so many messages more have arrived anywhere, do
+        something to it."""
+        self.reached.pop(step, None)
+        passed = 0
+
+        def involved() -> dict[str, NodeId | None]:
+            nonlocal passed
+            server = self.reached.get(step)
+            passed += server is not None
+            return {} if server is None or passed <= messages else {"u": NodeId(int(server.removeprefix("node")))}
+
+        hand.wait_for("at-step", involved, within_s, acts)
+        return True
 
     # --- while it runs ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import random
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.chaos.checkers.history import Polled
@@ -101,7 +102,7 @@ class TransactionWork:
             "pause-producer": self._pause,
             "second-producer": self._second,
             "at-commit": self._at_commit,
-            "at-step": self._at_step,
+            "at-step": partial(self.watch.at_step, hand),
             "kill-both": self._kill_both,
         }
 
@@ -229,21 +230,6 @@ class TransactionWork:
             return {} if node is None else {"u": node}
 
         self.sim.hand.wait_for("at-commit", involved, within_s, acts)
-        return True
-
-    def _at_step(self, step: str, messages: int, within_s: float, *acts: str | float) -> bool:
-        """When a request of some kind next reaches a node, ``u``, and so many messages more have arrived anywhere, do
-        something to it."""
-        self.watch.reached.pop(step, None)
-        passed = 0
-
-        def involved() -> dict[str, NodeId | None]:
-            nonlocal passed
-            server = self.watch.reached.get(step)
-            passed += server is not None
-            return {} if server is None or passed <= messages else {"u": NodeId(int(server.removeprefix("node")))}
-
-        self.sim.hand.wait_for("at-step", involved, within_s, acts)
         return True
 
     def _kill_both(self, number: str, target: str, seconds: float) -> bool:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,6 +19,7 @@ from tidelog.chaos.spark.kill_run import CaseResult, KillRun
 from tidelog.chaos.spark.staged_cluster import StagedCluster
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.output import print_rows
+from tidelog.cli.root import run
 from tidelog.client.background import BackgroundLoop
 
 LIMIT_S = 40 * 60.0
@@ -143,19 +143,5 @@ def _place(keep: bool) -> Iterator[tuple[Path, list[bool]]]:
             click.echo(f"Checkpoints and logs: {place}", err=True)
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Exit code 0: passed; 1: not; 2: wrong usage; 130: interrupted."""
-    try:
-        return kills.main(arguments, prog_name="./dev kills", standalone_mode=False)
-    except CommandFailed as failed:
-        click.echo(f"failed: {failed}", err=True)
-        return 1
-    except click.ClickException as wrong:
-        wrong.show()
-        return wrong.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return 130
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(sys.argv[1:], kills, "./dev kills"))

@@ -132,9 +132,6 @@ class _Step:
         self.name, self.label, self.action, self.inputs = name, label, action, inputs
 
 
-_BUILD_INPUTS = (ROOT / "pyproject.toml", ROOT / "setup.py", ROOT / "proto" / "_codec.pyx")
-
-
 def _pins() -> list[object]:
     return [CONSTRAINTS.read_text(), _interpreter()]
 

@@ -9,6 +9,22 @@ from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
 _LEDGER: Final = "tidelog.transactions.ledger"
 _DECIDING: Final = "tidelog.transactions.ledger_deciding"
 
+ORPHANS_KEPT: Final = (
+    Edit(
+        _DECIDING,
+        "            if name not in winners and entry.busy is None and entry.value and "
+        "not entry.value.state.is_decided:\n",
+        "            if name not in winners and entry.busy is None and entry.value and "
+        "entry.value.state is TransactionState.ONGOING:\n",
+    ),
+    Edit(
+        "tidelog.transactions.transaction",
+        "self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
+        "self.attempt is not None and state is TransactionState.EMPTY\n",
+    ),
+)
+"""With the look whether the ledger keeps an attempt: a decision's losers, and what times out, are left as they are."""
+
 MUTANTS: Final = (
     Mutant(
         id="sink-batch-decided-again",
@@ -67,20 +83,7 @@ MUTANTS: Final = (
         new="            and not self.ledger.keeps(entry.attempt)\n"
         '            and entry.value.state.value != "Prepared"\n',
         scenario="sinks",
-        more=(
-            Edit(
-                _DECIDING,
-                "            if name not in winners and entry.busy is None and entry.value and "
-                "not entry.value.state.is_decided:\n",
-                "            if name not in winners and entry.busy is None and entry.value and "
-                "entry.value.state is TransactionState.ONGOING:\n",
-            ),
-            Edit(
-                "tidelog.transactions.transaction",
-                "self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
-                "self.attempt is not None and state is TransactionState.EMPTY\n",
-            ),
-        ),
+        more=ORPHANS_KEPT,
     ),
     Mutant(
         id="sink-aborts-what-is-decided",

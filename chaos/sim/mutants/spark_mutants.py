@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.chaos.sim.mutants.mutant import Edit, Mutant
+from tidelog.chaos.sim.mutants.sink_mutants import ORPHANS_KEPT
 
 _LEDGER: Final = "tidelog.transactions.ledger"
 _DECIDING: Final = "tidelog.transactions.ledger_deciding"
@@ -89,20 +90,7 @@ MUTANTS: Final = (
         new="            and not self.ledger.keeps(entry.attempt)\n"
         '            and entry.value.state.value != "Prepared"\n',
         scenario="spark",
-        more=(
-            Edit(
-                _DECIDING,
-                "            if name not in winners and entry.busy is None and entry.value and "
-                "not entry.value.state.is_decided:\n",
-                "            if name not in winners and entry.busy is None and entry.value and "
-                "entry.value.state is TransactionState.ONGOING:\n",
-            ),
-            Edit(
-                "tidelog.transactions.transaction",
-                "self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
-                "self.attempt is not None and state is TransactionState.EMPTY\n",
-            ),
-        ),
+        more=ORPHANS_KEPT,
     ),
     Mutant(
         id="spark-loser-accepted",
