@@ -44,6 +44,8 @@ class Standing:
     controller: int = NO_NODE
     metadata_offset: int = -1
     partitions: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    fenced: frozenset[int] = frozenset()
+    """Registered brokers that the controller takes for dead."""
 
     def led_by(self, node: int) -> list[TopicPartition]:
         return sorted(at for at, held in self.partitions.items() if held.leader == node)
@@ -99,7 +101,8 @@ class Observer:
             for topic in metadata.topics
             for each in topic.partitions
         }
-        return Standing(int(cluster.controller_id), int(cluster.metadata_offset), partitions)
+        fenced = frozenset(int(broker.node_id) for broker in cluster.brokers if broker.fenced)
+        return Standing(int(cluster.controller_id), int(cluster.metadata_offset), partitions, fenced)
 
     async def _coordinator(self, connection: Connection, key: str, kind: int) -> int:
         try:

@@ -269,6 +269,17 @@ async def read_final(
 ) -> dict[TopicPartition, int]:
     """Read the partitions from their start to where they end now, as read_committed does, into the history; return
     their ends. Raises ``TimeoutError`` or the client's own error."""
+    found, starts, ends = await read_through(bootstrap, partitions, bound_s)
+    for at, records in found.items():
+        history.final(at, starts[at], ends[at], records)
+    return ends
+
+
+async def read_through(
+    bootstrap: str, partitions: Sequence[TopicPartition], bound_s: float
+) -> tuple[dict[TopicPartition, list[tuple[int, bytes]]], dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Read the partitions from their start to where they end now, as read_committed does: offsets and values, the
+    starts, the ends. Raises ``TimeoutError`` or the client's own error."""
     found: dict[TopicPartition, list[tuple[int, bytes]]] = {at: [] for at in partitions}
     async with asyncio.timeout(bound_s):
         async with Consumer(
@@ -284,6 +295,4 @@ async def read_final(
                 for record in await consumer.poll(POLL_S):
                     found[record.topic_partition].append((record.offset, record.value or b""))
                 left = [at for at in left if await consumer.position(at, timeout=bound_s) < ends[at]]
-    for at, records in found.items():
-        history.final(at, int(starts[at]), int(ends[at]), records)
-    return {at: int(end) for at, end in ends.items()}
+    return found, {at: int(starts[at]) for at in partitions}, {at: int(ends[at]) for at in partitions}
