@@ -23,11 +23,14 @@
 ``stall``      ``at``, ``late``: the laboratory itself wanted to run and did not for so long
 ``machine``    ``at``, ``seconds``, ``processors``, ``processor_s`` (by what on), ``load``, ``stalls``, ``stalled_s``,
                ``worst_s``: how the machine treated the run
+``committed``  ``group``, ``offsets`` (topic, partition, offset each): what is committed when all is over
 ``note``       ``at``, ``text``
 ``wrong``      ``at``, ``text``: what a client saw and must never see
 ``final``      ``topic``, ``partition``, ``start``, ``end``, ``records``: the log at the end, as read_committed reads it
 ``end``        ``at``: the last line; a run whose file is without it did not come to its end
 =============  ======================================================================================================
+
+What members of groups write is described in :mod:`tidelog.chaos.live.group_lines`.
 """
 
 from __future__ import annotations
@@ -166,6 +169,9 @@ class Recorded:
     standings: list[Mapping[str, Any]] = field(default_factory=list)
     elections: list[Mapping[str, Any]] = field(default_factory=list)
     replicas: list[Mapping[str, Any]] = field(default_factory=list)
+    groups: list[Mapping[str, Any]] = field(default_factory=list)
+    """What members of groups wrote down (:mod:`tidelog.chaos.live.group_lines`)."""
+    committed: list[Mapping[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     stalls: list[Mapping[str, Any]] = field(default_factory=list)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -258,6 +264,10 @@ def _take(recorded: Recorded, row: dict[str, Any]) -> None:
             recorded.elections.append(row)
         case "replicas":
             recorded.replicas.append(row)
+        case "join" | "sync" | "commit" | "fetched" | "member" | "settled":
+            recorded.groups.append(row)
+        case "committed":
+            recorded.committed.append(row)
         case "wrong":
             recorded.wrong.append(str(row["text"]))
         case "end":

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tidelog.chaos.checkers.history import Circumstances, Outcome, Polled, Positioned, Sent, TransactionKey
 from tidelog.chaos.checkers.log_anomalies import violations
 from tidelog.chaos.checkers.transactions import Attempt, all_or_none, only_what_counts, sum_holds
+from tidelog.chaos.live.group_judgement import judge_groups
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.recovery import Recovery, elections, recoveries, wholes
 from tidelog.chaos.live.schedule import ENDS
@@ -66,6 +67,7 @@ def judge(recorded: Recorded) -> Verdict:
         for polls, places in _read_through(recorded):
             due = {at: records for at, records in counts.items() if at in places}
             verdict.violations += only_what_counts(attempts, polls, due, complete=came_to_the_end)
+    verdict.violations += judge_groups(recorded)
     verdict.violations += _bank(recorded)
     verdict.violations += _replicas(recorded)
     if recorded.complete and (missing := _unread(run, recorded)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from tidelog.chaos.live.group_work import GroupWork
 from tidelog.chaos.live.hand import Aims
 from tidelog.chaos.live.transaction_work import TransactionWork
 from tidelog.chaos.live.workload import AppendWork, Stage, Workload
@@ -16,6 +17,7 @@ from tidelog.model.ids import TopicPartition
 WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
     "append": AppendWork,
     "transactions": TransactionWork,
+    "groups": GroupWork,
 }
 """No two of them use the same topics, or the same names for clients: they may run side by side."""
 

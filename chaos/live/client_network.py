@@ -1,0 +1,107 @@
+"""A client's own network: it can stand still or be gone as a process can, and what passes over it can be heard.
+
+The clients of a run share one process. One that is killed says nothing any more, not even good-bye; one that stands
+still neither asks nor hears, and says what it had to say when it goes on: late, to a cluster that may have given it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tidelog.broker.node import NodeNetwork
+from tidelog.proto.api import Request, Response
+from tidelog.proto.network import Address, Connection, ConnectionLost, Frame, FrameStream, StreamKind
+from tidelog.testing.cut_network import WrappedNetwork
+
+R = TypeVar("R", bound=Response)
+
+Answered = Callable[[Response | None, Address], None]
+"""Called with the answer and who gave it; ``None`` where there is none: what came of the request is unknown."""
+Asked = Callable[[Request[Any]], Answered | None]
+"""Called when a client begins to ask."""
+
+
+class ClientNetwork(WrappedNetwork):
+    """The carrier of one client over ``inner``; on one event loop."""
+
+    def __init__(self, inner: NodeNetwork, asked: Asked | None = None) -> None:
+        super().__init__(inner)
+        self._asked = asked
+        self._going_on = asyncio.Event()
+        self._going_on.set()
+        self._dead = False
+
+    def hold(self) -> None:
+        """Stand still."""
+        self._going_on.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._going_on.set()
+
+    def die(self) -> None:
+        """Be gone for good: nothing leaves or arrives any more."""
+        self._dead = True
+        self._going_on.set()
+
+    async def passage(self) -> None:
+        """Wait while the client stands still. Raises ``ConnectionLost`` when it is gone."""
+        await self._going_on.wait()
+        if self._dead:
+            raise ConnectionLost("this client is gone")
+
+    def connect(self, address: Address) -> Connection:
+        return _ClientConnection(self._inner.connect(address), self)
+
+    def asked(self, request: Request[Any]) -> Answered | None:
+        return None if self._asked is None else self._asked(request)
+
+
+class _ClientConnection:
+    def __init__(self, inner: Connection, network: ClientNetwork) -> None:
+        self._inner = inner
+        self._network = network
+
+    @property
+    def address(self) -> Address:
+        return self._inner.address
+
+    async def call(self, request: Request[R], *, timeout_s: float) -> R:
+        answered = self._network.asked(request)
+        answer: R | None = None
+        try:
+            await self._network.passage()
+            found = await self._inner.call(request, timeout_s=timeout_s)
+            await self._network.passage()
+            answer = found
+            return found
+        finally:
+            if answered is not None:
+                answered(answer, self._inner.address)
+
+    async def open(self, kind: StreamKind, *, timeout_s: float) -> FrameStream:
+        await self._network.passage()
+        return _ClientStream(await self._inner.open(kind, timeout_s=timeout_s), self._network)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _ClientStream:
+    def __init__(self, inner: FrameStream, network: ClientNetwork) -> None:
+        self._inner = inner
+        self._network = network
+
+    async def send(self, frame: Frame) -> None:
+        await self._network.passage()
+        await self._inner.send(frame)
+
+    async def receive(self) -> memoryview:
+        frame = await self._inner.receive()
+        await self._network.passage()
+        return frame
+
+    def close(self) -> None:
+        self._inner.close()
