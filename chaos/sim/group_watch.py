@@ -51,6 +51,10 @@ class GroupWatch:
         self._asked: dict[int, tuple[OffsetFetchRequest, str, int, float]] = {}
         """Fetches under way, by identity: who asked, in which generation, when."""
         self._coordinator = ""
+        self._leading: NodeId | None = None
+        self._replaced_s: dict[str, float] = {}
+        """Node → when another one had taken the group over from it, as seen no later than the first answer of that
+        one."""
         fabric = world.cluster.fabric
         fabric.sent.append(self._sent)
         fabric.arrived.append(self._arrived)
@@ -107,6 +111,9 @@ class GroupWatch:
                     self.judge.commit_arrived(_commit(request, item), self._now)
 
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+        if (leading := self.coordinator) != self._leading:
+            self._replaced_s[f"node{self._leading}"] = self._now
+            self._leading = leading
         match request, response:
             case JoinGroupRequest(), JoinGroupResponse() if request.group_id == self._group:
                 if response.error is ErrorCode.NONE:
@@ -156,9 +163,12 @@ class GroupWatch:
     def _fetched(self, server: str, request: OffsetFetchRequest, response: OffsetFetchResponse) -> None:
         asked = self._asked.pop(id(request), None)
         # A coordinator of the past may say what was, to whoever asks it; members of its last generation alone do.
-        if asked is None or (server != f"node{self.coordinator}" and not self._is_member(asked[1])):
+        replaced = server != f"node{self.coordinator}"
+        if asked is None or (replaced and not self._is_member(asked[1])):
             return
         _, client, generation, asked_s = asked
+        if replaced:  # it cannot know what its successor took or told, of the same generation too
+            asked_s = min(asked_s, self._replaced_s.get(server, asked_s))
         for group in response.groups:
             if group.group_id == self._group and group.error is ErrorCode.NONE:
                 for found in group.offsets:
