@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.chaos.live import schedule
+from tidelog.chaos.live.disk_acts import DiskActs
 from tidelog.chaos.live.history_file import HistoryFile
 from tidelog.chaos.live.laboratory import STOP_TIMEOUT_S, Laboratory
 from tidelog.chaos.live.links import Impairment, topology
@@ -61,6 +62,7 @@ class Hand:
         self._meant: dict[int, int | None] = {}
         """Episode → the node it hits; ``None`` where nobody was found."""
         self._asked_to_end: set[int] = set()
+        self._disks = DiskActs(laboratory, aims.topics, history)
         self._acts: dict[str, Callable[[Step, int], None]] = {
             "kill": lambda step, node: self._kill(node),
             "start": lambda step, node: self._start([node]),
@@ -72,6 +74,7 @@ class Hand:
             "start-all": lambda step, node: self._start(self._laboratory.node_ids),
             "impair": lambda step, node: self._impair(step, node),
             "heal": lambda step, node: self._laboratory.links.heal(_owner(step)),
+            **self._disks.acts,
         }
 
     def perform(self, step: Step) -> None:
@@ -116,6 +119,7 @@ class Hand:
         for node in self._laboratory.node_ids:
             self._signal(node, signal.SIGCONT)
         self._laboratory.links.heal_all()
+        self._disks.mend()
         self._start(self._laboratory.node_ids)
         self._cluster.wait_ready(timeout_s=READY_S)
 

@@ -2,6 +2,7 @@
 
     <directory>/cluster/       nodes, their configurations, data and logs (:mod:`tidelog.cli.local_cluster`)
     <directory>/cluster/node-1/detours.json   what node 1 dials for each address that it knows
+    <directory>/cluster/node-1/faults         what is wrong with its disk and clock (:mod:`tidelog.chaos.disk`)
     <directory>/toxiproxy.log  what the proxy server says
 
 Every node listens on ports of its own and is known to the others by them; each dials them through its own proxies
@@ -21,15 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tidelog.chaos.disk.faults import DiskFaults
 from tidelog.chaos.live.detours import Detours, write_detours
 from tidelog.chaos.live.leash import check_platform
 from tidelog.chaos.live.links import CLIENTS, Links, Route
 from tidelog.chaos.live.proxy_server import ProxyServer
-from tidelog.cli import ports
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local_cluster import LocalCluster, LocalNode
 from tidelog.model.properties import format_properties
 from tidelog.proto.network import Address
+from tidelog.testing import ports
 
 NODES_MIN: Final = 1
 NODES_MAX: Final = 9
@@ -60,6 +62,8 @@ class Laboratory:
         self.cluster = cluster
         self.server = server
         self.links = links
+        self.faults: Mapping[int, DiskFaults] = {}
+        """Of each node's disk and clock, where the laboratory was made with the shim."""
 
     @classmethod
     @contextmanager
@@ -73,20 +77,26 @@ class Laboratory:
         seed: int = 0,
         proxy_port: int | None = None,
         mutant: str = "",
+        shim: Path | None = None,
     ) -> Iterator[Laboratory]:
         """Lay out and start a laboratory in a new or empty directory; every process of it is gone at the end.
 
-        ``program`` is a toxiproxy server; ``mutant`` a rule of the nodes to break. Raises ``ConfigError`` for a wrong
-        setting, :class:`CommandFailed` for what is in the way: ports, a full directory, a node that does not start.
+        ``program`` is a toxiproxy server; ``mutant`` a rule of the nodes to break; ``shim`` what disks and clocks are
+        spoiled by (:mod:`tidelog.chaos.disk`). Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` for
+        what is in the way: ports, a full directory, a node that does not start.
         """
         laboratory = cls.laid_out(
             directory, program, nodes=nodes, settings=settings, seed=seed, proxy_port=proxy_port, mutant=mutant
         )
+        if shim is not None:
+            laboratory.faults = {node.node_id: _faults(node, shim) for node in laboratory.cluster.nodes.values()}
         try:
             laboratory.server.start()
             laboratory.links.open()
             laboratory.cluster.start()
             laboratory.cluster.wait_ready(timeout_s=START_TIMEOUT_S)
+            if missing := [node for node, faults in laboratory.faults.items() if not faults.attached]:
+                raise CommandFailed(f"node {missing[0]} runs, and not with {shim}: is it not loaded on this system?")
             yield laboratory
         finally:
             laboratory.end()
@@ -160,6 +170,12 @@ class Laboratory:
         return ",".join(
             str(route.listen) for route in self.links.routes if route.dialler == CLIENTS and route.listener == listener
         )
+
+
+def _faults(node: LocalNode, shim: Path) -> DiskFaults:
+    faults = DiskFaults(node.data_dir, node.directory / "faults", shim)
+    node.environment = faults.environment
+    return faults
 
 
 def detours_of(node: int, routes: Sequence[Route]) -> Detours:

@@ -158,6 +158,44 @@ def _slow_close(rng: random.Random) -> Episode:
     return Episode(_target(rng), parts)
 
 
+def _spoiled(target: str, seconds: float, act: str, **options: Any) -> Episode:
+    return Episode(target, [Part(0, act, options), Part(seconds, "disk-mend")])
+
+
+def _disk_full(rng: random.Random) -> Episode:
+    """Now and then it is the same file system for all, and no node is left."""
+    target = rng.choice((*[_target(rng) for _ in range(5)], ""))
+    return _spoiled(target, _span(rng, 0.5, 8.0), "disk-full", room=rng.choice((0, 500, 5_000, 50_000)))
+
+
+def _disk_slow(rng: random.Random) -> Episode:
+    amounts = rng.choice(({"sync_ms": 50}, {"sync_ms": 500}, {"write_ms": 20}, {"read_ms": 20, "write_ms": 5}))
+    return _spoiled(_target(rng), _span(rng, 2.0, 10.0), "disk-slow", **amounts)
+
+
+def _disk_fails(rng: random.Random) -> Episode:
+    return _spoiled(_target(rng), _span(rng, 0.5, 6.0), "disk-fails", call=rng.choice(("write", "sync", "read")))
+
+
+def _disk_stall(rng: random.Random) -> Episode:
+    return _spoiled(_target(rng), _span(rng, 0.3, 8.0), "disk-stall")
+
+
+def _damage(rng: random.Random) -> Episode:
+    down_s = _span(rng, 0.3, 4.0)
+    parts = [Part(0, "kill"), Part(0.05, "damage", {"seed": rng.randrange(1_000_000)}), Part(down_s, "start")]
+    return Episode(_target(rng), parts)
+
+
+def _clock(rng: random.Random) -> Episode:
+    """Some jumps, each a little or up to half an hour: no further, as topics refuse records by their time."""
+    parts, at = [], 0.0
+    for _ in range(rng.randint(1, 3)):
+        parts.append(Part(round(at, 2), "clock", {"ahead_s": rng.choice((-1, 1)) * _span(rng, 0.05, 1800.0)}))
+        at += _span(rng, 0.5, 5.0)
+    return Episode(_target(rng), [*parts, Part(round(at, 2), "clock-mend")])
+
+
 NEMESES: Final[Mapping[str, Nemesis]] = {
     "kill": Nemesis("kill -9, and back after a while", _kill, 6),
     "pause": Nemesis("a process stands still, and goes on", _pause, 4),
@@ -176,6 +214,12 @@ NEMESES: Final[Mapping[str, Nemesis]] = {
     "reset": Nemesis("a node's connections are reset", _reset, 1),
     "limit": Nemesis("a node's connections end after so many bytes", _limit, 1),
     "slow-close": Nemesis("a node dies and its connections close late", _slow_close, 1),
+    "disk-full": Nemesis("a node's disk is full, at once or soon; or everybody's", _disk_full, 2),
+    "disk-slow": Nemesis("a node's disk takes its time to write, to sync or to read", _disk_slow, 1, soft=True),
+    "disk-fails": Nemesis("a node's disk fails to write, to sync or to read", _disk_fails, 1),
+    "disk-stall": Nemesis("a node's disk stands still, and goes on", _disk_stall, 1),
+    "damage": Nemesis("a node is killed, and back with bytes flipped in what it had not synced", _damage, 1),
+    "clock": Nemesis("a node's wall clock jumps, ahead or back", _clock, 1, soft=True),
 }
 MIXED: Final = "mixed"
 

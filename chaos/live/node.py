@@ -36,10 +36,12 @@ def main() -> int:
 
         install(next(mutant for mutant in ALL if mutant.id == asked.mutant))
 
+    from tidelog.chaos.disk.real_time import tell_real_time
     from tidelog.chaos.live.detours import DetouredNetwork, read_detours
     from tidelog.cli.failure import CommandFailed
     from tidelog.cli.server import serve
 
+    tell_real_time()
     detours = read_detours(asked.detours)
 
     def carrier(inner: NodeNetwork) -> NodeNetwork:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.aio import Admin
+from tidelog.chaos.disk.shim_build import fault_shim
 from tidelog.chaos.live.client_loop import ClientLoop
 from tidelog.chaos.live.hand import Hand
 from tidelog.chaos.live.history_file import FORMAT_VERSION, LINES_MAX, HistoryFile
@@ -24,7 +25,7 @@ from tidelog.chaos.live.observer import Observer, Standing
 from tidelog.chaos.live.proxy_server import ProxyTrouble
 from tidelog.chaos.live.recording import Budget, read_final
 from tidelog.chaos.live.remains import copies, elections
-from tidelog.chaos.live.schedule import Step, length_s
+from tidelog.chaos.live.schedule import SHIMMED, Step, length_s
 from tidelog.chaos.live.workload import Stage, Workload, partitions_of
 from tidelog.chaos.live.workloads import workload, workloads_named
 from tidelog.cli.failure import CommandFailed
@@ -85,6 +86,7 @@ class Run:
     def run(self) -> None:
         """Do it all but the judging. Raises :class:`CommandFailed`, :class:`ProxyTrouble`, ``ConfigError``."""
         asked = self._asked
+        shim = fault_shim() if any(step.act in SHIMMED for step in asked.schedule) else None
         with (
             Laboratory.running(
                 self._directory,
@@ -93,6 +95,7 @@ class Run:
                 settings=asked.settings,
                 seed=asked.seed,
                 mutant=asked.mutant,
+                shim=shim,
             ) as laboratory,
             ClientLoop() as clients,
         ):

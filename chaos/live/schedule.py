@@ -37,10 +37,20 @@ ACTS: Final[Mapping[str, str]] = {
     "start-all": "start whatever does not run",
     "impair": "impair links: options topology, kind and amounts",
     "heal": "heal what this episode has impaired",
+    "disk-full": "let so many bytes onto the disk (room), then none",
+    "disk-slow": "let calls take longer (write_ms, sync_ms, read_ms)",
+    "disk-fails": "let calls of a kind (call: write, sync, read) fail with EIO",
+    "disk-stall": "let every call wait until the disk is mended",
+    "disk-mend": "a disk as any other; who has ended for it is started",
+    "damage": "flip bytes behind a recovery point of a node that does not run (seed: which)",
+    "clock": "let the wall clock be ahead, or behind (ahead_s)",
+    "clock-mend": "let the wall clock be right",
 }
-ENDS: Final = frozenset({"start", "start-all", "resume", "heal"})
+ENDS: Final = frozenset({"start", "start-all", "resume", "heal", "disk-mend", "clock-mend"})
 """Acts that are no faults: they end one."""
 STEPS_MAX: Final = 10_000
+SHIMMED: Final = frozenset({"disk-full", "disk-slow", "disk-fails", "disk-stall", "clock"})
+"""Acts for which nodes are started with the shim of :mod:`tidelog.chaos.disk`."""
 
 
 class BadSchedule(ValueError):
