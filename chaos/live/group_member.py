@@ -17,6 +17,7 @@ from tidelog.chaos.checkers.history import Polled, Positioned
 from tidelog.chaos.live.client_network import ClientNetwork
 from tidelog.chaos.live.group_lines import GroupScribe
 from tidelog.chaos.live.history_file import HistoryFile
+from tidelog.chaos.live.lives import abandon
 from tidelog.client.errors import (
     CommitFailedError,
     FencedInstanceIdError,
@@ -124,8 +125,7 @@ class GroupMember(ConsumerRebalanceListener):
     async def kill(self) -> None:
         """End it without a word to anybody; once its task was cancelled."""
         self._network.die()
-        self._consumer._core.closing = True
-        await self._consumer._core.close()
+        await abandon(self._consumer)
 
     async def _close(self) -> None:
         with suppress(TidelogError):

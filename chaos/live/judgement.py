@@ -13,6 +13,7 @@ from typing import Any, Final
 from tidelog.chaos.checkers.history import Circumstances, Outcome, Polled, Positioned, Sent, TransactionKey
 from tidelog.chaos.checkers.log_anomalies import violations
 from tidelog.chaos.checkers.transactions import Attempt, all_or_none, only_what_counts, sum_holds
+from tidelog.chaos.live.derived_judgement import judge_derived, unrecorded, without
 from tidelog.chaos.live.group_judgement import judge_groups
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.recovery import Recovery, elections, recoveries, wholes
@@ -57,16 +58,12 @@ def judge(recorded: Recorded) -> Verdict:
     if not recorded.complete:
         verdict.violations.append("the history has no end: the run did not come to it")
     verdict.violations += recorded.wrong
-    verdict.violations += violations(history, recorded.final, Circumstances(log_starts=recorded.log_starts))
-    if history.transactions:
-        written = {sent.partition.topic for sent in history.sends if sent.transaction is not None}
-        counts = {at: records for at, records in recorded.final.items() if at.topic in written}
-        attempts = attempts_of(recorded)
-        verdict.violations += all_or_none(attempts, counts)
-        came_to_the_end = recorded.complete and not recorded.wrong
-        for polls, places in _read_through(recorded):
-            due = {at: records for at, records in counts.items() if at in places}
-            verdict.violations += only_what_counts(attempts, polls, due, complete=came_to_the_end)
+    foreign = unrecorded(recorded)
+    final = {at: records for at, records in recorded.final.items() if at.topic not in foreign}
+    circumstances = Circumstances(log_starts=recorded.log_starts)
+    verdict.violations += violations(without(history, foreign), final, circumstances)
+    verdict.violations += _transactions(recorded, foreign)
+    verdict.violations += judge_derived(recorded)
     verdict.violations += judge_groups(recorded)
     verdict.violations += _bank(recorded)
     verdict.violations += _replicas(recorded)
@@ -82,6 +79,22 @@ def judge(recorded: Recorded) -> Verdict:
     verdict.elections_s = [wait.waited_s for wait in elections(recorded)]
     verdict.whole_s = [wait.waited_s for wait in wholes(recorded)]
     return verdict
+
+
+def _transactions(recorded: Recorded, foreign: set[str]) -> list[str]:
+    """What counts of the topics that transactions write to; ``foreign``: of those, the ones that only their readers
+    tell of."""
+    found = []
+    attempts = attempts_of(recorded)
+    written = {at.topic for attempt in attempts for at, _ in attempt.writes}
+    counts = {at: records for at, records in recorded.final.items() if at.topic in written | foreign}
+    if attempts:
+        found += all_or_none(attempts, {at: records for at, records in counts.items() if at.topic in written})
+    came_to_the_end = recorded.complete and not recorded.wrong
+    for polls, places in _read_through(recorded):
+        due = {at: records for at, records in counts.items() if at in places}
+        found += only_what_counts(attempts, polls, due, complete=came_to_the_end)
+    return found
 
 
 def _read_through(recorded: Recorded) -> list[tuple[list[Polled], set[TopicPartition]]]:

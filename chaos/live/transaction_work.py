@@ -55,6 +55,17 @@ class Transaction:
     """Number of a write → outcome, offset, begin and end; what is not in it was never sent."""
 
 
+def producer_settings(rng: random.Random) -> dict[str, Any]:
+    """Settings of a transactional producer, by chance."""
+    return {
+        "transaction_timeout_ms": TIMEOUT_MS,
+        "linger_ms": rng.choice((0, 5, 50)),
+        "batch_size": rng.choice((100, 16_384)),
+        "delivery_timeout_ms": rng.choice((5_000, 60_000)),
+        "max_block_ms": rng.choice((5_000, 60_000)),
+    }
+
+
 class Slot:
     """All lives of the clients of one transactional id, one after the other."""
 
@@ -76,35 +87,28 @@ class Slot:
     async def run(self) -> None:
         """Live one life after another until told to stop, or until the run's budget is spent."""
         while not self.stopping and self._budget.left > 0:
-            self._life += 1
-            self._number = self._sends = 0
-            producer = self._producer()
-            try:
-                await producer.start()
-                await patiently(producer.init_transactions)
-                await self._live(producer)
-            except (GivenUp, TidelogError) as error:
-                self._history.note(f"{self._client} ends: {type(error).__name__}: {error}")
-                await asyncio.sleep(AGAIN_S)
-            finally:
-                await producer.close(1.0)
+            await self._one_life()
+
+    async def _one_life(self, **inside: Any) -> None:
+        """``inside``: seams of the SDK's clients."""
+        self._life += 1
+        self._number = self._sends = 0
+        producer = Producer(
+            self._bootstrap, transactional_id=self.name, **producer_settings(self._rng), **CLIENT_SETTINGS, **inside
+        )
+        try:
+            await producer.start()
+            await patiently(producer.init_transactions)
+            await self._live(producer)
+        except (GivenUp, TidelogError) as error:
+            self._history.note(f"{self._client} ends: {type(error).__name__}: {error}")
+            await asyncio.sleep(AGAIN_S)
+        finally:
+            await producer.close(1.0)
 
     @property
     def _client(self) -> str:
         return f"{self.name}.{self._life}"
-
-    def _producer(self) -> Producer:
-        rng = self._rng
-        return Producer(
-            self._bootstrap,
-            transactional_id=self.name,
-            transaction_timeout_ms=TIMEOUT_MS,
-            linger_ms=rng.choice((0, 5, 50)),
-            batch_size=rng.choice((100, 16_384)),
-            delivery_timeout_ms=rng.choice((5_000, 60_000)),
-            max_block_ms=rng.choice((5_000, 60_000)),
-            **CLIENT_SETTINGS,
-        )
 
     async def _live(self, producer: Producer) -> None:
         while not self.stopping and self._budget.left > 0:
@@ -121,12 +125,13 @@ class Slot:
         self._number += 1
         return Transaction(TransactionKey(self._client, self._number), self.name, writes, self._history.now())
 
-    async def _transact(self, producer: Producer, transaction: Transaction) -> None:
-        """Send, then commit or abort, and write it all down. Raises what cannot be mended."""
+    async def _transact(self, producer: Producer, transaction: Transaction, consumer: Consumer | None = None) -> None:
+        """Send, then commit or abort, and write it all down; with what ``consumer`` has handed out. Raises what cannot
+        be mended."""
         machine = producer._core.require_transactions().machine
         try:
             try:
-                async with producer.transaction():
+                async with producer.transaction(consumer=consumer):
                     await self._send(producer, transaction)
                     if self._rng.random() < ABORTS:
                         raise GivenUp

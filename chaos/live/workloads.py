@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.chaos.live.group_work import GroupWork
 from tidelog.chaos.live.hand import Aims
 from tidelog.chaos.live.transaction_work import TransactionWork
+from tidelog.chaos.live.transform_work import TransformWork
 from tidelog.chaos.live.workload import AppendWork, Stage, Workload
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import TopicPartition
@@ -18,6 +19,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
     "append": AppendWork,
     "transactions": TransactionWork,
     "groups": GroupWork,
+    "transform": TransformWork,
 }
 """No two of them use the same topics, or the same names for clients: they may run side by side."""
 
