@@ -14,7 +14,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from tidelog.model.ids import ControllerEpoch, NodeId, Offset
 from tidelog.proto.grpc_transport import GrpcNetwork
 from tidelog.proto.network import Address, Service, StreamKind
 from tidelog.storage.files import SystemFiles
+from tidelog.testing.ports import free_ports
 
 PAYLOAD = bytes(200)
 
@@ -176,17 +176,9 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def measure(directory: Path, *, commits: int, failovers: int, idle_s: float) -> dict[str, Any]:
     """Run all three measurements; leaves no process behind."""
-    ports = _free_ports(3)
+    ports = free_ports(3)
     started = time.monotonic()
     processes = [_Process(node, ports, directory) for node in range(3)]
     found: dict[str, Any] = {}

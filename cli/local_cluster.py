@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.cli import local_process, ports
+from tidelog.cli import local_process
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local_process import ProcessMark, ProcessUse
 from tidelog.cli.main import tuned_environment
@@ -35,6 +35,7 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.config_def import ConfigError
 from tidelog.model.ids import id_text, random_id
 from tidelog.model.properties import format_properties, parse_properties
+from tidelog.testing import ports
 
 FORMAT_VERSION: Final = 1
 NODES_MAX: Final = 9

@@ -161,7 +161,14 @@ class AsyncCluster(WatchedCluster):
 
     async def start_many(self, node_ids: Iterable[int]) -> None:
         """Start several nodes at once; a quorum needs more than half of its controllers to begin."""
-        await asyncio.gather(*(self.start_node(node_id) for node_id in node_ids))
+        starts = [asyncio.ensure_future(self.start_node(node_id)) for node_id in node_ids]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            await asyncio.wait(starts)
+            raise
 
     async def stop_node(self, node_id: int) -> None:
         """Stop one node in good order (controlled shutdown)."""
@@ -312,13 +319,13 @@ class AsyncCluster(WatchedCluster):
 
     def _choose_addresses(self) -> dict[NodeId, dict[str, Address]]:
         names = {n: ["CLIENT", "REPLICATION"] + ["CONTROLLER"] * (n in self.controller_ids) for n in self.node_ids}
+        ports = iter(free_ports(sum(map(len, names.values())) + len(names)))
         if self.transport == MEMORY:
             own = {n: {name: Address(f"node{n}", 9092 + i) for i, name in enumerate(names[n])} for n in names}
         else:
-            ports = iter(free_ports(sum(map(len, names.values())), random.Random()))
             own = {n: {name: Address(LOOPBACK, next(ports)) for name in names[n]} for n in names}
-        for port, listeners in zip(free_ports(len(own), random.Random()), own.values(), strict=True):
-            listeners["KAFKA"] = Address(LOOPBACK, port)
+        for listeners in own.values():
+            listeners["KAFKA"] = Address(LOOPBACK, next(ports))
         return own
 
     def _network(self, name: str, config: NodeConfig | None = None) -> NodeNetwork:

@@ -21,9 +21,9 @@ from toxiproxy.api import APIConsumer
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
 from tidelog.chaos.live.toxiproxy_build import VERSION
-from tidelog.cli import ports
 from tidelog.cli.failure import CommandFailed
 from tidelog.proto.network import Address
+from tidelog.testing import ports
 
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0

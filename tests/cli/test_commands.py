@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.ports import free_ports
 from tidelog.cli.root import run
 from tidelog.testing import Cluster
+from tidelog.testing.ports import free_ports
 
 Tidelog = Callable[..., tuple[int, str, str]]
 

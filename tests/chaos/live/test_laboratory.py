@@ -22,10 +22,10 @@ from tidelog.chaos.live.laboratory import CONTROLLER, Laboratory
 from tidelog.chaos.live.links import Impairment, Links, Route, Way, both
 from tidelog.chaos.live.proxy_server import ProxyServer
 from tidelog.chaos.live.toxiproxy_build import VERSION
-from tidelog.cli import ports
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local_process import mark_of
 from tidelog.proto.network import Address
+from tidelog.testing import ports
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
 
