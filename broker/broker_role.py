@@ -25,6 +25,7 @@ from tidelog.broker.handlers.log_dirs import LogDirs
 from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.offsets import Offsets
 from tidelog.broker.handlers.producer_ids import allocator
+from tidelog.broker.handlers.reassignments import Reassignments
 from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
 from tidelog.broker.kafka.services import KafkaServices, ServeKafka
@@ -433,6 +434,7 @@ class BrokerRole:
             DescribeConfigsRequest: Configs(self._config.node_id, self._view, lambda: self.settings).describe,
             DescribeLogDirsRequest: LogDirs(self.logs).describe,
             FindCoordinatorRequest: FindCoordinator(self._view, self._creation, places).handle,
+            **Reassignments(self._channel, self._view).calls(),
             **Offsets(self.replicas, self._view).calls(),
             **self.groups.calls(),
             **self.transactions.calls(),

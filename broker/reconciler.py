@@ -159,6 +159,8 @@ def _state(
         leader_recovery=found.leader_recovery,
         directory_id=directory,
         is_new=is_new,
+        adding=found.adding_replicas,
+        removing=found.removing_replicas,
     )
 
 

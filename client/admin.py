@@ -1,4 +1,4 @@
-"""The admin client for asyncio: topics, settings, cluster; groups, transactions and sinks come from its bases."""
+"""The admin client for asyncio: topics, settings, cluster; the rest comes from its bases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.client.admin_base import all_or_raise
 from tidelog.client.admin_groups import GroupAdmin
+from tidelog.client.admin_reassignments import ReassignmentAdmin
 from tidelog.client.admin_sinks import SinkAdmin
 from tidelog.client.admin_transactions import TransactionAdmin
 from tidelog.client.admin_types import (
@@ -51,7 +52,7 @@ from tidelog.proto.api import (
 )
 
 
-class AsyncAdmin(GroupAdmin, TransactionAdmin, SinkAdmin):
+class AsyncAdmin(ReassignmentAdmin, GroupAdmin, TransactionAdmin, SinkAdmin):
     """Administers a cluster; ``tidelog.aio.Admin``.
 
     Use it on one event loop, as ``async with Admin("localhost:9092") as admin:``, or call :meth:`start`

@@ -11,6 +11,7 @@ from tidelog.client import background
 from tidelog.client.admin import AsyncAdmin
 from tidelog.client.admin_config import AdminSettings
 from tidelog.client.admin_group_types import GroupDescription, GroupListing, GroupState
+from tidelog.client.admin_reassignments import OngoingReassignment
 from tidelog.client.admin_sinks import SinkDescription, SinkListing
 from tidelog.client.admin_transaction_types import (
     AbortTransactionSpec,
@@ -349,6 +350,34 @@ class Admin:
     def delete_sink(self, sink: str, *, timeout: float | None = None) -> None:
         """Forget a ledger, for good."""
         self._run(self._inner.delete_sink(sink, timeout=timeout))
+
+    # --- replicas and leaders ---------------------------------------------------------------------------
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Move partitions to other brokers, the preferred leader first; ``None`` cancels what is under way."""
+        work = self._inner.alter_partition_reassignments(
+            reassignments, allow_replication_factor_change=allow_replication_factor_change, timeout=timeout
+        )
+        self._run(work)
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, OngoingReassignment]:
+        """The partitions whose replicas are being moved; of all, or of those named."""
+        return self._run(self._inner.list_partition_reassignments(partitions, timeout=timeout))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False, timeout: float | None = None
+    ) -> dict[TopicPartition, bool]:
+        """Let the preferred replicas lead, of all partitions or of those named; True for each that was elected.
+        ``unclean``: instead, give partitions without a leader any live one, whatever it lacks."""
+        return self._run(self._inner.elect_leaders(partitions, unclean=unclean, timeout=timeout))
 
     def metrics(self) -> dict[str, int]:
         """Counters by Kafka's metric names."""

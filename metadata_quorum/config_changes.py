@@ -168,7 +168,8 @@ def _changed_list(setting: Setting, present: str | None, operation: str, value: 
 def _consequences(
     image: MetadataImage, configs: ConfigView, records: list[MetadataRecord]
 ) -> list[PartitionChangeRecord]:
-    """What new settings do to partitions: a lower min ISR ends an ELR, an unclean election may take place."""
+    """What new settings do to partitions: a lower min ISR ends an ELR, or a reassignment that waited for more in-sync
+    replicas; an unclean election may take place."""
     after = image.apply(records, image.offset, image.epoch)
     relevant = {MIN_ISR, UNCLEAN_ELECTION, BROKER_SYNONYMS[MIN_ISR], BROKER_SYNONYMS[UNCLEAN_ELECTION]}
     named = {record.resource_name for record in records if isinstance(record, ConfigRecord) and record.name in relevant}
@@ -184,7 +185,8 @@ def _consequences(
     for name in names:
         topic = after.topics[after.topic_ids[name]]
         for partition in topic.in_order():
-            if partition.eligible_leader_replicas or partition.last_known_elr or partition.leader < 0:
+            moving = partition.adding_replicas or partition.removing_replicas
+            if moving or partition.eligible_leader_replicas or partition.last_known_elr or partition.leader < 0:
                 change = updates.change(TopicIdPartition(topic.topic_id, partition.partition))
                 if change is not None:
                     made.append(change)

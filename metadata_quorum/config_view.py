@@ -31,11 +31,10 @@ class ConfigView:
         return TopicConfig.layered(_as_topic_settings(image.config(BROKER, "")), self._topic_defaults)
 
     def min_isr(self, image: MetadataImage, topic: TopicImage) -> int:
-        """The effective ``min.insync.replicas``: at most the number of replicas
-        (``ReplicationControlManager.getTopicEffectiveMinIsr``)."""
+        """The ``min.insync.replicas`` that is set for a topic; what counts for one of its partitions is
+        :func:`tidelog.model.replica_counts.effective_min_isr`."""
         value = self._value(image, topic.name, MIN_ISR)
-        wanted = self._topic_defaults.min_insync_replicas if value is None else int(value)
-        return min(wanted, topic.replication_factor)
+        return self._topic_defaults.min_insync_replicas if value is None else int(value)
 
     def unclean_election(self, image: MetadataImage, topic: str) -> bool:
         """Whether a topic prefers an unsafe leader to none."""

@@ -37,6 +37,8 @@ from tidelog.metadata_quorum.features import bootstrap_features, update_features
 from tidelog.metadata_quorum.image import UNKNOWN_POSITION, MetadataImage
 from tidelog.metadata_quorum.image_change import MetadataDelta, apply_records, difference
 from tidelog.metadata_quorum.isr_changes import alter_partition, assign_directories
+from tidelog.metadata_quorum.leader_elections import elect_leaders
+from tidelog.metadata_quorum.reassignment import alter_reassignments, list_reassignments
 from tidelog.metadata_quorum.rebalance import leaderless_elections, preferred_elections, unpublished_topics
 from tidelog.metadata_quorum.topic_changes import TopicChanges
 from tidelog.metadata_quorum.unclean_recovery import UncleanRecovery
@@ -62,6 +64,11 @@ from tidelog.proto.api import (
     UpdateFeaturesRequest,
 )
 from tidelog.proto.metadata import MetadataRecord, ProducerIdsRecord
+from tidelog.proto.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
 """KIP-730's ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``."""
@@ -89,6 +96,11 @@ class Controller:
             DeleteTopicsRequest: lambda request, _: self._topics.delete(self.draft, request),
             CreatePartitionsRequest: lambda request, _: self._topics.grow(self.draft, request),
             IncrementalAlterConfigsRequest: lambda request, _: alter_configs(self.draft, self.configs, request),
+            AlterPartitionReassignmentsRequest: lambda request, _: alter_reassignments(
+                self.draft, self.configs, request
+            ),
+            ListPartitionReassignmentsRequest: lambda request, _: list_reassignments(self.draft, request),
+            ElectLeadersRequest: lambda request, _: elect_leaders(self.draft, self.configs, request),
             UpdateFeaturesRequest: lambda request, _: update_features(self.draft, request),
             AlterPartitionRequest: lambda request, _: alter_partition(self.draft, self.configs, request),
             AssignReplicasToDirsRequest: lambda request, _: assign_directories(self.draft, self.configs, request),

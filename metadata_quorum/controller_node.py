@@ -48,6 +48,11 @@ from tidelog.proto.api import (
 from tidelog.proto.metadata import BrokerRegistrationChangeRecord, MetadataRecord
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
 from tidelog.proto.network import Address, CallContext, CallHandler, Network, Service, StreamKind
+from tidelog.proto.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
 
 ENTRIES_UNDER_WAY_MAX: Final = 3_000
 """Entries that wait for their commit, from which on changes are refused and fencing waits."""
@@ -75,6 +80,17 @@ def quorum_timing(config: NodeConfig) -> QuorumTiming:
         election_max_s=usual.election_max_s * factor,
         majority_lost_s=usual.majority_lost_s * factor,
     )
+
+
+_BOUNDED: Final = (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    CreatePartitionsRequest,
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+)
+"""Requests that say themselves how long they wait."""
 
 
 class ControllerNode:
@@ -300,7 +316,7 @@ class ControllerNode:
         return decision.response
 
     def _wait_s(self, request: ControllerRequest) -> float:
-        if isinstance(request, (CreateTopicsRequest, DeleteTopicsRequest, CreatePartitionsRequest)):
+        if isinstance(request, _BOUNDED):
             return max(request.timeout_ms, 0) / 1000
         return self._config.request_timeout_ms / 1000
 

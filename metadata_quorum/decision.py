@@ -52,7 +52,14 @@ def _size_estimate(record: MetadataRecord) -> int:
         case PartitionRecord():
             return 64 + 42 * len(record.replicas)
         case PartitionChangeRecord():
-            lists = (record.isr, record.eligible_leader_replicas, record.last_known_elr, record.replicas)
+            lists = (
+                record.isr,
+                record.eligible_leader_replicas,
+                record.last_known_elr,
+                record.replicas,
+                record.adding_replicas,
+                record.removing_replicas,
+            )
             nodes = sum(len(found.nodes) for found in lists if found is not None)
             return 64 + 6 * nodes + 18 * (len(record.directories.directories) if record.directories else 0)
         case _:
@@ -106,7 +113,7 @@ class PartitionUpdates:
         self._topics: dict[bytes, tuple[TopicImage, int, Election]] = {}
 
     def min_isr_and_election(self, at: TopicIdPartition) -> tuple[TopicImage, int, Election]:
-        """The topic of a partition, its effective min ISR, and how its leaders are elected."""
+        """The topic of a partition, its min ISR as it is set, and how its leaders are elected."""
         found = self._topics.get(at.topic_id)
         if found is None:
             topic = self._image.topics[at.topic_id]

@@ -111,8 +111,8 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        """That of partition 0, as in Kafka."""
-        return len(self.partitions[0].replicas)
+        """That of partition 0, as in Kafka; while its replicas are moved, the one that it will have."""
+        return len(self.partitions[0].replicas) - len(self.partitions[0].removing_replicas)
 
     def in_order(self) -> Iterator[PartitionRecord]:
         """Every partition by its number."""

@@ -68,8 +68,7 @@ def alter_partition(
             continue
         records.append(change)
         after = merged(partition, change)
-        moved = after.leader != request.node_id
-        results.append(_result(item, ErrorCode.NEW_LEADER_ELECTED if moved else ErrorCode.NONE, after))
+        results.append(_result(item, _outcome(partition, after), after))
     return Decision(tuple(records), AlterPartitionResponse(ErrorCode.NONE, tuple(results)))
 
 
@@ -93,6 +92,15 @@ def _fault(
     if not all(_is_eligible(image, member, partition) for member in item.new_isr):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
+
+
+def _outcome(before: PartitionRecord, after: PartitionRecord) -> ErrorCode:
+    """What the leader is told of a change that was made. Where it has ended a reassignment the leader has to hear
+    more than an ISR before it goes on: its successor, or how many replicas there are now. That comes with the
+    metadata (``test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only``)."""
+    if after.leader != before.leader:
+        return ErrorCode.NEW_LEADER_ELECTED
+    return ErrorCode.NONE if after.replicas == before.replicas else ErrorCode.INVALID_UPDATE_VERSION
 
 
 def _is_eligible(image: MetadataImage, member: IsrMember, partition: PartitionRecord) -> bool:

@@ -1,7 +1,7 @@
 """How a partition's ISR, eligible leader replicas and leader change: the one place that decides it.
 
 Source: Kafka's ``PartitionChangeBuilder``, KIP-966 (eligible leader replicas), KIP-704 (leader recovery),
-KIP-858 (directories). In words:
+KIP-858 (directories), KIP-455 (reassignment). In words:
 
 ====================================================  ==============================================
 the new ISR has at least min ISR members              ELR becomes empty
@@ -17,6 +17,9 @@ ISR and ELR empty, several are remembered             the one whose log was foun
                                                       (:mod:`tidelog.metadata_quorum.unclean_recovery`)
 unclean elections allowed                             else the first live replica leads; the same
 nobody                                                leader none, leader epoch +1
+all replicas that are added are in the ISR, and its   the reassignment is complete: those that are
+members that stay are at least min ISR                removed go, from ISR, ELR and memory too
+a replica goes                                        leader epoch +1, whoever leads
 ====================================================  ==============================================
 
 The ELR is sound because a leader does not advance the high watermark while its ISR is below min ISR:
@@ -24,15 +27,21 @@ whoever was in the ISR last time it was not has everything committed. The last k
 eligible but for an unclean stop: each of them had everything committed, and may have lost a tail since. It
 is emptied with the ELR. Where Kafka remembers only the last leader, any of them may be the one that lost
 nothing. A replica whose disk was replaced is not among them, and who is elected must be live.
+
+A leader must forget how far a replica was that goes: should the replica come back before the leader has heard of
+either, it comes with an empty log. The newer leader epoch makes it forget
+(``test_a_replica_that_goes_and_comes_back_is_not_taken_for_what_it_was``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
+from tidelog.model.ids import NO_NODE, UNASSIGNED_DIRECTORY, DirectoryId, NodeId
+from tidelog.model.replica_counts import effective_min_isr
 from tidelog.proto.metadata import DirectoryList, NodeList, PartitionChangeRecord, PartitionRecord
 
 
@@ -55,6 +64,14 @@ class _Elected(NamedTuple):
 _NOBODY: Final = _Elected(NO_NODE, False)
 
 
+class Assignment(NamedTuple):
+    """The replicas of a partition while they are moved: all of them, those that come and those that go."""
+
+    replicas: tuple[NodeId, ...]
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
+
+
 def change_partition(
     partition: PartitionRecord,
     *,
@@ -67,18 +84,27 @@ def change_partition(
     directories: Mapping[NodeId, DirectoryId] | None = None,
     longest: NodeId = NO_NODE,
     recovered: bool = False,
+    assignment: Assignment | None = None,
 ) -> PartitionChangeRecord | None:
     """Return the record that changes ``partition``, or ``None`` where nothing changes.
 
-    ``can_lead``: whether a broker is live and its replica's directory online. ``min_isr``: the effective
-    one, at most the number of replicas. ``isr``: the wanted ISR, the present one without. ``unclean``:
+    ``can_lead``: whether a broker is live and its replica's directory online. ``min_isr``: the one that is set;
+    what counts is :func:`tidelog.model.replica_counts.effective_min_isr`. ``assignment``: other replicas, or none
+    moving any more; a reassignment that is complete ends with any change.
+    ``isr``: the wanted ISR, the present one without. ``unclean``:
     brokers that stopped without a clean shutdown; they leave ISR and ELR. ``wiped``: brokers whose replica
     has lost its data; as ``unclean``, and nobody remembers them either. ``directories``: new places of
     replicas. ``longest``: whose log reaches furthest, where that was asked for because nobody is safe.
     ``recovered``: the leader says it is done with KIP-704's recovery.
     """
     gone = {*unclean, *wiped}
+    before = partition
     isr_next = [node for node in (partition.isr if isr is None else isr) if node not in gone]
+    if assignment is not None:
+        partition = _assigned(partition, assignment)
+    partition = _assigned(partition, _completed(partition, isr_next, min_isr))
+    min_isr = effective_min_isr(min_isr, partition.replicas, partition.adding_replicas, partition.removing_replicas)
+    isr_next = [node for node in isr_next if node in partition.replicas]
     elr_next = _eligible(partition, isr_next, gone, min_isr)
     remembered = [node for node in _had_everything(partition) if node not in wiped]
 
@@ -97,18 +123,48 @@ def change_partition(
 
     recovering = (partition.leader_recovery and not recovered) or (leader_changes and elected.unclean)
     placed = _placed(partition, directories)
+    some_go = any(node not in partition.replicas for node in before.replicas)
 
     change = PartitionChangeRecord(
         topic_id=partition.topic_id,
         partition=partition.partition,
-        isr=_changed(partition.isr, isr_next),
-        leader=elected.node_id if leader_changes else None,
-        eligible_leader_replicas=_changed(partition.eligible_leader_replicas, elr_next),
-        last_known_elr=_changed(partition.last_known_elr, last_known),
-        leader_recovery=recovering if recovering != partition.leader_recovery else None,
-        directories=DirectoryList(placed) if placed != partition.directories else None,
+        isr=_changed(before.isr, isr_next),
+        leader=elected.node_id if leader_changes or some_go else None,
+        replicas=_changed(before.replicas, partition.replicas),
+        eligible_leader_replicas=_changed(before.eligible_leader_replicas, elr_next),
+        last_known_elr=_changed(before.last_known_elr, last_known),
+        removing_replicas=_changed(before.removing_replicas, partition.removing_replicas),
+        adding_replicas=_changed(before.adding_replicas, partition.adding_replicas),
+        leader_recovery=recovering if recovering != before.leader_recovery else None,
+        directories=DirectoryList(placed) if placed != before.directories else None,
     )
     return None if _says_nothing(change) else change
+
+
+def _completed(partition: PartitionRecord, isr: Sequence[NodeId], min_isr: int) -> Assignment:
+    """The assignment as it is, or as it ends once all who come are in sync and enough of those who stay
+    (``PartitionReassignmentReplicas.maybeCompleteReassignment``; that it takes min ISR of them is ours: what is
+    committed stands on no fewer replicas than it was acknowledged by)."""
+    present = Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
+    if not (present.adding or present.removing):
+        return present
+    target = tuple(node for node in present.replicas if node not in present.removing)
+    in_sync = [node for node in isr if node in target]
+    if len(in_sync) < min(min_isr, len(target)) or not set(present.adding) <= set(in_sync):
+        return present
+    return Assignment(target)
+
+
+def _assigned(partition: PartitionRecord, assignment: Assignment) -> PartitionRecord:
+    """The partition with these replicas; new ones stand on a directory that is not known yet."""
+    known = dict(zip(partition.replicas, partition.directories, strict=True))
+    return dataclasses.replace(
+        partition,
+        replicas=assignment.replicas,
+        adding_replicas=assignment.adding,
+        removing_replicas=assignment.removing,
+        directories=tuple(known.get(node, UNASSIGNED_DIRECTORY) for node in assignment.replicas),
+    )
 
 
 def _eligible(
@@ -162,7 +218,9 @@ def _elect(
     if not safe and longest != NO_NODE and can_lead(longest):
         return _Elected(longest, True)
     if election is Election.UNCLEAN:
-        for node in partition.replicas:
+        # One that is still being added may have nothing at all.
+        settled = [node for node in partition.replicas if node not in partition.adding_replicas]
+        for node in (*remembered, *settled, *partition.adding_replicas):
             if can_lead(node):
                 return _Elected(node, True)
     return _NOBODY
@@ -184,6 +242,9 @@ def _says_nothing(change: PartitionChangeRecord) -> bool:
     return (
         change.isr is None
         and change.leader is None
+        and change.replicas is None
+        and change.removing_replicas is None
+        and change.adding_replicas is None
         and change.eligible_leader_replicas is None
         and change.last_known_elr is None
         and change.leader_recovery is None

@@ -32,6 +32,14 @@ from tidelog.proto.api import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from tidelog.proto.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 
 ControllerRequest = (
     RegisterBrokerRequest
@@ -45,6 +53,9 @@ ControllerRequest = (
     | CreatePartitionsRequest
     | IncrementalAlterConfigsRequest
     | UpdateFeaturesRequest
+    | AlterPartitionReassignmentsRequest
+    | ListPartitionReassignmentsRequest
+    | ElectLeadersRequest
 )
 """Every request that only the active controller decides."""
 
@@ -78,5 +89,11 @@ def refuse(request: ControllerRequest, error: ErrorCode, text: str) -> Any:
             )
         case UpdateFeaturesRequest():
             return UpdateFeaturesResponse(error, text)
+        case AlterPartitionReassignmentsRequest():
+            return AlterPartitionReassignmentsResponse(error, error_message=text)
+        case ListPartitionReassignmentsRequest():
+            return ListPartitionReassignmentsResponse(error, error_message=text)
+        case ElectLeadersRequest():
+            return ElectLeadersResponse(error, error_message=text)
         case _:
             assert_never(request)

@@ -55,6 +55,14 @@ from tidelog.proto.group_api import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from tidelog.proto.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from tidelog.proto.request import Request as Request
 from tidelog.proto.request import Response as Response
 from tidelog.proto.sink_api import (
@@ -822,6 +830,9 @@ CALLS: Final[dict[type[Request[Any]], type[Response]]] = {
     DescribeConfigsRequest: DescribeConfigsResponse,
     IncrementalAlterConfigsRequest: IncrementalAlterConfigsResponse,
     UpdateFeaturesRequest: UpdateFeaturesResponse,
+    AlterPartitionReassignmentsRequest: AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest: ListPartitionReassignmentsResponse,
+    ElectLeadersRequest: ElectLeadersResponse,
     DescribeLogDirsRequest: DescribeLogDirsResponse,
     FindCoordinatorRequest: FindCoordinatorResponse,
     JoinGroupRequest: JoinGroupResponse,

@@ -1,7 +1,8 @@
 """Carries our request, response and record types into protobuf messages of the same name and back.
 
 A plan is derived once per class from its type hints, so a field is declared once in ``proto/api.py``
-(or ``group_api.py``, ``transaction_api.py``, ``sink_api.py``, ``metadata.py``) and once in the contract;
+(or ``group_api.py``, ``transaction_api.py``, ``sink_api.py``, ``reassignment_api.py``, ``metadata.py``) and once in
+the contract;
 ``tests/proto/test_convert.py`` holds them equal. For control calls; data goes by :mod:`tidelog.proto.frames`.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, sinks_pb2, transactions_pb2
+from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, reassignments_pb2, sinks_pb2, transactions_pb2
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ def _message_class(cls: type) -> type[Message]:
 
 
 def _find_message_class(cls: type) -> type[Message]:
-    for contract in (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, metadata_pb2):
+    for contract in (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2):
         if (found := getattr(contract, cls.__name__, None)) is not None:
             return typing.cast(type[Message], found)
     raise TypeError(f"{cls.__name__} stands in no contract")

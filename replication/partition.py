@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from tidelog.model.replica_counts import effective_min_isr
 from tidelog.proto.frames import FetchedPartition, FetchPartition
 from tidelog.proto.records import Batch
 from tidelog.replication.follower import (
@@ -185,6 +186,8 @@ class Partition:
         """Effective ``min.insync.replicas``: never more than there are replicas (KIP-966)."""
         state = self.state
         wanted, there = state.config.min_insync_replicas, len(state.replicas)
+        if state.adding or state.removing:
+            return effective_min_isr(wanted, state.replicas, state.adding, state.removing)
         return wanted if wanted < there else there
 
     @property

@@ -22,6 +22,7 @@ class PartitionState:
 
     ``leader`` is -1 for none. ``leader_recovery`` is true after an unclean election until the leader
     has said that it recovered (KIP-704). ``is_new`` is true where this node was not a replica before.
+    ``adding`` and ``removing`` are those of ``replicas`` that come and go with a reassignment (KIP-455).
     """
 
     topic: str
@@ -36,6 +37,8 @@ class PartitionState:
     leader_recovery: bool = False
     directory_id: DirectoryId = UNASSIGNED_DIRECTORY
     is_new: bool = False
+    adding: tuple[NodeId, ...] = ()
+    removing: tuple[NodeId, ...] = ()
 
     @property
     def key(self) -> TopicIdPartition:

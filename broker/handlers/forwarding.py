@@ -52,10 +52,10 @@ class Forwarding:
     async def create_topics(self, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
         try:
             answer, unknown = await self._channel.call_traced(
-                request, timeout_s=_bound_s(request.timeout_ms), patient=True
+                request, timeout_s=bound_s(request.timeout_ms), patient=True
             )
         except ControllerUnavailable as error:
-            code, text = _timed_out(error)
+            code, text = timed_out(error)
             return CreateTopicsResponse(tuple(CreatedTopic(t.name, code, text) for t in request.topics))
         if unknown:
             answer = CreateTopicsResponse(tuple(_settle_created(topic) for topic in answer.topics))
@@ -67,10 +67,10 @@ class Forwarding:
     async def delete_topics(self, request: DeleteTopicsRequest, _: CallContext) -> DeleteTopicsResponse:
         try:
             answer, unknown = await self._channel.call_traced(
-                request, timeout_s=_bound_s(request.timeout_ms), patient=True
+                request, timeout_s=bound_s(request.timeout_ms), patient=True
             )
         except ControllerUnavailable as error:
-            code, text = _timed_out(error)
+            code, text = timed_out(error)
             return DeleteTopicsResponse(
                 tuple(TopicResult(name, code, text) for name in request.names)
                 + tuple(TopicResult("", code, text, topic_id) for topic_id in request.topic_ids)
@@ -84,10 +84,10 @@ class Forwarding:
     async def create_partitions(self, request: CreatePartitionsRequest, _: CallContext) -> CreatePartitionsResponse:
         try:
             answer, unknown = await self._channel.call_traced(
-                request, timeout_s=_bound_s(request.timeout_ms), patient=True
+                request, timeout_s=bound_s(request.timeout_ms), patient=True
             )
         except ControllerUnavailable as error:
-            code, text = _timed_out(error)
+            code, text = timed_out(error)
             return CreatePartitionsResponse(tuple(TopicResult(t.name, code, text) for t in request.topics))
         if unknown:
             answer = CreatePartitionsResponse(tuple(_settle_grown(topic) for topic in answer.topics))
@@ -105,7 +105,7 @@ class Forwarding:
         try:
             answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe, patient=True)
         except ControllerUnavailable as error:
-            code, text = _timed_out(error)
+            code, text = timed_out(error)
             return IncrementalAlterConfigsResponse(
                 tuple(AlteredResource(item.resource, code, text) for item in request.resources)
             )
@@ -127,7 +127,7 @@ class Forwarding:
         try:
             return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
         except ControllerUnavailable as error:
-            code, text = _timed_out(error)
+            code, text = timed_out(error)
             return UpdateFeaturesResponse(code, text)
 
     async def _visible(self, shown: Callable[[MetadataImage], bool]) -> None:
@@ -138,11 +138,11 @@ def _after(change: ConfigChange) -> str | None:
     return change.value.strip() if change.operation == "set" and change.value is not None else None
 
 
-def _bound_s(timeout_ms: int) -> float:
+def bound_s(timeout_ms: int) -> float:
     return min(max(timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
 
 
-def _timed_out(error: ControllerUnavailable) -> tuple[ErrorCode, str]:
+def timed_out(error: ControllerUnavailable) -> tuple[ErrorCode, str]:
     outcome = "; whether it took effect is unknown" if error.unknown else "; nothing was changed"
     return ErrorCode.REQUEST_TIMED_OUT, f"{error}{outcome}"
 

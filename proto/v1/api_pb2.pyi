@@ -1,4 +1,5 @@
 from tidelog.proto.v1 import groups_pb2 as _groups_pb2
+from tidelog.proto.v1 import reassignments_pb2 as _reassignments_pb2
 from tidelog.proto.v1 import sinks_pb2 as _sinks_pb2
 from tidelog.proto.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers

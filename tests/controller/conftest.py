@@ -36,6 +36,7 @@ from tidelog.proto.api import (
 )
 from tidelog.proto.metadata import MetadataRecord, PartitionRecord
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
+from tidelog.proto.reassignment_api import AlterPartitionReassignmentsRequest, PartitionReassignment, PartitionResult
 
 CLUSTER_ID = "the-cluster"
 
@@ -201,6 +202,16 @@ class Bench:
         assert response.error is ErrorCode.NONE
         altered: AlteredPartition = response.partitions[0]
         return altered
+
+    def move(self, name: str, replicas: tuple[int, ...] | None, *, number: int = 0, **more: Any) -> PartitionResult:
+        """Wish for other replicas of one partition; ``None`` cancels."""
+        wish = PartitionReassignment(
+            name, number, tuple(NodeId(node) for node in replicas or ()), cancel=replicas is None
+        )
+        response = self.ask(AlterPartitionReassignmentsRequest((wish,), **more))
+        assert response.error is ErrorCode.NONE
+        result: PartitionResult = response.partitions[0]
+        return result
 
     def set(self, resource_type: str, name: str, setting: str, value: str | None, operation: str = "set") -> Any:
         """Change one setting; returns the resource's result."""

@@ -13,7 +13,9 @@ from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_snapshot import decode_snapshot, encode_snapshot
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, NodeId, TopicIdPartition
+from tidelog.model.replica_counts import effective_min_isr
 from tidelog.proto.api import CreatePartitionsRequest, DeleteTopicsRequest, PartitionGrowth
+from tidelog.proto.reassignment_api import ElectLeadersRequest
 
 BROKERS = (1, 2, 3, 4)
 TOPICS = ("safe", "pair", "loose")
@@ -34,7 +36,11 @@ EVENTS = (
     "delete",
     "grow",
     "min isr",
+    "move",
+    "cancel",
+    "elect",
 )
+REPLICA_SETS = ((1,), (2, 1), (4, 3, 2), (3, 1, 4), (1, 2, 3, 4), (2, 4))
 
 
 class World:
@@ -117,6 +123,12 @@ class World:
                 bench.ask(CreatePartitionsRequest((PartitionGrowth(name, len(topic.partitions) + 1),)))
             case "min isr" if topic is not None:
                 bench.set("topic", name, "min.insync.replicas", str(1 + number % 2))
+            case "move" if topic is not None:
+                bench.move(name, REPLICA_SETS[number // 2], number=number % len(topic.partitions))
+            case "cancel" if topic is not None:
+                bench.move(name, None, number=number % len(topic.partitions))
+            case "elect" if topic is not None:
+                bench.ask(ElectLeadersRequest("preferred", all_partitions=True))
             case _:
                 pass
 
@@ -126,10 +138,23 @@ class World:
         assert not image.unpublished
         for topic in image.topics.values():
             assert sorted(topic.partitions) == list(range(len(topic.partitions)))
-            min_isr = controller.configs.min_isr(image, topic)
+            wanted = controller.configs.min_isr(image, topic)
             unclean = controller.configs.unclean_election(image, topic.name)
             for number, partition in topic.partitions.items():
                 at = TopicIdPartition(topic.topic_id, number)
+                replicas, adding, removing = (
+                    set(found) for found in (partition.replicas, partition.adding_replicas, partition.removing_replicas)
+                )
+                assert len(replicas) == len(partition.replicas) == len(partition.directories)
+                assert adding | removing <= replicas
+                assert not adding & removing
+                assert replicas - adding, "nobody was there before"
+                assert replicas - removing, "nobody is to be there"
+                min_isr = effective_min_isr(wanted, replicas, adding, removing)
+                target_isr = set(partition.isr) - removing
+                if adding or removing:
+                    enough = len(target_isr) >= min(wanted, len(replicas - removing))
+                    assert not (adding <= target_isr and enough), "a reassignment that could end goes on"
                 isr, elr = set(partition.isr), set(partition.eligible_leader_replicas)
                 assert len(isr) == len(partition.isr)
                 assert isr | elr | set(partition.last_known_elr) <= set(partition.replicas)
@@ -165,6 +190,18 @@ class World:
             assert partition.leader_epoch > before.leader_epoch, "another leader under the same leader epoch"
         if partition != before:
             assert partition.partition_epoch > before.partition_epoch
+        if not set(before.replicas) <= set(partition.replicas):
+            assert partition.leader_epoch > before.leader_epoch, "a replica goes, and the leader need not notice"
+            left = set(partition.isr)
+            lost = {*before.isr, *before.eligible_leader_replicas, *before.last_known_elr} - set(partition.replicas)
+            settings = self.bench.controller.configs
+            topic = self.bench.controller.committed.topics[at.topic_id]
+            if lost and not settings.unclean_election(self.bench.controller.committed, topic.name):
+                wanted = settings.min_isr(self.bench.controller.committed, topic)
+                needed = effective_min_isr(
+                    wanted, partition.replicas, partition.adding_replicas, partition.removing_replicas
+                )
+                assert len(left) >= needed, "too few are left of those that have everything"
         was_known = {*before.isr, *before.eligible_leader_replicas, *before.last_known_elr}
         if partition.leader != before.leader and partition.leader >= 0 and not partition.leader_recovery:
             assert partition.leader in was_known, "a clean election of a replica that was not known to be whole"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.metadata_quorum.image_change import merged
-from tidelog.metadata_quorum.partition_change import Election, asks_for_log_ends, change_partition
+from tidelog.metadata_quorum.partition_change import Assignment, Election, asks_for_log_ends, change_partition
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     DirectoryId,
@@ -19,6 +19,7 @@ from tidelog.model.ids import (
     PartitionEpoch,
     TopicId,
 )
+from tidelog.model.replica_counts import effective_min_isr
 from tidelog.proto.metadata import PartitionRecord
 
 
@@ -187,7 +188,7 @@ def test_directories_follow_their_replicas() -> None:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["fence", "crash", "lose", "wipe", "unfence", "shrink", "grow", "follow", "preferred", "compare"]
+            ["fence", "crash", "lose", "wipe", "unfence", "shrink", "grow", "follow", "preferred", "compare", "move"]
         ),
         st.integers(min_value=1, max_value=4),
     ),
@@ -218,6 +219,7 @@ class Model:
         before = self.current
         known = {*before.isr, *before.eligible_leader_replicas, *before.last_known_elr}
         self.current = now = change(before, self.live, min_isr=self.min_isr, **how)
+        self.forget_the_gone(before)
         if now.leader < 0 or now.leader == before.leader:
             return
         if self.election is UNCLEAN or not any(self.has_everything(node) for node in known):
@@ -246,15 +248,21 @@ class Model:
                 self.react()
             case "shrink" if leader > 0 and node != leader:
                 self.react(isr=self.without(node))
-            case "grow" if leader > 0 and node in self.live and node not in self.current.isr:
+            case "grow" if (
+                leader > 0 and node in self.live and node in self.current.replicas and node not in self.current.isr
+            ):
                 self.logs[node] = list(self.logs[leader])
                 self.react(isr=(*self.current.isr, node))
-            case "follow" if leader > 0 and node in self.live and node not in self.current.isr:
+            case "follow" if (
+                leader > 0 and node in self.live and node in self.current.replicas and node not in self.current.isr
+            ):
                 same = [a == b for a, b in zip(self.logs[node], self.logs[leader], strict=False)]
                 shared = same.index(False) if False in same else len(same)
                 self.logs[node] = self.logs[leader][: (shared + len(self.logs[leader]) + 1) // 2]
             case "preferred":
                 self.react(election=PREFERRED)
+            case "move" if leader > 0:
+                self.move(node)
             case "compare" if asks_for_log_ends(self.current) and self.live.issuperset(self.current.last_known_elr):
                 reach = {other: (self.logs[other][-1:], len(self.logs[other])) for other in sorted(self.live)}
                 self.react(longest=max(reach, key=lambda other: reach[other]))
@@ -262,20 +270,42 @@ class Model:
             case _:
                 pass
 
+    def move(self, node: int) -> None:
+        """Wish for three replicas, all but ``node``; where that is under way or done, for all four. Who goes loses its
+        log, unless too few would be left, which is refused as the controller refuses it."""
+        now = self.current
+        before = tuple(other for other in now.replicas if other not in now.adding_replicas)
+        target = nodes(*(other for other in (2, 3, 4, 1) if other != node))
+        if set(target) == {other for other in now.replicas if other not in now.removing_replicas}:
+            target = nodes(4, 3, 2, 1)
+        adding = tuple(other for other in target if other not in before)
+        removing = tuple(other for other in before if other not in target)
+        wanted = Assignment((*target, *removing), adding, removing)
+        counted_on = {*now.isr, *now.eligible_leader_replicas, *now.last_known_elr}
+        left = [other for other in now.isr if other in wanted.replicas]
+        if counted_on <= set(wanted.replicas) or len(left) >= effective_min_isr(self.min_isr, *wanted):
+            self.react(assignment=wanted)
+
+    def forget_the_gone(self, before: PartitionRecord) -> None:
+        for node in before.replicas:
+            if node not in self.current.replicas:
+                self.logs[node] = []
+
     def check(self) -> None:
         now = self.current
         isr, elr, remembered = set(now.isr), set(now.eligible_leader_replicas), set(now.last_known_elr)
         assert not isr & elr
         assert not remembered & (isr | elr)
         assert isr | elr | remembered <= set(now.replicas)
-        assert len(isr) < self.min_isr or not (elr | remembered)
+        min_isr = effective_min_isr(self.min_isr, now.replicas, now.adding_replicas, now.removing_replicas)
+        assert len(isr) < min_isr or not (elr | remembered)
         if now.leader > 0:
             assert now.leader in isr
             assert now.leader in self.live
             self.logs[now.leader].append(now.leader_epoch)
             for member in isr:
                 self.logs[member] = list(self.logs[now.leader])
-            if len(isr) >= self.min_isr:
+            if len(isr) >= min_isr:
                 self.committed = list(self.logs[now.leader])
         else:
             assert not (isr | elr) & self.live or isr, "an eligible replica is live and does not lead"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto import api, group_api, metadata, sink_api, transaction_api
+from tidelog.proto import api, group_api, metadata, reassignment_api, sink_api, transaction_api
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, sinks_pb2, transactions_pb2
+from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, reassignments_pb2, sinks_pb2, transactions_pb2
 
 
 def message_types(module: Any) -> list[type]:
@@ -25,8 +25,9 @@ def message_types(module: Any) -> list[type]:
     ]
 
 
-CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, metadata_pb2)
-ALL = [cls for module in (api, group_api, transaction_api, sink_api, metadata) for cls in message_types(module)]
+CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2)
+MODULES = (api, group_api, transaction_api, sink_api, reassignment_api, metadata)
+ALL = [cls for module in MODULES for cls in message_types(module)]
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)

@@ -1,0 +1,120 @@
+"""Calls about where replicas stand and who leads, passed on to the active controller.
+
+As in :mod:`tidelog.broker.handlers.forwarding` the answer waits, within a bound, until this broker's image shows
+what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.forwarding import SETTING_VISIBLE_TIMEOUT_S, bound_s, timed_out
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.services import Calls
+from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE
+from tidelog.proto.metadata import PartitionRecord
+from tidelog.proto.network import CallContext
+from tidelog.proto.reassignment_api import (
+    PREFERRED,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionReassignment,
+    PartitionResult,
+)
+
+T = TypeVar("T", PartitionReassignment, PartitionResult)
+
+
+class Reassignments:
+    """Passes on what is about replicas and leaders; an unknown outcome is reported as such."""
+
+    def __init__(self, channel: ControllerChannel, view: MetadataView) -> None:
+        self._channel = channel
+        self._view = view
+
+    def calls(self) -> Calls:
+        return {
+            AlterPartitionReassignmentsRequest: self.alter,
+            ListPartitionReassignmentsRequest: self.list_ongoing,
+            ElectLeadersRequest: self.elect,
+        }
+
+    async def alter(
+        self, request: AlterPartitionReassignmentsRequest, _: CallContext
+    ) -> AlterPartitionReassignmentsResponse:
+        try:
+            answer, unknown = await self._channel.call_traced(
+                request, timeout_s=bound_s(request.timeout_ms), patient=True
+            )
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return AlterPartitionReassignmentsResponse(code, error_message=text)
+        if unknown:
+            answer = replace(answer, partitions=tuple(map(_settled, answer.partitions)))
+        done = _done(answer.partitions)
+        await self._visible((item for item in request.partitions if (item.topic, item.partition) in done), _is_wished)
+        return answer
+
+    async def list_ongoing(
+        self, request: ListPartitionReassignmentsRequest, _: CallContext
+    ) -> ListPartitionReassignmentsResponse:
+        try:
+            return await self._channel.call(request, timeout_s=bound_s(request.timeout_ms), patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return ListPartitionReassignmentsResponse(code, error_message=text)
+
+    async def elect(self, request: ElectLeadersRequest, _: CallContext) -> ElectLeadersResponse:
+        try:
+            answer = await self._channel.call(request, timeout_s=bound_s(request.timeout_ms), patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return ElectLeadersResponse(code, error_message=text)
+
+        def is_led(found: PartitionRecord, _: PartitionResult) -> bool:
+            return found.leader == found.replicas[0] if request.election == PREFERRED else found.leader != NO_NODE
+
+        await self._visible((item for item in answer.partitions if item.error is ErrorCode.NONE), is_led)
+        return answer
+
+    async def _visible(self, items: Iterable[T], shown: Callable[[PartitionRecord, T], bool]) -> None:
+        """Wait until this broker's image shows it; not for long, since what came after it may hide it."""
+        wanted = list(items)
+
+        def are_shown(image: MetadataImage) -> bool:
+            for item in wanted:
+                topic = image.topic(item.topic)
+                found = None if topic is None else topic.partitions.get(item.partition)
+                if found is not None and not shown(found, item):
+                    return False
+            return True
+
+        if wanted:
+            await self._view.wait_until(are_shown, timeout_s=SETTING_VISIBLE_TIMEOUT_S)
+
+
+def _done(results: Iterable[PartitionResult]) -> set[tuple[str, int]]:
+    return {(item.topic, item.partition) for item in results if item.error is ErrorCode.NONE}
+
+
+def _is_wished(found: PartitionRecord, item: PartitionReassignment) -> bool:
+    if item.cancel:
+        return not (found.adding_replicas or found.removing_replicas)
+    return tuple(node for node in found.replicas if node not in found.removing_replicas) == item.replicas
+
+
+def _settled(result: PartitionResult) -> PartitionResult:
+    """After a first try of unknown outcome: the second one's refusal may be the first one's success."""
+    if result.error is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
+        return result
+    text = "the first try's outcome is unknown, and now nothing is under way; ask for the topic to find out"
+    return replace(result, error=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
