@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -15,10 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidelog.chaos.live.history_file import BadHistory, read_history
-from tidelog.chaos.live.judgement import judge, shown
+from tidelog.chaos.live.history_file import BadHistory, Recorded, read_history
+from tidelog.chaos.live.judgement import Verdict, judge, shown
 from tidelog.chaos.live.leash import check_platform
-from tidelog.chaos.live.nemesis import MIXED, NEMESES, plan
+from tidelog.chaos.live.nemesis import MIXED, NEMESES
+from tidelog.chaos.live.options import schedule_of, seeds_of, setting_of
+from tidelog.chaos.live.report_command import add_reports
+from tidelog.chaos.live.report_files import report_beside, write_page, write_summary
+from tidelog.chaos.live.report_summary import summary_text
 from tidelog.chaos.live.run import OPERATIONS_MAX, PER_S, Asked, perform
 from tidelog.chaos.live.schedule import BadSchedule, Step, steps_of
 from tidelog.chaos.live.toxiproxy_build import toxiproxy_server
@@ -72,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--replay", type=Path, metavar="HISTORY", help="take the schedule of an earlier run")
     running.add_argument("--mutant", default="", metavar="ID", help="break a rule of the nodes (./dev sim --mutants)")
     running.add_argument("--dir", type=Path, help="keep histories (and clusters that broke) here")
+    running.add_argument("--name", help="of the history, without suffix, where there is one run")
+    running.add_argument("--report", action="store_true", help="make the page of each run, and a table of several")
     running.set_defaults(run=_run)
     judging = commands.add_parser("judge", help="judge a history again")
     judging.add_argument("history", type=Path)
@@ -81,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.add_argument("--seconds", type=float, default=SECONDS)
     planning.add_argument("--nemesis", default=MIXED)
     planning.set_defaults(run=_plan)
+    add_reports(commands, say)
     listing = commands.add_parser("nemeses", help="print what faults there are")
     listing.set_defaults(run=_nemeses)
     return parser
@@ -88,19 +96,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(asked: argparse.Namespace) -> int:
     check_platform()
-    settings = dict(_setting(text) for text in asked.set)
+    settings = dict(setting_of(text) for text in asked.set)
     if asked.mutant and asked.mutant not in {mutant.id for mutant in ALL}:
         raise CommandFailed(f"--mutant: expected an id that the simulation knows, found {asked.mutant!r}")
-    seeds = _seeds(asked.seed)
+    seeds = seeds_of(asked.seed)
+    if asked.name and len(seeds) > 1:
+        raise CommandFailed(f"--name: expected one seed, found {len(seeds)}")
     works = workloads_named(asked.workload)
     schedules = {seed: _schedule(asked, seed) for seed in seeds}
     program = toxiproxy_server(say)
     place = asked.dir or Path(tempfile.mkdtemp(prefix="tidelog-chaos-"))
     place.mkdir(parents=True, exist_ok=True)
-    broken = []
+    broken, runs = [], []
     for seed in seeds:
-        name = f"{'+'.join(works)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        name = asked.name or f"{'+'.join(works)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         directory, history = place / name, place / f"{name}.jsonl"
+        if history.exists():
+            raise CommandFailed(f"{history} is there already; name another with --name or --dir")
         schedule = schedules[seed]
         say(f"seed {seed}: {len({step.episode for step in schedule})} episodes in {asked.seconds:g} s; {history}")
         for step in schedule:
@@ -115,32 +127,60 @@ def _run(asked: argparse.Namespace) -> int:
             asked.rate,
             asked.operations,
             asked.mutant,
+            _again(asked, seed),
         )
         with _log_beside(history):
             perform(wanted, directory, history, program, say)
-        if not _verdict(history):
+        recorded, verdict = _verdict(history)
+        if asked.report:
+            runs.append(write_page(history, recorded, verdict, report_beside(history)))
+            say(f"report: {report_beside(history)}")
+        if not verdict.held:
             broken.append(seed)
             say(f"what the nodes left: {directory}")
         else:
             _remove(directory)
+    if len(runs) > 1:
+        table, *_ = write_summary(runs, place, "report", "")
+        say(f"{summary_text(runs)}\nreport of all: {table}")
     if len(seeds) > 1:
         say(f"{len(seeds) - len(broken)} of {len(seeds)} runs held{f'; broken: {broken}' if broken else ''}")
     return EXIT_BROKEN if broken else EXIT_HELD
 
 
 def _judge(asked: argparse.Namespace) -> int:
-    return EXIT_HELD if _verdict(asked.history) else EXIT_BROKEN
+    _, verdict = _verdict(asked.history)
+    return EXIT_HELD if verdict.held else EXIT_BROKEN
 
 
-def _verdict(history: Path) -> bool:
+def _verdict(history: Path) -> tuple[Recorded, Verdict]:
     recorded = read_history(history)
     verdict = judge(recorded)
     say(shown(verdict, recorded.run))
-    return verdict.held
+    return recorded, verdict
+
+
+def _again(asked: argparse.Namespace, seed: int) -> str:
+    """The command of one run of those that are asked for, but for where it keeps what."""
+    words = [
+        "--seed",
+        seed,
+        "--seconds",
+        f"{asked.seconds:g}",
+        "--nemesis",
+        asked.nemesis,
+        "--workload",
+        asked.workload,
+    ]
+    words += ["--nodes", asked.nodes, "--rate", f"{asked.rate:g}", "--operations", asked.operations]
+    words += [word for setting in asked.set for word in ("--set", setting)]
+    words += ["--mutant", asked.mutant] if asked.mutant else []
+    words += ["--replay", asked.replay.name] if asked.replay is not None else []
+    return f"./dev chaos run {shlex.join(map(str, words))}"
 
 
 def _plan(asked: argparse.Namespace) -> int:
-    for step in _planned(asked.seed, asked.seconds, asked.nemesis):
+    for step in schedule_of(asked.seed, asked.seconds, asked.nemesis):
         say(str(step))
     return EXIT_HELD
 
@@ -154,33 +194,8 @@ def _nemeses(_: argparse.Namespace) -> int:
 
 def _schedule(asked: argparse.Namespace, seed: int) -> list[Step]:
     if asked.replay is None:
-        return _planned(seed, asked.seconds, asked.nemesis)
+        return schedule_of(seed, asked.seconds, asked.nemesis)
     return steps_of(read_history(asked.replay).run["schedule"])
-
-
-def _planned(seed: int, seconds: float, nemesis: str) -> list[Step]:
-    try:
-        return plan(seed, seconds, [name for name in nemesis.split(",") if name])
-    except (ValueError, IndexError) as error:
-        raise CommandFailed(f"--nemesis {nemesis}: {error}") from None
-
-
-def _seeds(text: str) -> list[int]:
-    first, _, last = text.partition("-")
-    try:
-        found = list(range(int(first), int(last or first) + 1))
-    except ValueError:
-        found = []
-    if not found:
-        raise CommandFailed(f"--seed: expected a number, or first-last, found {text!r}")
-    return found
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise CommandFailed(f"--set: expected NAME=VALUE, found {text!r}")
-    return name, value
 
 
 @contextmanager
