@@ -131,6 +131,8 @@ class Node:
         self.cluster_id = settle_identity(self._files, config, self._wanted_cluster, self._rng)
         if config.is_broker:
             self._logs = self._open_logs()
+            if (failure := self._last_directory_failed(self._logs)) is not None:
+                raise failure
         if config.is_controller:
             await self._start_controller()
         self._supervisor.run("metadata view", self.view.run())
@@ -346,6 +348,19 @@ class Node:
         log.error("log directory %s is out of service", directory_id.hex())
         if self.broker is not None:
             self.broker.directory_failed(directory_id)
+        if self._logs is not None and (failure := self._last_directory_failed(self._logs)) is not None:
+            self._supervisor.fail(str(failure), failure)
+
+    def _last_directory_failed(self, logs: LogManager) -> LogDirFailed | None:
+        """Why this node cannot go on: the directory of the metadata log has failed, or every log directory.
+
+        Source: Kafka's ``LogManager.handleLogDirFailure`` and ``ReplicaManager.handleLogDirFailure``, which end the
+        process then.
+        """
+        failures = logs.failures
+        if self.config.is_controller and (failure := failures.get(self.config.metadata_directory.rstrip("/"))):
+            return failure
+        return next(iter(failures.values())) if len(failures) == len(self.config.directories) else None
 
     # --- Pages --------------------------------------------------------------------------------------
 

@@ -206,6 +206,11 @@ class LogManager:
         log = self._logs.get(key)
         return None if log is None else self._home[log].directory_id
 
+    @property
+    def failures(self) -> Mapping[str, LogDirFailed]:
+        """By path, what put directories out of service."""
+        return {each.path: each.failure for each in self._directories if each.failure is not None}
+
     def describe(self) -> list[DirectoryInfo]:
         """All directories, failed ones included."""
         found = []

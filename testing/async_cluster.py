@@ -26,6 +26,7 @@ from tidelog.model.clock import SystemClock
 from tidelog.model.ids import NodeId, id_text, random_id
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address
+from tidelog.storage.log_errors import LogDirFailed
 from tidelog.testing.cut_network import CutNetwork, Cuts
 from tidelog.testing.killable_files import KillableFiles, KilledNodeFilter
 from tidelog.testing.ports import LOOPBACK, free_ports
@@ -87,6 +88,8 @@ class AsyncCluster(WatchedCluster):
         self._kept = directory is not None
         self._directory = directory
         self._log_dirs = log_dirs
+        self._ending: set[asyncio.Future[None]] = set()
+        """Nodes that go down because their last log directory was broken."""
         self.cluster_id = id_text(random_id(self._rng))
         self.transport = transport
         self.fabric = MemoryFabric()
@@ -113,6 +116,7 @@ class AsyncCluster(WatchedCluster):
         """Stop every node that runs. Raises what took a node down by itself."""
         for node_id in list(self.nodes):
             await self.kill(node_id)
+        await asyncio.gather(*self._ending)
         self._remove()
         if self.failures:
             node_id, what, error = self.failures[0]
@@ -179,12 +183,16 @@ class AsyncCluster(WatchedCluster):
     async def kill(self, node_id: int) -> None:
         """End one node as kill -9 does: nothing is flushed, nobody is told."""
         key = self.known(node_id)
+        await self._drop(key).kill()
+
+    def _drop(self, key: NodeId) -> Node:
+        """The part of a kill that is done at once."""
         node = self.nodes.pop(key)
         node.drop()
         self._disks.pop(key).kill()
         if self.transport == MEMORY:
             self.fabric.drop_node(f"node{key}")
-        await node.kill()
+        return node
 
     async def restart(self, node_id: int) -> Node:
         """Start a node again that was stopped or killed; kill it first if it runs."""
@@ -204,7 +212,7 @@ class AsyncCluster(WatchedCluster):
 
     def break_log_dir(self, node_id: int, number: int = 0, error: int = errno.EIO) -> None:
         """Let every access to one log directory of a running node fail (``EIO``, ``ENOSPC``, …) until it is
-        started again."""
+        started again. A node that has no other goes down when it notices."""
         self._disks[self.known(node_id)].break_path(str(self.node_directory(node_id, number)), error)
 
     # --- Faults of the network ------------------------------------------------------------------------
@@ -345,7 +353,13 @@ class AsyncCluster(WatchedCluster):
         return self.fabric if self._cuts is None else self._cuts
 
     def _failed(self, node_id: NodeId, what: str, error: BaseException) -> None:
-        self.failures.append((node_id, what, error))
+        disk = self._disks.get(node_id)
+        if disk is None or not (disk.broken and isinstance(error, LogDirFailed)):
+            self.failures.append((node_id, what, error))
+            return
+        ending = asyncio.ensure_future(self._drop(node_id).kill())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def _abandon(self) -> None:
         for node_id in list(self.nodes):

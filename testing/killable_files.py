@@ -119,6 +119,11 @@ class KillableFiles:
         """Let every call on or under ``path`` fail with that error number from now on."""
         self._broken[path.rstrip("/")] = number
 
+    @property
+    def broken(self) -> bool:
+        """Whether anything was broken."""
+        return bool(self._broken)
+
     def check(self, path: str) -> None:
         """Raise what a call on ``path`` meets."""
         if self.killed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,47 @@ async def test_one_directory_fails_alone(error: int, ledger: Any) -> None:
         known = (await connection.call(MetadataRequest(("t",)), timeout_s=10)).topics[0].partitions
         assert {p.partition for p in known if 1 in p.offline_replicas} == lost
         await connection.close()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+async def test_a_node_without_a_directory_that_works_goes_down_and_is_back_when_it_has_one(
+    error: int, ledger: Any
+) -> None:
+    async with AsyncCluster(3) as cluster:
+        await cluster.create_topic("t", 2, 3, {"min.insync.replicas": "2"})
+        async with ledger(cluster, "t", 2) as sent:
+            await sent.more(100)
+            cluster.break_log_dir(1, 0, error)
+            await sent.more(100)
+            await cluster.wait_for(lambda: NodeId(1) not in cluster.nodes, "the node has gone down")
+            for partition in range(2):
+                await cluster.wait_for_isr("t", partition, {2, 3})
+            await cluster.restart(1)
+            for partition in range(2):
+                await cluster.wait_for_isr("t", partition, 3)
+            await sent.more(100)
+            await sent.finish()
+        assert not sent.failed
+        await sent.judge()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_node_whose_metadata_log_lies_in_the_failed_directory_goes_down(number: int, tmp_path: Path) -> None:
+    settings = {"metadata.log.dir": str(tmp_path / "node1" / "data1")}
+    cluster = AsyncCluster(1, log_dirs=2, directory=tmp_path, config=settings)
+    await cluster.start()
+    await cluster.create_topic("t", 4, 1)
+    broker = cluster.nodes[NodeId(1)].broker
+    assert broker is not None
+    failing = broker.logs.describe()[number]
+    assert failing.path.endswith(f"data{number}")
+    broker.logs.fail(failing.logs[0], OSError(errno.EIO, "broken"))
+    if number == 0:
+        assert cluster.failures == []
+        await cluster.stop()
+    else:
+        with pytest.raises(AssertionError, match=r"went down by itself: log directory .*data1 is out of service"):
+            await cluster.stop()
 
 
 async def test_a_replaced_disk_is_filled_again(ledger: Any) -> None:

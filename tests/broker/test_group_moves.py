@@ -19,7 +19,8 @@ NONE = ErrorCode.NONE
 
 @pytest.fixture
 async def three(group_calls: Any) -> AsyncIterator[Any]:
-    async with AsyncCluster(3, config={"min.insync.replicas": "2"}) as cluster, group_calls(cluster) as made:
+    settings = {"min.insync.replicas": "2"}
+    async with AsyncCluster(3, config=settings, log_dirs=2) as cluster, group_calls(cluster) as made:
         await cluster.create_topic("t", 12)
         yield made
 
@@ -211,11 +212,14 @@ async def test_too_small_an_isr_is_no_coordinator(group_calls: Any) -> None:
 async def test_a_failed_disk_moves_the_coordinator(three: Any) -> None:
     assert await three.commit("g", 1) is NONE
     home = await three.coordinator("g")
-    three.cluster.break_log_dir(home)
+    broker = three.cluster.nodes[NodeId(home)].broker
+    partition = broker.groups.coordinator.partition_for("g")
+    places = [{(log.topic, log.partition) for log in each.logs} for each in broker.logs.describe()]
+    (number,) = [n for n, held in enumerate(places) if (GROUP_OFFSETS_TOPIC, partition) in held]
+    three.cluster.break_log_dir(home, number)
     three._found.clear()
     answer = await three.node(home).call(commit_request("g", 2), timeout_s=30)
     assert answer.results[0].error is ErrorCode.NOT_COORDINATOR
-    partition = three.cluster.nodes[NodeId(home)].broker.groups.coordinator.partition_for("g")
     await three.cluster.wait_for_leader(GROUP_OFFSETS_TOPIC, partition, other_than=home)
     assert await three.committed("g") == {("t", 0): 1}
     assert await three.commit("g", 3) is NONE
