@@ -1,0 +1,324 @@
+"""``tidelog drill``: holds a drill, shows it, and answers with its exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tidelog.chaos.drill import report
+from tidelog.chaos.drill.drills import DRILLS, Drill
+from tidelog.chaos.drill.objectives import CONTROLLER_S, LEADER_S, WHOLE_S, Limits
+from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach
+from tidelog.chaos.drill.run import Asked, check_healthy, hold, planned, survey
+from tidelog.chaos.drill.target import Found, bootstrap_of, find_local, make
+from tidelog.chaos.drill.traffic import Load
+from tidelog.cli.connection import require_listener
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local_cluster import LocalCluster
+from tidelog.cli.output import count_of, json_option, print_json
+from tidelog.cli.settings import settings_option
+from tidelog.client.errors import TidelogError
+from tidelog.model.config_def import ConfigError
+from tidelog.model.ids import NO_NODE
+from tidelog.proto.network import Address
+
+EXIT_MISSED: Final = 1
+EXIT_NOT_HELD: Final = 2
+BROKERS_MAX: Final = 6
+AWAY_S: Final = 5.0
+
+
+class NotHeld(click.ClickException):
+    """The drill could not be held, or not to its end; the text says why and what to do."""
+
+    exit_code = EXIT_NOT_HELD
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for, of any drill."""
+
+    bootstrap: str | None
+    confirm: str | None
+    directory: Path | None
+    nodes: int
+    settings: Mapping[str, str]
+    by_hand: bool
+    stop_command: str | None
+    start_command: str | None
+    fill_command: str | None
+    free_command: str | None
+    leader_within: float
+    controller_within: float
+    whole_within: float
+    away: float
+    rate: float
+    plot: Path | None
+    dry_run: bool
+    as_json: bool
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT,...",
+        help="Hold the drill on this running cluster. Default: on one that is made for it, and removed.",
+    ),
+    click.option(
+        "--confirm", metavar="CLUSTER", help="The id of the cluster that --bootstrap names, or its directory."
+    ),
+    click.option(
+        "--dir",
+        "directory",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Make the cluster here and keep it; with --bootstrap: where that cluster lives on this machine.",
+    ),
+    click.option(
+        "--nodes",
+        type=click.IntRange(3, BROKERS_MAX),
+        default=3,
+        show_default=True,
+        help="Brokers of a cluster that is made.",
+    ),
+    settings_option("A setting of every node of a cluster that is made; may be given again."),
+    click.option("--by-hand", is_flag=True, help="Say what to do to which node, and wait until it is seen."),
+    click.option("--stop-command", metavar="TEMPLATE", help="Stops node {node}; {signal} is KILL or TERM."),
+    click.option("--start-command", metavar="TEMPLATE", help="Starts node {node}."),
+    click.option("--fill-command", metavar="TEMPLATE", help="Fills the disk of node {node}."),
+    click.option("--free-command", metavar="TEMPLATE", help="Makes room on it again."),
+    click.option(
+        "--leader-within",
+        type=click.FloatRange(0, min_open=True),
+        default=LEADER_S,
+        show_default=True,
+        help="Objective, s: a partition takes records again.",
+    ),
+    click.option(
+        "--controller-within",
+        type=click.FloatRange(0, min_open=True),
+        default=CONTROLLER_S,
+        show_default=True,
+        help="Objective, s: metadata changes are committed again.",
+    ),
+    click.option(
+        "--whole-within",
+        type=click.FloatRange(0, min_open=True),
+        default=WHOLE_S,
+        show_default=True,
+        help="Objective, s: from a node's start to every replica in sync.",
+    ),
+    click.option(
+        "--away",
+        type=click.FloatRange(0, 600),
+        default=AWAY_S,
+        show_default=True,
+        help="How long nodes stay away, s, in drills in which they do.",
+    ),
+    click.option(
+        "--rate", type=click.FloatRange(10, 5_000), default=200.0, show_default=True, help="Records sent a second."
+    ),
+    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw it."),
+    click.option("--dry-run", is_flag=True, help="Look at the cluster, say what would be done, and do nothing."),
+    json_option,
+)
+
+
+@click.group(short_help="Hold a drill: a fault on purpose, watched, measured, undone.")
+def drill() -> None:
+    """Hold a drill: a fault on purpose, watched, measured, undone, and judged.
+
+    On a cluster that is made for it, or on a running one (--bootstrap, --confirm). Exit code 0: every objective was
+    met; 1: one was missed; 2: the drill could not be held.
+    """
+
+
+def _command(one: Drill) -> click.Command:
+    def held(**given: Any) -> int:
+        return _hold(one, Options(**given))
+
+    wrapped: Callable[..., int] = held
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return click.command(one.name, help=one.summary, short_help=one.summary)(wrapped)
+
+
+for _one in DRILLS.values():
+    drill.add_command(_command(_one))
+
+
+def _hold(one: Drill, options: Options) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is undone on the way out
+    try:
+        _check(options)
+        return _on_made(one, options) if options.bootstrap is None else _on_running(one, options, options.bootstrap)
+    except (CommandFailed, ConfigError) as failed:
+        raise NotHeld(" ".join(str(failed).split())) from None
+    except TidelogError as failed:
+        raise NotHeld(f"the drill broke off: {type(failed).__name__}: {failed}") from None
+    except OSError as failed:
+        raise NotHeld(f"the drill broke off: {failed or type(failed).__name__}") from None
+
+
+def _check(options: Options) -> None:
+    """Refuse what cannot be meant, before anything is done."""
+    if options.bootstrap is None:
+        for name, value in (
+            ("--confirm", options.confirm),
+            ("--by-hand", options.by_hand),
+            ("--stop-command", options.stop_command),
+            ("--start-command", options.start_command),
+            ("--fill-command", options.fill_command),
+            ("--free-command", options.free_command),
+        ):
+            if value:
+                raise CommandFailed(
+                    f"expected {name} with --bootstrap, which names a running cluster, found it alone; without "
+                    "--bootstrap the drill makes a cluster of its own"
+                )
+    elif options.settings:
+        raise CommandFailed("expected --set without --bootstrap: it is for a cluster that the drill makes")
+    if bool(options.stop_command) != bool(options.start_command):
+        raise CommandFailed("expected --stop-command and --start-command together, found one of them")
+    if options.by_hand and options.stop_command:
+        raise CommandFailed("expected either --by-hand or commands, found both")
+    if options.plot is not None:
+        if importlib.util.find_spec("PIL") is None:
+            raise CommandFailed("--plot needs Pillow, which is not installed: pip install 'tidelog[picture]'")
+        if not options.plot.absolute().parent.is_dir():
+            raise CommandFailed(f"--plot: expected an existing directory, found none at {options.plot.parent}")
+        if not os.access(options.plot.absolute().parent, os.W_OK):
+            raise CommandFailed(f"--plot: {options.plot.parent} cannot be written to")
+
+
+def _on_made(one: Drill, options: Options) -> int:
+    """On a cluster made for this drill. Its data is kept if it was asked for, or where the drill did not go well."""
+    if options.dry_run:
+        controllers = (1, 2, 3) if one.apart else tuple(range(1, options.nodes + 1))
+        brokers = {number + 3 * one.apart: Address("127.0.0.1", 0) for number in range(1, options.nodes + 1)}
+        _show_plan(one, options, Found("", brokers, controllers, NO_NODE))
+        return 0
+    place = options.directory or Path(tempfile.mkdtemp(prefix="tidelog-drill-"))
+    cluster: LocalCluster | None = None
+    keep = True
+    try:
+        cluster = make(place, options.nodes, options.settings, apart=one.apart)
+        controllers_too = ", and three controllers apart from them," if one.apart else ""
+        _say(options, f"a cluster of {count_of(options.nodes, 'broker')}{controllers_too} is made in {place}")
+        cluster.start()
+        cluster.wait_ready()
+        bootstrap = bootstrap_of(cluster, apart=one.apart)
+        code = _go(one, options, bootstrap, ProcessReach(cluster), cluster, survey(bootstrap))
+        keep = code != 0
+        return code
+    except KeyboardInterrupt:
+        keep = False
+        raise
+    finally:
+        if cluster is not None:
+            cluster.stop(timeout_s=STOP_S)
+        if options.directory is None:
+            if cluster is None or not keep:
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                click.echo(f"Data and logs of the nodes: {place}", err=True)
+
+
+def _on_running(one: Drill, options: Options, bootstrap: str) -> int:
+    """On a cluster that runs, which the operator has confirmed to be meant."""
+    require_listener(bootstrap)
+    found = survey(bootstrap)
+    local = find_local(found.cluster_id, options.directory)
+    _check_confirmed(options, bootstrap, found, local)
+    return _go(one, options, bootstrap, _reach(options, found, local), local, found)
+
+
+def _check_confirmed(options: Options, bootstrap: str, found: Found, local: LocalCluster | None) -> None:
+    names = [found.cluster_id]
+    if local is not None:
+        names.append(str(local.directory))
+        if options.confirm and Path(options.confirm).absolute() == local.directory:
+            return
+    if options.confirm in names or options.dry_run:
+        return
+    what = f"the cluster at {bootstrap} has {count_of(len(found.brokers), 'broker')} and "
+    what += count_of(len(found.topics), "topic")
+    found_words = f"found --confirm {options.confirm}" if options.confirm else "found none"
+    raise CommandFailed(
+        f"a drill takes nodes of a running cluster away: expected --confirm with its id, {found_words}. {what}; if it "
+        f"is the one that is meant: --confirm {' or '.join(names)}"
+    )
+
+
+def _reach(options: Options, found: Found, local: LocalCluster | None) -> Reach:
+    """By hand or by commands if that was asked for, else by process."""
+
+    def say(line: str) -> None:
+        _say(options, line)
+
+    if options.by_hand:
+        return HandReach(found.brokers, say)
+    if options.stop_command and options.start_command:
+        return CommandReach(
+            found.brokers,
+            options.stop_command,
+            options.start_command,
+            options.fill_command or "",
+            options.free_command or "",
+            say,
+        )
+    if local is None:
+        raise CommandFailed(
+            f"the nodes of cluster {found.cluster_id} are no processes of `tidelog cluster` on this machine (if they "
+            "are, name its directory: --dir), so the drill cannot stop them: tell it how, as in --stop-command 'ssh "
+            "broker-{node} systemctl kill --signal={signal} tidelog' --start-command 'ssh broker-{node} systemctl "
+            "start tidelog', or do it yourself when told to: --by-hand"
+        )
+    return ProcessReach(local)
+
+
+def _go(one: Drill, options: Options, bootstrap: str, reach: Reach, local: LocalCluster | None, found: Found) -> int:
+    """Look, say, do, show."""
+    check_healthy(found, local)
+    one.check(found, reach)
+    _say(options, f"drill {one.name} on cluster {found.cluster_id} at {bootstrap}:")
+    _show_plan(one, options, found)
+    if options.dry_run:
+        return 0
+    _say(options, "")
+    limits = _limits(options)
+    load = Load(per_s=options.rate, value_bytes=one.value_bytes)
+    asked = Asked(one, bootstrap, reach, limits, load, options.away, local)
+    held = hold(asked, found, lambda moment: _say(options, report.moment_line(moment)))
+    if options.as_json:
+        print_json(report.as_json(held))
+    else:
+        report.print_held(held)
+    if options.plot is not None:
+        from tidelog.chaos.drill.picture import draw
+
+        draw(options.plot, held)
+        _say(options, f"drawn: {options.plot}")
+    return 0 if held.met else EXIT_MISSED
+
+
+def _show_plan(one: Drill, options: Options, found: Found) -> None:
+    steps, objectives = planned(one, found, _limits(options), options.away)
+    report.print_plan(steps, objectives, err=options.as_json)
+
+
+def _limits(options: Options) -> Limits:
+    return Limits(options.leader_within, options.controller_within, options.whole_within)
+
+
+def _say(options: Options, line: str) -> None:
+    click.echo(line, err=options.as_json)

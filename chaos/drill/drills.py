@@ -1,0 +1,340 @@
+"""The drills: what each says that it will do, what is expected of it, and how it is done.
+
+To write one: a function that plays on a :class:`Stage`, and a row in :data:`DRILLS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.chaos.drill.evidence import longest_commit, longest_silence
+from tidelog.chaos.drill.objectives import WORDS, Limits, Objective
+from tidelog.chaos.drill.reach import Reach
+from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, STEP, Milestone, Stage
+from tidelog.chaos.drill.target import Found
+from tidelog.cli.failure import CommandFailed
+from tidelog.model.ids import NO_NODE
+
+BETWEEN_S: Final = 0.5
+"""From one node of a rolling restart to the next, once everything is whole."""
+NOTHING_LOST: Final = (Objective("lost", 0), Objective("duplicated", 0))
+IN_THE_END: Final = (Objective("errors", 0), *NOTHING_LOST, Objective("unhealthy", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One drill. ``hits`` tells which nodes it will hit, as far as that is known before; ``apart``: a cluster that is
+    made for it has controllers of their own, so that what is shown is theirs alone."""
+
+    name: str
+    summary: str
+    steps: Callable[[Found, float], Sequence[str]]
+    objectives: Callable[[Found, Limits], Sequence[Objective]]
+    perform: Callable[[Stage], None]
+    check: Callable[[Found, Reach], None] = lambda found, reach: None
+    """Raises :class:`CommandFailed` where it cannot be held on this cluster."""
+    apart: bool = False
+    value_bytes: int = 200
+    warm_up_s: float = 2.0
+
+
+# --- Leaders and brokers ----------------------------------------------------------------------------------------------
+
+
+def _lose_leader(stage: Stage) -> None:
+    node = stage.leads_most({stage.evidence.standing.controller})
+    led = stage.led_by([node])
+    fault_s = stage.kill([node], f"node {node}, leader of {_partitions(led)}: kill -9")
+    stage.reach_milestones(fault_s, _lost(stage, fault_s, [node], led))
+    stage.rest(BETWEEN_S)
+    _keep_silence(stage, stage.everywhere, fault_s)
+    stage.bring_back([node])
+
+
+def _lose_broker(stage: Stage) -> None:
+    controllers = {*stage.found.voters}
+    node = next((each for each in stage.found.brokers if each not in controllers), None)
+    if node is None:
+        node = max(each for each in stage.found.brokers if each != stage.evidence.standing.controller)
+    led = stage.led_by([node])
+    fault_s = stage.kill([node], f"node {node}, leader of {_partitions(led)}: kill -9, and it stays away")
+    stage.reach_milestones(fault_s, _lost(stage, fault_s, [node], led))
+    stage.rest_until(fault_s + stage.away_s)
+    _keep_silence(stage, stage.everywhere, fault_s)
+    _keep_meanwhile(stage, fault_s, stage.traffic.now())
+    stage.bring_back([node])
+
+
+def _restart_all(stage: Stage) -> None:
+    """The active controller last: it moves once."""
+    began_s = stage.traffic.now()
+    controller = stage.evidence.standing.controller
+    for node in sorted(stage.found.nodes, key=lambda each: (each == controller, each)):
+        asked_s = stage.traffic.now()
+        stage.say(FAULT, f"node {node}{', the active controller' if node == controller else ''}: shut down in order")
+        stage.reach.stop(node)
+        gone_s = stage.traffic.now()
+        stage.worst("shutdown_s", gone_s - asked_s)
+        stage.say(SEEN, f"it is gone: {gone_s - asked_s:.2f} s", gone_s)
+        stage.bring_back([node])
+        if stage.measures["whole_s"] is None:
+            stage.say(STEP, "the rest is left as it is: another restart could cost data")
+            break
+        stage.rest(BETWEEN_S)
+    _keep_silence(stage, stage.everywhere, began_s)
+
+
+def _fill_disk(stage: Stage) -> None:
+    node = stage.leads_most({stage.evidence.standing.controller})
+    led = stage.led_by([node])
+    fault_s = stage.fill(node, f"node {node}, leader of {_partitions(led)}: its disk takes nothing more")
+    stage.reach_milestones(fault_s, [stage.led_elsewhere(fault_s, [node], led), *stage.taken_again(fault_s, led)])
+    stage.rest_until(fault_s + stage.away_s)
+    _keep_silence(stage, stage.everywhere, fault_s)
+    stage.say(STEP, f"node {node} {'still runs' if stage.reach.running(node) else 'has ended by itself'}")
+    stage.reach.free(node)
+    stage.say(HEAL, f"there is room on the disk of node {node} again; a directory that failed wants a new start")
+    if stage.reach.running(node):
+        stage.reach.stop(node)
+    stage.bring_back([node])
+
+
+def _lost(stage: Stage, fault_s: float, nodes: Sequence[int], led: Sequence[int]) -> list[Milestone]:
+    """What follows the end of brokers that led these partitions."""
+    if not set(nodes) & set(stage.found.brokers):
+        return []
+    found = [stage.fenced(fault_s, nodes)]
+    if led:
+        found += [stage.led_elsewhere(fault_s, nodes, led), *stage.taken_again(fault_s, led)]
+    return found
+
+
+def _can_fill(found: Found, reach: Reach) -> None:
+    if not reach.can_fill:
+        raise CommandFailed(
+            "expected a way to fill a disk, found none: nodes of this machine need a system with prlimit(2), others "
+            "--fill-command and --free-command, or --by-hand"
+        )
+
+
+# --- Controllers ------------------------------------------------------------------------------------------------------
+
+
+def _fail_over(stage: Stage) -> None:
+    node = stage.evidence.standing.controller
+    led = stage.led_by([node])
+    also = f", leader of {_partitions(led)}" if led else ""
+    fault_s = stage.kill([node], f"node {node}, the active controller{also}: kill -9")
+    stage.reach_milestones(
+        fault_s,
+        [stage.another_controller(fault_s, [node]), stage.changed(fault_s), *_lost(stage, fault_s, [node], led)],
+    )
+    stage.rest(BETWEEN_S)
+    _keep_silence(stage, stage.everywhere, fault_s)
+    stage.bring_back([node])
+
+
+def _lose_minority(stage: Stage) -> None:
+    others = [node for node in stage.found.voters if node != stage.evidence.standing.controller]
+    nodes = others[: (len(stage.found.voters) - 1) // 2]
+    led = stage.led_by(nodes)
+    fault_s = stage.kill(nodes, f"{_nodes(nodes)}, a minority of the controllers: kill -9")
+    stage.reach_milestones(fault_s, [stage.changed(fault_s), *_lost(stage, fault_s, nodes, led)])
+    stage.rest_until(fault_s + stage.away_s)
+    now_s = stage.traffic.now()
+    stage.measures["commit_longest_s"] = longest_commit(stage.evidence.commits[:], fault_s, now_s)
+    _keep_silence(stage, stage.everywhere, fault_s)
+    _keep_meanwhile(stage, fault_s, now_s)
+    stage.bring_back(nodes)
+
+
+def _lose_quorum(stage: Stage) -> None:
+    controller = stage.evidence.standing.controller
+    others = [node for node in stage.found.voters if node != controller]
+    nodes = [controller, *others[: len(stage.found.voters) // 2]]
+    spared = stage.spared(nodes)
+    fault_s = stage.kill(nodes, f"{_nodes(nodes)}, a majority of the controllers: kill -9")
+    stage.rest_until(fault_s + stage.away_s)
+    now_s = stage.traffic.now()
+    commits = stage.evidence.commits[:]
+    stage.measures["commits_meanwhile"] = sum(one.began_s >= fault_s for one in commits)
+    _keep_meanwhile(stage, fault_s, now_s)
+    stage.say(SEEN, f"metadata: changes committed meanwhile: {stage.measures['commits_meanwhile']}, one waits")
+    if spared:
+        _keep_silence(stage, spared, fault_s)
+
+    def back(started_s: float) -> Milestone:
+        return "back_s", lambda: min(
+            (one.ended_s - started_s for one in stage.evidence.commits[len(commits) :]), default=None
+        )
+
+    stage.bring_back(nodes, more=[back])
+
+
+def _quorum_objectives(found: Found, limits: Limits) -> Sequence[Objective]:
+    hit_brokers = set(found.voters) & set(found.brokers)
+    silence = () if hit_brokers else (Objective("silence_s", limits.leader_s),)
+    return (
+        Objective("commits_meanwhile", 0),
+        *silence,
+        Objective("back_s", limits.whole_s),
+        Objective("whole_s", limits.whole_s),
+        *IN_THE_END,
+    )
+
+
+# --- What is shown of all ---------------------------------------------------------------------------------------------
+
+
+def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> None:
+    """Measure how long one partition acknowledged nothing, from then to now."""
+    acknowledgements = stage.evidence.acknowledgements[:]
+    partition, began_s, length = longest_silence(acknowledgements, partitions, from_s, stage.traffic.now())
+    stage.worst("silence_s", length)
+    stage.say(
+        SEEN, f"{WORDS['silence_s']}: {length:.2f} s, partition {partition} from {began_s - from_s:.2f} s after it on"
+    )
+
+
+def _keep_meanwhile(stage: Stage, from_s: float, to_s: float) -> None:
+    """Measure what went on between a fault and its end."""
+    evidence = stage.evidence
+    told = [one for one in evidence.acknowledgements[:] if one.began_s >= from_s and one.ended_s <= to_s]
+    partitions = {one.partition for one in told}
+    handed = sum(count for at_s, _, count in evidence.handed[:] if from_s <= at_s <= to_s)
+    stage.measures["acknowledged_meanwhile"] = len(told)
+    stage.measures["partitions_meanwhile"] = len(partitions)
+    stage.measures["handed_meanwhile"] = handed
+    stage.say(
+        SEEN,
+        f"data: {len(told):,} records acknowledged in {len(partitions)} of {len(stage.everywhere)} partitions, "
+        f"{handed:,} handed to a reader in {to_s - from_s:.1f} s",
+    )
+
+
+def _partitions(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "no partition"
+    return f"partition{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def _nodes(numbers: Sequence[int]) -> str:
+    return f"node{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def _now(found: Found) -> str:
+    return "" if found.controller == NO_NODE else f", node {found.controller} now"
+
+
+BACK: Final = "start it again, and wait until every replica is in sync"
+
+_ALL: Final = (
+    Drill(
+        "controller-failover",
+        "Kill the active controller; another one must take over.",
+        lambda found, away_s: (f"kill -9 the active controller{_now(found)}", BACK),
+        lambda found, limits: (
+            Objective("commit_s", limits.controller_s),
+            *([Objective("silence_s", limits.leader_s)] if found.controller in found.brokers else []),
+            Objective("whole_s", limits.whole_s),
+            *IN_THE_END,
+        ),
+        _fail_over,
+    ),
+    Drill(
+        "leader-loss",
+        "Kill the broker that leads most partitions; others must lead them.",
+        lambda found, away_s: (
+            "kill -9 the broker that leads most partitions of the topic, not the active controller if there is another",
+            BACK,
+        ),
+        lambda found, limits: (
+            Objective("every_partition_s", limits.leader_s),
+            Objective("whole_s", limits.whole_s),
+            *IN_THE_END,
+        ),
+        _lose_leader,
+    ),
+    Drill(
+        "broker-loss",
+        "Kill a broker that stays away; the others must carry on, and it must catch up.",
+        lambda found, away_s: (
+            f"kill -9 a broker that is not the active controller, and leave it away for {away_s:g} s",
+            BACK,
+        ),
+        lambda found, limits: (
+            Objective("silence_s", limits.leader_s),
+            Objective("whole_s", limits.whole_s),
+            *IN_THE_END,
+        ),
+        _lose_broker,
+    ),
+    Drill(
+        "rolling-restart",
+        "Restart every node in order, one after the other; clients must not notice.",
+        lambda found, away_s: (
+            f"of each node in turn ({', '.join(map(str, found.nodes))}; the active controller last): shut it down in "
+            "order (SIGTERM), start it, wait until every replica is in sync",
+        ),
+        lambda found, limits: (
+            Objective("silence_s", limits.leader_s),
+            Objective("whole_s", limits.whole_s),
+            *IN_THE_END,
+        ),
+        _restart_all,
+    ),
+    Drill(
+        "disk-full",
+        "Let a broker's disk run full; others must lead its partitions.",
+        lambda found, away_s: (
+            "let the disk of the broker that leads most partitions of the topic take nothing more, for "
+            f"{away_s:g} s at least",
+            "make room again, and restart that broker",
+            "wait until every replica is in sync",
+        ),
+        lambda found, limits: (
+            Objective("every_partition_s", limits.leader_s),
+            Objective("whole_s", limits.whole_s),
+            *IN_THE_END,
+        ),
+        _fill_disk,
+        check=_can_fill,
+        value_bytes=4_000,
+        warm_up_s=3.0,
+    ),
+    Drill(
+        "minority-loss",
+        "Kill a minority of the controllers; nothing must wait for it.",
+        lambda found, away_s: (
+            f"kill -9 {(len(found.voters) - 1) // 2} of {len(found.voters)} controllers, not the active one, and leave "
+            f"it away for {away_s:g} s",
+            BACK,
+        ),
+        lambda found, limits: (
+            Objective("commit_longest_s", limits.controller_s),
+            Objective("silence_s", limits.leader_s),
+            Objective("whole_s", limits.whole_s),
+            *IN_THE_END,
+        ),
+        _lose_minority,
+        apart=True,
+    ),
+    Drill(
+        "quorum-loss",
+        "Kill a majority of the controllers: what goes on, what waits, and that it comes back.",
+        lambda found, away_s: (
+            f"kill -9 {len(found.voters) // 2 + 1} of {len(found.voters)} controllers, the active one among them, and "
+            f"leave them away for {away_s:g} s: no metadata can change",
+            "watch what goes on without: records are taken and read where every replica in sync is alive",
+            "start them again; metadata changes must be committed again, and every replica be in sync",
+        ),
+        _quorum_objectives,
+        _lose_quorum,
+        apart=True,
+    ),
+)
+
+DRILLS: Final[Mapping[str, Drill]] = {drill.name: drill for drill in _ALL}
+"""By name."""

@@ -1,0 +1,92 @@
+"""What a drill measures, what is expected of it, and whether it was met. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LEADER_S: Final = 3.0
+CONTROLLER_S: Final = 1.0
+WHOLE_S: Final = 10.0
+
+WORDS: Final[Mapping[str, str]] = {
+    "detection_s": "a broker that was hit is fenced",
+    "controller_s": "another controller is active",
+    "election_s": "every partition that was led there has another leader",
+    "first_record_s": "first record acknowledged in a partition that was led there",
+    "every_partition_s": "records acknowledged in all of them",
+    "commit_s": "first metadata change committed",
+    "commit_longest_s": "longest that a metadata change took",
+    "commits_meanwhile": "metadata changes committed without a majority",
+    "acknowledged_meanwhile": "records acknowledged meanwhile",
+    "partitions_meanwhile": "partitions that took records meanwhile",
+    "handed_meanwhile": "records that a reader was handed meanwhile",
+    "back_s": "metadata changes are committed again after the start",
+    "shutdown_s": "longest controlled shutdown",
+    "serving_s": "serving again after the start",
+    "whole_s": "every replica in sync after the start",
+    "silence_s": "longest that one partition acknowledged nothing",
+    "errors": "errors that clients were given",
+    "sent": "records sent",
+    "acknowledged": "records acknowledged",
+    "read": "records read back",
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "unhealthy": "what is not as it was before",
+}
+"""Every measure, in the order in which they are shown. Those that end in ``_s`` are seconds, the others counts."""
+
+Value = float | int | None
+Measures = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that may pass: until a partition whose leader was lost takes records; until metadata changes are
+    committed; from the start of what was stopped until every replica is in sync."""
+
+    leader_s: float = LEADER_S
+    controller_s: float = CONTROLLER_S
+    whole_s: float = WHOLE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """``measure`` is to be no more than ``limit``."""
+
+    measure: str
+    limit: float
+
+    @property
+    def words(self) -> str:
+        return f"{WORDS[self.measure]}: {limit_words(self.measure, self.limit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    objective: Objective
+    found: Value
+    """``None``: it did not come about."""
+
+    @property
+    def met(self) -> bool:
+        return self.found is not None and self.found <= self.objective.limit
+
+
+def judged(objectives: Sequence[Objective], measures: Measures) -> list[Judgement]:
+    """Hold the objectives against what was measured."""
+    return [Judgement(objective, measures.get(objective.measure)) for objective in objectives]
+
+
+def limit_words(measure: str, limit: float) -> str:
+    if measure.endswith("_s"):
+        return f"at most {limit:g} s"
+    return "none" if limit == 0 else f"at most {limit:g}"
+
+
+def value_words(measure: str, value: Value) -> str:
+    """A value as it is shown."""
+    if value is None:
+        return "it did not come about"
+    return f"{value:.2f} s" if measure.endswith("_s") else f"{value:,}"

@@ -1,0 +1,342 @@
+"""How a drill gets at the nodes: by their processes on this machine, by commands that the operator names, or by asking
+the operator to do it.
+
+All of it on the main thread, and in seconds of :func:`time.monotonic`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Final, Protocol
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local_cluster import LocalCluster
+from tidelog.proto.network import Address
+
+STOP_S: Final = 30.0
+"""How long a controlled shutdown may take before the node is killed."""
+SERVING_S: Final = 60.0
+"""How long a started node may take to serve."""
+COMMAND_S: Final = 120.0
+HAND_S: Final = 600.0
+"""How long an operator may take for a step."""
+ROOM_BYTES: Final = 256 * 1024
+"""What a full disk still takes of the metadata log, to which a drill adds a few hundred bytes a second."""
+_POLL_S: Final = 0.02
+_CONNECT_S: Final = 0.3
+
+Say = Callable[[str], None]
+
+
+class Reach(Protocol):
+    """What can be done to nodes. Whatever is done can be undone with :meth:`restore`, from any state."""
+
+    can_fill: bool
+    """Whether disks can be filled."""
+
+    def kill(self, nodes: Sequence[int]) -> float:
+        """End these nodes at once; return when it began. They are gone on return."""
+
+    def stop(self, node: int) -> None:
+        """Have a node shut down in order; it is gone on return."""
+
+    def start(self, nodes: Sequence[int]) -> float:
+        """Start these nodes; return when it began."""
+
+    def wait_serving(self, nodes: Sequence[int]) -> None:
+        """Wait until these nodes serve. Raises :class:`CommandFailed` if they do not."""
+
+    def running(self, node: int) -> bool:
+        """Whether the node runs, as far as can be told."""
+
+    def fill(self, node: int) -> float:
+        """Let the node's disk take nothing more; return when."""
+
+    def free(self, node: int) -> None:
+        """Make room again."""
+
+    def restore(self) -> None:
+        """Undo all that was done and not undone yet. Raises :class:`CommandFailed` with what is left to do."""
+
+
+# --- By process -------------------------------------------------------------------------------------------------------
+
+
+class ProcessReach:
+    """Nodes of a cluster of ``tidelog cluster`` on this machine."""
+
+    can_fill = hasattr(resource, "prlimit")
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self._stopped: set[int] = set()
+        self._filled: set[int] = set()
+
+    def kill(self, nodes: Sequence[int]) -> float:
+        self._stopped.update(nodes)
+        began = time.monotonic()
+        for node in nodes:
+            self.cluster.node(node).send_signal(signal.SIGKILL)
+        for node in nodes:
+            self.cluster.kill(node)
+        return began
+
+    def stop(self, node: int) -> None:
+        self._stopped.add(node)
+        if self.cluster.stop([node], timeout_s=STOP_S):
+            raise CommandFailed(f"node {node} did not shut down within {STOP_S:g} s and was killed")
+
+    def start(self, nodes: Sequence[int]) -> float:
+        began = time.monotonic()
+        self.cluster.start(nodes)
+        return began
+
+    def wait_serving(self, nodes: Sequence[int]) -> None:
+        self.cluster.wait_ready(nodes, SERVING_S)
+        self._stopped.difference_update(nodes)
+
+    def running(self, node: int) -> bool:
+        return self.cluster.node(node).mark is not None
+
+    def fill(self, node: int) -> float:
+        """No file of the process grows beyond what the metadata log has, and a bit: the kernel refuses the write, as it
+        does on a full disk, with EFBIG for ENOSPC. The node takes every I/O error alike (docs/storage.md)."""
+        mark = self.cluster.node(node).mark
+        if mark is None:
+            raise CommandFailed(f"node {node} does not run")
+        self._filled.add(node)
+        began = time.monotonic()
+        _limit_files(mark.pid, _longest(self.cluster.node(node).data_dir / "__cluster_metadata-0") + ROOM_BYTES)
+        return began
+
+    def free(self, node: int) -> None:
+        mark = self.cluster.node(node).mark
+        if mark is not None:
+            _limit_files(mark.pid, None)
+        self._filled.discard(node)
+
+    def restore(self) -> None:
+        for node in sorted(self._filled):
+            self.free(node)
+            self.cluster.stop([node], timeout_s=STOP_S)  # a directory that failed comes back with a new start
+            self._stopped.add(node)
+        if away := sorted(self._stopped):
+            self.start(away)
+            self.wait_serving(away)
+
+
+def _limit_files(pid: int, length: int | None) -> None:
+    """Bound the length of the files that a process writes; ``None`` for none. Only the soft limit is moved."""
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+    if length is None:
+        length = hard
+    elif hard != resource.RLIM_INFINITY:
+        length = min(length, hard)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (length, hard))
+
+
+def _longest(directory: Path) -> int:
+    return max((entry.stat().st_size for entry in os.scandir(directory) if entry.is_file()), default=0)
+
+
+# --- By commands, and by hand -----------------------------------------------------------------------------------------
+
+
+class RemoteReach:
+    """What is common to nodes whose processes cannot be seen: they are there while their listener takes connections."""
+
+    def __init__(self, brokers: Mapping[int, Address]) -> None:
+        self._brokers = brokers
+        self._stopped: set[int] = set()
+        self._filled: set[int] = set()
+
+    def running(self, node: int) -> bool:
+        """A node without a listener for clients (a controller alone) is taken as it was left."""
+        address = self._brokers.get(node)
+        return node not in self._stopped if address is None else listens(address)
+
+    def _wait_until(self, nodes: Collection[int], there: bool, bound_s: float) -> None:
+        seen = [node for node in nodes if node in self._brokers]
+        deadline = time.monotonic() + bound_s
+        while late := [node for node in seen if self.running(node) is not there]:
+            if time.monotonic() > deadline:
+                state = "does not listen" if there else "still listens"
+                raise CommandFailed(f"waited {bound_s:g} s: node {late[0]} {state} at {self._brokers[late[0]]}")
+            time.sleep(_POLL_S)
+
+
+def listens(address: Address) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        socket.create_connection((address.host, address.port), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+class CommandReach(RemoteReach):
+    """Nodes that are stopped and started by commands of the operator's: templates with ``{node}`` and, for stopping,
+    ``{signal}`` (KILL or TERM). They are run without a shell."""
+
+    def __init__(
+        self, brokers: Mapping[int, Address], stop: str, start: str, fill: str = "", free: str = "", say: Say = print
+    ) -> None:
+        super().__init__(brokers)
+        self._stop = checked_template("--stop-command", stop, {"node", "signal"})
+        self._start = checked_template("--start-command", start, {"node"})
+        if bool(fill) != bool(free):
+            raise CommandFailed("expected --fill-command and --free-command together, found one of them")
+        self._fill = checked_template("--fill-command", fill, {"node"}) if fill else ""
+        self._free = checked_template("--free-command", free, {"node"}) if free else ""
+        self.can_fill = bool(fill)
+        self._say = say
+
+    def kill(self, nodes: Sequence[int]) -> float:
+        self._stopped.update(nodes)
+        began = time.monotonic()
+        for node in nodes:
+            self._run(self._stop, node, signal="KILL")
+        self._wait_until(nodes, False, STOP_S)
+        return began
+
+    def stop(self, node: int) -> None:
+        self._stopped.add(node)
+        self._run(self._stop, node, signal="TERM")
+        self._wait_until([node], False, STOP_S)
+
+    def start(self, nodes: Sequence[int]) -> float:
+        began = time.monotonic()
+        for node in nodes:
+            self._run(self._start, node)
+        return began
+
+    def wait_serving(self, nodes: Sequence[int]) -> None:
+        self._wait_until(nodes, True, SERVING_S)
+        self._stopped.difference_update(nodes)
+
+    def fill(self, node: int) -> float:
+        self._filled.add(node)
+        began = time.monotonic()
+        self._run(self._fill, node)
+        return began
+
+    def free(self, node: int) -> None:
+        self._run(self._free, node)
+        self._filled.discard(node)
+
+    def restore(self) -> None:
+        for node in sorted(self._filled):
+            self.free(node)
+            self.stop(node)
+        if away := sorted(self._stopped):
+            self.start(away)
+            self.wait_serving(away)
+
+    def _run(self, template: str, node: int, **more: str) -> None:
+        command = [word.format(node=node, **more) for word in shlex.split(template)]
+        self._say(f"$ {shlex.join(command)}")
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMMAND_S, check=False, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            raise CommandFailed(f"`{shlex.join(command)}` has not ended after {COMMAND_S:g} s") from None
+        except OSError as trouble:
+            raise CommandFailed(f"`{shlex.join(command)}` cannot be run: {trouble.strerror or trouble}") from None
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+            raise CommandFailed(f"`{shlex.join(command)}` ended with exit code {done.returncode}: {said}")
+
+
+def checked_template(option: str, template: str, fields: Collection[str]) -> str:
+    """Raise :class:`CommandFailed` for a template that cannot be filled in, or that names no node."""
+    names = ", ".join(f"{{{name}}}" for name in sorted(fields))
+    try:
+        found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        words = shlex.split(template)
+    except ValueError as wrong:
+        raise CommandFailed(f"{option}: expected a command with {names}, found {template!r} ({wrong})") from None
+    if not words or "node" not in found or not found <= set(fields):
+        raise CommandFailed(f"{option}: expected a command with {names}, found {template!r}")
+    return template
+
+
+class HandReach(RemoteReach):
+    """Nodes that the operator stops and starts when told to, while the drill watches."""
+
+    can_fill = True
+
+    def __init__(
+        self, brokers: Mapping[int, Address], say: Say = print, enter: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(brokers)
+        self._say = say
+        self._enter = enter or _wait_for_enter
+
+    def kill(self, nodes: Sequence[int]) -> float:
+        self._stopped.update(nodes)
+        self._ask(f"kill {_named(nodes)} now, at once and without warning (kill -9)", nodes)
+        self._wait_until(nodes[:1], False, HAND_S)
+        began = time.monotonic()
+        self._wait_until(nodes, False, HAND_S)
+        return began
+
+    def stop(self, node: int) -> None:
+        self._stopped.add(node)
+        self._ask(f"shut {_named([node])} down in order now (SIGTERM)", [node])
+        self._wait_until([node], False, HAND_S)
+
+    def start(self, nodes: Sequence[int]) -> float:
+        self._ask(f"start {_named(nodes)} now", nodes)
+        self._wait_until(nodes, True, HAND_S)
+        return time.monotonic()
+
+    def wait_serving(self, nodes: Sequence[int]) -> None:
+        self._wait_until(nodes, True, SERVING_S)
+        self._stopped.difference_update(nodes)
+
+    def fill(self, node: int) -> float:
+        self._filled.add(node)
+        self._ask(f"fill the disk of {_named([node])} now, so that its log directory takes nothing more", [])
+        self._enter()
+        return time.monotonic()
+
+    def free(self, node: int) -> None:
+        self._ask(f"make room on the disk of {_named([node])} now", [])
+        self._enter()
+        self._filled.discard(node)
+
+    def restore(self) -> None:
+        """Nothing can be done without the operator, who may be the one who interrupted."""
+        left = [f"make room on the disk of {_named([node])} and start it again" for node in sorted(self._filled)]
+        if away := [node for node in sorted(self._stopped - self._filled) if not self.running(node)]:
+            left.append(f"start {_named(away)}")
+        if left:
+            raise CommandFailed(f"left to do by hand: {'; '.join(left)}")
+
+    def _ask(self, what: str, nodes: Sequence[int]) -> None:
+        self._say(f">>> {what}")
+        if any(node not in self._brokers for node in nodes):
+            self._enter()
+
+
+def _named(nodes: Sequence[int]) -> str:
+    return f"node{'' if len(nodes) == 1 else 's'} {', '.join(map(str, nodes))}"
+
+
+def _wait_for_enter() -> None:
+    if not sys.stdin.isatty():
+        raise CommandFailed("expected a terminal, to wait for Enter: what is done there cannot be seen from here")
+    sys.stderr.write("    then press Enter: ")
+    sys.stderr.flush()
+    sys.stdin.readline()
