@@ -16,7 +16,7 @@ from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.machine import stalled_s
 from tidelog.chaos.live.recovery import elections, recoveries, wholes
-from tidelog.chaos.live.timeline import OTHER, FaultSpan, fault_spans
+from tidelog.chaos.live.timeline import LINKS, PROCESS, FaultSpan, fault_spans
 
 PROGRESS_AFTER_S: Final = 5.0
 """A fault of one node that lasts so long must see records acknowledged meanwhile."""
@@ -181,7 +181,7 @@ def _silence(recorded: Recorded, span: FaultSpan) -> tuple[float, float] | None:
     """When the longest time without any acknowledgement began within a fault of one node, and how long it was;
     ``None`` if the fault is none that must be survived, or too short to say."""
     lasted = span.end_s - span.begin_s
-    if len(span.nodes) != 1 or recorded.run["nodes"] < NODES_LEAST or span.trouble or span.kind == OTHER:
+    if len(span.nodes) != 1 or recorded.run["nodes"] < NODES_LEAST or span.trouble or span.kind not in (PROCESS, LINKS):
         return None
     if not PROGRESS_AFTER_S <= lasted < float("inf"):
         return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.live.history_file import Recorded
@@ -16,6 +16,8 @@ from tidelog.model.ids import TopicPartition
 STEADY_S: Final = 2.0
 STEADY_SENDS: Final = 5
 """A partition to which so many records were sent in the seconds before a fault is sent to steadily."""
+_CLOCK: Final = ("clock", "clock-mend")
+"""Acts that move a node's wall clock, to ``ahead_s``, and back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,38 @@ def recoveries(recorded: Recorded) -> list[Recovery]:
     return found
 
 
-def elections(recorded: Recorded) -> list[Wait]:
-    """How long the cluster was without a controller after each kill of the active one, by what the nodes logged."""
+class Elected(NamedTuple):
+    """A node became the active controller."""
+
+    at_s: float
+    node: int
+    epoch: int
+
+
+def elected(recorded: Recorded) -> list[Elected]:
+    """Who became the active controller when, by what the nodes logged. Where the laboratory had moved a node's clock,
+    its log is told by that clock and put right here; what fits no time is left out."""
     found = []
+    for row in recorded.elections:
+        moves = [fault for fault in recorded.faults if fault["act"] in _CLOCK and row["node"] in fault["nodes"]]
+        until = [float(move["at"]) for move in moves[1:]] + [inf]
+        times = [row["at"]] if not moves or row["at"] < moves[0]["at"] else []
+        for move, end in zip(moves, until, strict=False):
+            at = row["at"] - float(move["options"].get("ahead_s", 0.0))
+            if move["at"] <= at < end:
+                times.append(at)
+        if len(times) == 1:
+            found.append(Elected(times[0], int(row["node"]), int(row["epoch"])))
+    return sorted(found)
+
+
+def elections(recorded: Recorded) -> list[Wait]:
+    """How long the cluster was without a controller after each kill of the active one."""
+    found = []
+    elected_at = [one.at_s for one in elected(recorded)]
     for fault in recorded.faults:
         if fault["act"] == "kill" and fault["controls"] and not fault["trouble"]:
-            after = [one["at"] for one in recorded.elections if one["at"] > fault["at"]]
+            after = [at for at in elected_at if at > fault["at"]]
             if after:
                 found.append(Wait(fault["episode"], fault["at"], min(after) - fault["at"]))
     return found

@@ -13,14 +13,21 @@ from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.judgement import SHOWN_MAX, Verdict
 from tidelog.chaos.live.objectives import OBJECTIVES, Result, Sample, results
 from tidelog.chaos.live.page import Child, Html, joined, page, table, tag
+from tidelog.chaos.live.recovery import Elected
 from tidelog.chaos.live.run_summary import RunSummary
-from tidelog.chaos.live.timeline import KINDS, LINKS, PROCESS, FaultSpan, LeaderSpan, Span, Timeline
+from tidelog.chaos.live.timeline import CLOCK, DISK, KINDS, LINKS, OTHER, PROCESS, FaultSpan, LeaderSpan, Span, Timeline
 
 STALLS_DRAWN_MAX: Final = 400
 PARTITIONS_DRAWN_MAX: Final = 64
 VIOLATION_MAX: Final = 2_000
 """Characters of a violation that a page shows."""
-_COLOURS: Final[Mapping[str, str]] = {PROCESS: "var(--bad)", LINKS: "var(--odd)"}
+_COLOURS: Final[Mapping[str, str]] = {
+    PROCESS: "var(--bad)",
+    LINKS: "var(--odd)",
+    DISK: "var(--n4)",
+    CLOCK: "var(--n7)",
+    OTHER: "var(--faint)",
+}
 _GAP: Final = "·"
 
 
@@ -180,8 +187,8 @@ def _over_time(recorded: Recorded, line: Timeline) -> list[Child]:
     per_s = 1 / bins.width_s
     rates = [
         Curve("acknowledged/s", "var(--good)", [count * per_s for count in bins.acknowledged]),
-        Curve("unknown/s", "var(--odd)", [count * per_s for count in bins.unknown]),
-        Curve("failed/s", "var(--bad)", [count * per_s for count in bins.failed]),
+        Curve("unknown/s", "var(--odd)", [count * per_s or None for count in bins.unknown]),
+        Curve("failed/s", "var(--bad)", [count * per_s or None for count in bins.failed]),
     ]
     waits = [
         Curve("p50, s", "var(--n1)", bins.median_s),
@@ -191,11 +198,14 @@ def _over_time(recorded: Recorded, line: Timeline) -> list[Child]:
     end = line.end_s
     names = list(line.leaders)[:PARTITIONS_DRAWN_MAX]
     leaders = [(name, [_leader(span, len(nodes)) for span in line.leaders[name]]) for name in names]
-    controller = [("controller", [_controller(span) for span in line.controller])]
+    controller = [
+        ("controller", [_controller(span) for span in line.controller]),
+        ("elected", [_elected(one) for one in line.elections]),
+    ]
     return [
         tag("h2", "Over time"),
         _figure(
-            "What was done to which node. Red: to its process, amber: to its links, grey: else. Point at it for more.",
+            "What was done to which node, and for how long. Point at it for more.",
             lanes(_fault_lanes(line, nodes), end, "faults over time"),
         ),
         _figure(
@@ -241,7 +251,7 @@ def _fault_lanes(line: Timeline, nodes: Sequence[int]) -> list[tuple[str, list[B
 
 
 def _fault(fault: FaultSpan) -> Bar:
-    colour = _COLOURS.get(fault.kind, "var(--faint)")
+    colour = _COLOURS[fault.kind]
     label = str(fault.options.get("kind", fault.act))
     title = f"{fault.begin_s:.2f} to {fault.end_s:.2f} s: {fault_words(fault)}"
     return Bar(fault.begin_s, fault.end_s, colour, label, title, 0.85)
@@ -268,6 +278,10 @@ def _controller(span: LeaderSpan) -> Bar:
         return Bar(span.begin_s, span.end_s, "var(--bad)", "", title, hollow=True)
     title = f"{span.begin_s:.2f} to {span.end_s:.2f} s: node {span.leader}"
     return Bar(span.begin_s, span.end_s, node_colour(span.leader), str(span.leader), title)
+
+
+def _elected(one: Elected) -> Bar:
+    return Bar(one.at_s, one.at_s, node_colour(one.node), "", f"{one.at_s:.3f} s: node {one.node}, epoch {one.epoch}")
 
 
 def _steps(line: Timeline) -> list[Child]:

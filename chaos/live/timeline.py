@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from tidelog.chaos.checkers.history import Outcome, Polled
 from tidelog.chaos.live.history_file import Recorded
+from tidelog.chaos.live.recovery import Elected, elected
 from tidelog.chaos.live.schedule import ENDS
 
 BINS_MAX: Final = 300
@@ -15,11 +16,15 @@ WIDTHS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 """How long a bin may be; a day at most has :data:`BINS_MAX` of the longest."""
 PROCESS: Final = "process"
 LINKS: Final = "links"
+DISK: Final = "disk"
+CLOCK: Final = "clock"
 OTHER: Final = "other"
-KINDS: Final = (PROCESS, LINKS, OTHER)
+KINDS: Final = (PROCESS, LINKS, DISK, CLOCK, OTHER)
 _KIND: Final[Mapping[str, str]] = {
     **dict.fromkeys(("kill", "pause", "terminate", "roll", "kill-all"), PROCESS),
+    **dict.fromkeys(("disk-full", "disk-slow", "disk-fails", "disk-stall", "damage"), DISK),
     "impair": LINKS,
+    "clock": CLOCK,
 }
 _ENDED_BY: Final[Mapping[str, str]] = {
     "kill": "start",
@@ -27,6 +32,8 @@ _ENDED_BY: Final[Mapping[str, str]] = {
     "pause": "resume",
     "kill-all": "start-all",
     "impair": "heal",
+    **dict.fromkeys(("disk-full", "disk-slow", "disk-fails", "disk-stall"), "disk-mend"),
+    "clock": "clock-mend",
 }
 
 
@@ -94,8 +101,7 @@ class Timeline:
     leaders: dict[str, list[LeaderSpan]] = field(default_factory=dict)
     """Topic-partition → who led it."""
     controller: list[LeaderSpan] = field(default_factory=list)
-    elections: list[tuple[float, int, int]] = field(default_factory=list)
-    """When, node, epoch."""
+    elections: list[Elected] = field(default_factory=list)
     stalls: list[Span] = field(default_factory=list)
 
 
@@ -109,7 +115,7 @@ def timeline(recorded: Recorded) -> Timeline:
         fault_spans(recorded.faults, end_s),
         leaders,
         controller,
-        [(row["at"], row["node"], row["epoch"]) for row in recorded.elections],
+        elected(recorded),
         [Span(row["at"], row["at"] + row["late"], f"stalled for {row['late']:.2f} s") for row in recorded.stalls],
     )
 
