@@ -12,7 +12,7 @@ from tidelog.chaos.live.client_network import ClientNetwork
 from tidelog.chaos.live.history_file import HistoryFile
 from tidelog.proto.grpc_transport import GrpcNetwork
 
-UNDISTURBED_S: Final = (2.0, 12.0)
+UNDISTURBED_S: Final = (5.0, 25.0)
 """From one disturbance of a client to the next."""
 STILL_S: Final = (0.5, 3.0, 9.0, 14.0)
 """How long it stands still: longer than a session, and than a transaction may be open, too."""
@@ -35,19 +35,25 @@ class Lives:
         self._live = live
         self._history = history
         self._rng = rng
-        self._stopping = asyncio.Event()
+        self._calm = asyncio.Event()
+        self._stopping = False
+
+    def calm(self) -> None:
+        """Disturb it no more; what it stands in it goes on from."""
+        self._calm.set()
 
     def stop(self) -> None:
-        """Disturb it no more, and begin no other life."""
-        self._stopping.set()
+        """Begin no other life."""
+        self._stopping = True
+        self.calm()
 
     async def run(self) -> None:
         """Live until told to stop."""
-        while not self._stopping.is_set():
+        while not self._stopping:
             network = ClientNetwork(GrpcNetwork())
             life = asyncio.ensure_future(self._live(network))
             try:
-                while not life.done() and not self._stopping.is_set():
+                while not life.done() and not self._calm.is_set():
                     await self._disturb(life, network)
                 await asyncio.wait([life])
             finally:
@@ -59,12 +65,12 @@ class Lives:
 
     async def _disturb(self, life: asyncio.Future[None], network: ClientNetwork) -> None:
         rng = self._rng
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        first: list[asyncio.Future[Any]] = [life, stopping]
+        calm = asyncio.ensure_future(self._calm.wait())
+        first: list[asyncio.Future[Any]] = [life, calm]
         await asyncio.wait(first, timeout=rng.uniform(*UNDISTURBED_S), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        calm.cancel()
         what = rng.choice(_DISTURBANCES)
-        if life.done() or self._stopping.is_set() or what == "none":
+        if life.done() or self._calm.is_set() or what == "none":
             return
         self._history.note(f"{self._name}: {what}")
         if what == "kill":
@@ -76,7 +82,7 @@ class Lives:
 
     async def _rest(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            await asyncio.wait_for(self._calm.wait(), seconds)
         except TimeoutError:
             return
 

@@ -55,6 +55,21 @@ class Transaction:
     """Number of a write → outcome, offset, begin and end; what is not in it was never sent."""
 
 
+def write_down(history: HistoryFile, transaction: Transaction, sends: int) -> int:
+    """Write down a transaction that is over, and what was sent of it; ``sends`` is how many its producer has sent
+    before, returned is how many with these."""
+    key, ended = transaction.key, history.now()
+    for number, (at, value, _) in enumerate(transaction.writes):
+        if number in transaction.delivered:
+            outcome, offset, began, heard = transaction.delivered[number]
+            history.send(Sent(key.producer, sends, at, value, outcome, offset, began, heard, key))
+            sends += 1
+    history.transaction(
+        key, transaction.transactional_id, transaction.outcome, transaction.began_s, transaction.asked_s, ended
+    )
+    return sends
+
+
 def producer_settings(rng: random.Random) -> dict[str, Any]:
     """Settings of a transactional producer, by chance."""
     return {
@@ -68,6 +83,9 @@ def producer_settings(rng: random.Random) -> dict[str, Any]:
 
 class Slot:
     """All lives of the clients of one transactional id, one after the other."""
+
+    pauses: float = 0.1
+    """How often a transaction waits a while, by its records."""
 
     def __init__(
         self, name: str, bootstrap: str, history: HistoryFile, rng: random.Random, per_s: float, budget: Budget
@@ -141,7 +159,7 @@ class Slot:
             else:
                 transaction.outcome = Outcome.OK
         finally:
-            self._write_down(transaction)
+            self._sends = write_down(self._history, transaction, self._sends)
         self.committed += transaction.outcome is Outcome.OK
         if machine.state is TransactionState.FATAL_ERROR:
             raise machine.refusal("transaction()")
@@ -158,7 +176,7 @@ class Slot:
             except (TidelogError, ValueError):
                 del transaction.delivered[number]  # raised before the record was taken
                 raise
-            if self._rng.random() < 0.1:
+            if self._rng.random() < self.pauses:
                 await asyncio.sleep(self._rng.choice((0.05, 0.3)))
 
     def _heard(self, transaction: Transaction, number: int) -> Any:
@@ -183,18 +201,6 @@ class Slot:
                 await (producer.commit_transaction() if committing else producer.abort_transaction())
             except TidelogError:
                 await asyncio.sleep(AGAIN_S)
-
-    def _write_down(self, transaction: Transaction) -> None:
-        key, ended = transaction.key, self._history.now()
-        for number, (at, value, _) in enumerate(transaction.writes):
-            if number in transaction.delivered:
-                outcome, offset, began, heard = transaction.delivered[number]
-                sent = Sent(key.producer, self._sends, at, value, outcome, offset, began, heard, key)
-                self._history.send(sent)
-                self._sends += 1
-        self._history.transaction(
-            key, transaction.transactional_id, transaction.outcome, transaction.began_s, transaction.asked_s, ended
-        )
 
 
 class Teller(Slot):

@@ -45,6 +45,8 @@ _STRATEGIES: Final = ("range", "cooperative-sticky")
 class Copier(Slot, ConsumerRebalanceListener):
     """All lives of one copier: a member of the group, and a transactional producer."""
 
+    pauses = 0.002
+
     def __init__(self, name: str, stage: Stage, strategy: str, *, static: bool) -> None:
         rng = stage.rng(f"transform-{name}")
         super().__init__(name, stage.bootstrap, stage.history, rng, UNPACED, Budget(COPIES_MAX))
@@ -54,6 +56,9 @@ class Copier(Slot, ConsumerRebalanceListener):
             "group_instance_id": name if static else None,
         }
         self._lives = Lives(name, self._live_over, stage.history, rng)
+
+    def calm(self) -> None:
+        self._lives.calm()
 
     def stop(self) -> None:
         """Let the transaction that is under way end."""
@@ -68,7 +73,7 @@ class Copier(Slot, ConsumerRebalanceListener):
         await self._one_life(_network=network)
 
     async def _live(self, producer: Producer) -> None:
-        self._settings["max_poll_records"] = self._rng.choice((3, 20, 100))
+        self._settings["max_poll_records"] = self._rng.choice((10, 50, 500))
         consumer = Consumer(
             self._bootstrap,
             enable_auto_commit=False,
@@ -132,6 +137,9 @@ class Mirror:
         self._lives = Lives(name, self._live_over, stage.history, rng)
         self._life = 0
 
+    def calm(self) -> None:
+        self._lives.calm()
+
     def stop(self) -> None:
         self._lives.stop()
         if self._transform is not None:
@@ -148,7 +156,7 @@ class Mirror:
             topics=INPUTS,
             group_id=MIRRORS_GROUP,
             transactional_id=self.name,
-            consumer_settings={**member_settings(self._strategy), "max_poll_records": self._rng.choice((5, 50))},
+            consumer_settings={**member_settings(self._strategy), "max_poll_records": self._rng.choice((10, 200))},
             producer_settings={**producer_settings(self._rng), **CLIENT_SETTINGS},
             _network=network,
         )
@@ -161,6 +169,7 @@ class Mirror:
             await counting
         except TidelogError as error:
             self._stage.history.note(f"{self.name} ends: {type(error).__name__}: {error}")
+            await asyncio.sleep(ASK_S)
         finally:
             if not counting.done():
                 counting.cancel()
@@ -231,6 +240,8 @@ class TransformWork:
 
     async def finish(self, bound_s: float) -> None:
         deadline = self._history.now() + bound_s
+        for each in self._programs:
+            each.calm()
         await finish_sending(self._appenders, self._sending, bound_s / 2)
         late = await self._wait_for_groups(deadline)
         if late:
