@@ -32,6 +32,7 @@ INTERRUPT_S: Final = 60.0
 """How long a run may take to end its processes when it is asked to; then it is killed, and they with it."""
 PROGRESS_S: Final = 20.0
 NAME: Final = "campaign"
+PROGRAM: Final = (sys.executable, "-P", "-m", "tidelog.chaos.live")
 _LOOK_S: Final = 0.5
 _TEXT_MAX: Final = 300
 
@@ -63,14 +64,26 @@ def planned(seeds: Sequence[int], workloads: Sequence[str], seconds: float, opti
 
 
 class Campaign:
-    """Runs in ``directory``, which must have none of an earlier one. ``asked`` is the command, for the summary."""
+    """Runs in ``directory``, which must have none of an earlier one. ``asked`` is the command, for the summary;
+    ``program`` does a run, with the arguments of :meth:`Planned.command`."""
 
-    def __init__(self, runs: Sequence[Planned], directory: Path, asked: str, say: Say) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Planned],
+        directory: Path,
+        asked: str,
+        say: Say,
+        *,
+        program: Sequence[str] = PROGRAM,
+        margin_s: float = MARGIN_S,
+    ) -> None:
         self.done: list[RunSummary] = []
         self._runs = runs
         self._directory = directory
         self._asked = asked
         self._say = say
+        self._program = program
+        self._margin_s = margin_s
         self._overhead_s = OVERHEAD_S
         if earlier := sorted(directory.glob("*.jsonl")):
             raise CommandFailed(f"{directory} holds {earlier[0].name} already; name a directory without histories")
@@ -114,8 +127,8 @@ class Campaign:
 
     def _perform(self, place: int, run: Planned, name: str) -> str:
         """Do a run; returns what kept it from being done, empty if it was, whatever its verdict."""
-        command = [sys.executable, "-P", "-m", "tidelog.chaos.live.leash", str(os.getpid()), sys.executable]
-        command += ["-P", "-m", "tidelog.chaos.live", *run.command(self._directory, name)]
+        command = [sys.executable, "-P", "-m", "tidelog.chaos.live.leash", str(os.getpid())]
+        command += [*self._program, *run.command(self._directory, name)]
         with ExitStack() as ends:
             out = ends.enter_context((self._directory / f"{name}.out").open("w", encoding="utf-8"))
             process = ends.enter_context(
@@ -124,9 +137,9 @@ class Campaign:
             )  # fmt: skip
             ends.callback(_end, process)
             assert process.stdout is not None
-            last = self._follow(place, process.stdout, out, time.monotonic() + run.seconds + MARGIN_S)
+            last = self._follow(place, process.stdout, out, time.monotonic() + run.seconds + self._margin_s)
             if last is None:
-                return f"not over {MARGIN_S:g} s after the end of its faults"
+                return f"not over {self._margin_s:g} s after the end of its faults"
             code = process.wait()
         if code in (0, 1):
             return ""

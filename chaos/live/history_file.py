@@ -180,6 +180,17 @@ class Recorded:
     complete: bool = False
     """Whether the run came to its end."""
 
+    def last_s(self) -> float:
+        """When the last thing happened that has a time of the laboratory's clock; more than 0."""
+        return max(
+            0.001,
+            max((sent.ended_s for sent in self.history.sends), default=0.0),
+            max((step.ended_s for step in self.history.reads if isinstance(step, Polled)), default=0.0),
+            max((fault["until"] for fault in self.faults), default=0.0),
+            max((row["at"] for row in self.standings), default=0.0),
+            max(self.phases.values(), default=0.0),
+        )
+
 
 def read_history(path: Path) -> Recorded:
     """Read a file that :class:`HistoryFile` wrote, whole or cut short. Raises :class:`BadHistory` or ``OSError``."""

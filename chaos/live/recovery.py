@@ -99,8 +99,8 @@ def elected(recorded: Recorded) -> list[Elected]:
     found = []
     for row in recorded.elections:
         moves = [fault for fault in recorded.faults if fault["act"] in _CLOCK and row["node"] in fault["nodes"]]
-        until = [float(move["at"]) for move in moves[1:]] + [inf]
-        times = [row["at"]] if not moves or row["at"] < moves[0]["at"] else []
+        until = [float(move["at"]) for move in moves[1:]] + [recorded.last_s()]
+        times = [row["at"]] if not moves or 0 <= row["at"] < moves[0]["at"] else []
         for move, end in zip(moves, until, strict=False):
             at = row["at"] - float(move["options"].get("ahead_s", 0.0))
             if move["at"] <= at < end:

@@ -107,7 +107,7 @@ class Timeline:
 
 def timeline(recorded: Recorded) -> Timeline:
     """The series of a history."""
-    end_s = _end_s(recorded)
+    end_s = recorded.last_s()
     leaders, controller = _leaders(recorded.standings, end_s)
     return Timeline(
         end_s,
@@ -158,18 +158,6 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 def quantile(sorted_values: Sequence[float], share: float) -> float:
     """The value that a share of the values, which are sorted and at least one, does not exceed."""
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
-
-
-def _end_s(recorded: Recorded) -> float:
-    history = recorded.history
-    return max(
-        0.001,
-        max((sent.ended_s for sent in history.sends), default=0.0),
-        max((step.ended_s for step in history.reads if isinstance(step, Polled)), default=0.0),
-        max((fault["until"] for fault in recorded.faults), default=0.0),
-        max((row["at"] for row in recorded.standings), default=0.0),
-        max(recorded.phases.values(), default=0.0),
-    )
 
 
 def _bins(recorded: Recorded, end_s: float) -> Bins:
