@@ -24,6 +24,9 @@ ASKS_ENDS: Final = 0.05
 """How often a reader asks where its partitions end, by polls."""
 SEEKS: Final = 0.02
 """How often a reader that seeks does so, by polls that brought something."""
+SEEK_BACK: Final = 1_000
+"""It goes back by so many records at most: one that goes back anywhere, and reads five at a time, never comes to the end
+of a long log."""
 CLIENT_SETTINGS: Final[Mapping[str, Any]] = {
     "request_timeout_ms": 2_000,
     "retry_backoff_ms": 20,
@@ -168,7 +171,7 @@ class Reader:
         self._history = history
         self._rng = rng
         self._committed = committed
-        self._seeks = seeks
+        self.seeks = seeks
         self._marks = VisibleMarkJudge()
 
     async def run(self) -> None:
@@ -193,9 +196,10 @@ class Reader:
             for at, found in got.items():
                 self._history.poll(Polled(self.name, at, found, began, ended, read_committed=self._committed))
             await self._look_at_positions()
-            if got and self._seeks and self._rng.random() < SEEKS:
+            if got and self.seeks and self._rng.random() < SEEKS:
                 at = self._rng.choice(sorted(got))
-                self._seek(at, self._rng.randrange(got[at][-1][0] + 1))
+                last = got[at][-1][0]
+                self._seek(at, self._rng.randrange(max(0, last - SEEK_BACK), last + 1))
             if self._rng.random() < ASKS_ENDS:
                 await self._ask_ends()
 
