@@ -86,7 +86,8 @@ a { color: var(--n1); }
 .wide { overflow-x: auto; margin: .5rem 0; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .22rem .7rem .22rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-th { color: var(--faint); font-weight: 600; } .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+th { color: var(--faint); font-weight: 600; }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
 .odd { color: var(--odd); font-weight: 600; }
 .verdict { border-left: 5px solid var(--good); background: var(--soft); padding: .6rem .9rem; margin: .8rem 0; }

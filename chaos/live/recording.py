@@ -25,8 +25,8 @@ ASKS_ENDS: Final = 0.05
 SEEKS: Final = 0.02
 """How often a reader that seeks does so, by polls that brought something."""
 SEEK_BACK: Final = 1_000
-"""It goes back by so many records at most: one that goes back anywhere, and reads five at a time, never comes to the end
-of a long log."""
+"""It goes back by so many records at most: one that goes back anywhere, and reads five at a time, never comes to
+the end of a long log."""
 CLIENT_SETTINGS: Final[Mapping[str, Any]] = {
     "request_timeout_ms": 2_000,
     "retry_backoff_ms": 20,
