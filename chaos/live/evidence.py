@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.chaos.checkers.history import Polled, Positioned, Sent, TransactionKey
@@ -84,7 +84,7 @@ class Witness:
             sends = [sent for key in sorted(transactions) for sent in self._by_transaction.get(key, ())]
         found = {_sent(sent) for sent in sends}
         found |= set(self._transactions(transactions))
-        found |= set(self._reads(values, places, names))
+        found |= set(_once(self._reads(values, places, names)))
         found |= set(self._final(values, places))
         ordered = sorted(found, key=_order)
         kept = ordered[:OPERATIONS_MAX]
@@ -130,6 +130,16 @@ class Witness:
                 for began, ended in times
             )
         ]
+
+
+def _once(reads: Iterable[Operation]) -> Iterator[Operation]:
+    """Of a record that one client was given again and again, the first time; and how often it was."""
+    times: dict[tuple[str, str, int | None, str], list[Operation]] = {}
+    for one in reads:
+        times.setdefault((one.who, one.where, one.offset, one.value), []).append(one)
+    for every in times.values():
+        first = min(every, key=_order)
+        yield first if len(every) == 1 else first._replace(what=f"{first.what}, {len(every)} times")
 
 
 def _order(one: Operation) -> tuple[bool, float, str, str, int, str]:

@@ -19,6 +19,8 @@ from tidelog.chaos.live.timeline import CLOCK, DISK, KINDS, LINKS, OTHER, PROCES
 
 STALLS_DRAWN_MAX: Final = 400
 PARTITIONS_DRAWN_MAX: Final = 64
+OPEN_MAX: Final = 5
+"""Violations that a page shows unfolded."""
 VIOLATION_MAX: Final = 2_000
 """Characters of a violation that a page shows."""
 _COLOURS: Final[Mapping[str, str]] = {
@@ -41,6 +43,9 @@ def run_page(path: Path, recorded: Recorded, verdict: Verdict, line: Timeline, f
         f"{name}: {'held' if verdict.held else 'BROKEN'}",
         tag("h1", f"Run of the laboratory: {name}"),
         tag("p", f"{figures.began or 'begin unknown'} {_GAP} {run['nodes']} nodes {_GAP} {path.name}", class_="faint"),
+        tag("p", f"With a rule of the nodes broken on purpose: {run['mutant']}", class_="odd")
+        if run.get("mutant")
+        else None,
         verdict_box(verdict.held, f"{len(verdict.violations)} violations" if not verdict.held else ""),
         _figures(figures),
         *_anomalies(recorded, verdict, line),
@@ -146,7 +151,10 @@ def _anomalies(recorded: Recorded, verdict: Verdict, line: Timeline) -> list[Chi
         return []
     witness = Witness(recorded, line.faults)
     body: list[Child] = [tag("h2", "What was found")]
-    body += [_evidence(witness.of(violation)) for violation in verdict.violations[:SHOWN_MAX]]
+    shown = [_evidence(witness.of(violation)) for violation in verdict.violations[:SHOWN_MAX]]
+    body += shown[:OPEN_MAX]
+    if rest := shown[OPEN_MAX:]:
+        body.append(tag("details", tag("summary", f"{len(rest)} more"), *rest))
     if (more := len(verdict.violations) - SHOWN_MAX) > 0:
         body.append(tag("p", f"And {more} more: ./dev chaos judge names them."))
     return body
