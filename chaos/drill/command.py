@@ -157,7 +157,7 @@ for _one in DRILLS.values():
 
 
 def _hold(one: Drill, options: Options) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is undone on the way out
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is undone on the way out
     try:
         _check(options)
         return _on_made(one, options) if options.bootstrap is None else _on_running(one, options, options.bootstrap)
@@ -167,6 +167,8 @@ def _hold(one: Drill, options: Options) -> int:
         raise NotHeld(f"the drill broke off: {type(failed).__name__}: {failed}") from None
     except OSError as failed:
         raise NotHeld(f"the drill broke off: {failed or type(failed).__name__}") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check(options: Options) -> None:
@@ -250,7 +252,7 @@ def _check_confirmed(options: Options, bootstrap: str, found: Found, local: Loca
             return
     if options.confirm in names or options.dry_run:
         return
-    what = f"the cluster at {bootstrap} has {count_of(len(found.brokers), 'broker')} and "
+    what = f"The cluster at {bootstrap} has {count_of(len(found.brokers), 'broker')} and "
     what += count_of(len(found.topics), "topic")
     found_words = f"found --confirm {options.confirm}" if options.confirm else "found none"
     raise CommandFailed(

@@ -12,7 +12,7 @@ from typing import Final
 from tidelog.chaos.drill.evidence import longest_commit, longest_silence
 from tidelog.chaos.drill.objectives import WORDS, Limits, Objective
 from tidelog.chaos.drill.reach import Reach
-from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, STEP, Milestone, Stage
+from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, Milestone, Stage
 from tidelog.chaos.drill.target import Found
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE
@@ -80,7 +80,7 @@ def _restart_all(stage: Stage) -> None:
         stage.say(SEEN, f"it is gone: {gone_s - asked_s:.2f} s", gone_s)
         stage.bring_back([node])
         if stage.measures["whole_s"] is None:
-            stage.say(STEP, "the rest is left as it is: another restart could cost data")
+            stage.say(SEEN, "the rest is left as it is: another restart could cost data")
             break
         stage.rest(BETWEEN_S)
     _keep_silence(stage, stage.everywhere, began_s)
@@ -93,10 +93,16 @@ def _fill_disk(stage: Stage) -> None:
     stage.reach_milestones(fault_s, [stage.led_elsewhere(fault_s, [node], led), *stage.taken_again(fault_s, led)])
     stage.rest_until(fault_s + stage.away_s)
     _keep_silence(stage, stage.everywhere, fault_s)
-    stage.say(STEP, f"node {node} {'still runs' if stage.reach.running(node) else 'has ended by itself'}")
+    runs = stage.reach.running(node)
+    stage.say(
+        SEEN,
+        f"node {node} still runs, with what other directories it has"
+        if runs
+        else f"node {node} has ended by itself: it had no other log directory",
+    )
     stage.reach.free(node)
-    stage.say(HEAL, f"there is room on the disk of node {node} again; a directory that failed wants a new start")
-    if stage.reach.running(node):
+    stage.say(HEAL, f"there is room on the disk of node {node}; what failed comes back when it is started again")
+    if runs:
         stage.reach.stop(node)
     stage.bring_back([node])
 
@@ -171,6 +177,8 @@ def _lose_quorum(stage: Stage) -> None:
         )
 
     stage.bring_back(nodes, more=[back])
+    longest = longest_commit(stage.evidence.commits[:], 0.0, stage.traffic.now())
+    stage.measures["commit_longest_s"] = longest
 
 
 def _quorum_objectives(found: Found, limits: Limits) -> Sequence[Objective]:
@@ -193,9 +201,7 @@ def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> Non
     acknowledgements = stage.evidence.acknowledgements[:]
     partition, began_s, length = longest_silence(acknowledgements, partitions, from_s, stage.traffic.now())
     stage.worst("silence_s", length)
-    stage.say(
-        SEEN, f"{WORDS['silence_s']}: {length:.2f} s, partition {partition} from {began_s - from_s:.2f} s after it on"
-    )
+    stage.say(SEEN, f"{WORDS['silence_s']}: {length:.2f} s, partition {partition} from {began_s:.2f} s on")
 
 
 def _keep_meanwhile(stage: Stage, from_s: float, to_s: float) -> None:
@@ -234,7 +240,7 @@ _ALL: Final = (
     Drill(
         "controller-failover",
         "Kill the active controller; another one must take over.",
-        lambda found, away_s: (f"kill -9 the active controller{_now(found)}", BACK),
+        lambda found, away_s: (f"kill (kill -9) the active controller{_now(found)}", BACK),
         lambda found, limits: (
             Objective("commit_s", limits.controller_s),
             *([Objective("silence_s", limits.leader_s)] if found.controller in found.brokers else []),
@@ -247,7 +253,7 @@ _ALL: Final = (
         "leader-loss",
         "Kill the broker that leads most partitions; others must lead them.",
         lambda found, away_s: (
-            "kill -9 the broker that leads most partitions of the topic, not the active controller if there is another",
+            "kill (kill -9) the broker that leads most partitions of the topic, if possible not the active controller",
             BACK,
         ),
         lambda found, limits: (
@@ -261,7 +267,7 @@ _ALL: Final = (
         "broker-loss",
         "Kill a broker that stays away; the others must carry on, and it must catch up.",
         lambda found, away_s: (
-            f"kill -9 a broker that is not the active controller, and leave it away for {away_s:g} s",
+            f"kill (kill -9) a broker that is not the active controller, to be away for {away_s:g} s",
             BACK,
         ),
         lambda found, limits: (
@@ -290,9 +296,8 @@ _ALL: Final = (
         "Let a broker's disk run full; others must lead its partitions.",
         lambda found, away_s: (
             "let the disk of the broker that leads most partitions of the topic take nothing more, for "
-            f"{away_s:g} s at least",
-            "make room again, and restart that broker",
-            "wait until every replica is in sync",
+            f"{away_s:g} s or until records are acknowledged again",
+            "make room, restart that broker, and wait until every replica is in sync",
         ),
         lambda found, limits: (
             Objective("every_partition_s", limits.leader_s),
@@ -308,8 +313,8 @@ _ALL: Final = (
         "minority-loss",
         "Kill a minority of the controllers; nothing must wait for it.",
         lambda found, away_s: (
-            f"kill -9 {(len(found.voters) - 1) // 2} of {len(found.voters)} controllers, not the active one, and leave "
-            f"it away for {away_s:g} s",
+            f"kill (kill -9) {(len(found.voters) - 1) // 2} of {len(found.voters)} controllers, not the active one, "
+            f"to be away for {away_s:g} s",
             BACK,
         ),
         lambda found, limits: (
@@ -325,8 +330,8 @@ _ALL: Final = (
         "quorum-loss",
         "Kill a majority of the controllers: what goes on, what waits, and that it comes back.",
         lambda found, away_s: (
-            f"kill -9 {len(found.voters) // 2 + 1} of {len(found.voters)} controllers, the active one among them, and "
-            f"leave them away for {away_s:g} s: no metadata can change",
+            f"kill (kill -9) {len(found.voters) // 2 + 1} of {len(found.voters)} controllers, the active one among "
+            f"them, to be away for {away_s:g} s: no metadata can change",
             "watch what goes on without: records are taken and read where every replica in sync is alive",
             "start them again; metadata changes must be committed again, and every replica be in sync",
         ),

@@ -11,13 +11,13 @@ CONTROLLER_S: Final = 1.0
 WHOLE_S: Final = 10.0
 
 WORDS: Final[Mapping[str, str]] = {
-    "detection_s": "a broker that was hit is fenced",
+    "detection_s": "what was hit is fenced",
     "controller_s": "another controller is active",
-    "election_s": "every partition that was led there has another leader",
-    "first_record_s": "first record acknowledged in a partition that was led there",
-    "every_partition_s": "records acknowledged in all of them",
+    "election_s": "every partition that it led has another leader",
+    "first_record_s": "first record acknowledged in a partition that it led",
+    "every_partition_s": "records acknowledged in every partition that it led",
     "commit_s": "first metadata change committed",
-    "commit_longest_s": "longest that a metadata change took",
+    "commit_longest_s": "longest that a metadata change waited",
     "commits_meanwhile": "metadata changes committed without a majority",
     "acknowledged_meanwhile": "records acknowledged meanwhile",
     "partitions_meanwhile": "partitions that took records meanwhile",
@@ -26,14 +26,14 @@ WORDS: Final[Mapping[str, str]] = {
     "shutdown_s": "longest controlled shutdown",
     "serving_s": "serving again after the start",
     "whole_s": "every replica in sync after the start",
-    "silence_s": "longest that one partition acknowledged nothing",
+    "silence_s": "longest that one partition took no record",
     "errors": "errors that clients were given",
     "sent": "records sent",
     "acknowledged": "records acknowledged",
     "read": "records read back",
     "lost": "lost",
     "duplicated": "duplicated",
-    "unhealthy": "what is not as it was before",
+    "unhealthy": "left unhealthy",
 }
 """Every measure, in the order in which they are shown. Those that end in ``_s`` are seconds, the others counts."""
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import resource
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -202,12 +204,12 @@ class CommandReach(RemoteReach):
         self._say = say
 
     def kill(self, nodes: Sequence[int]) -> float:
+        """It began when the first of them was seen to be gone, for a command takes its time; where that cannot be
+        seen, when the first command had ended."""
         self._stopped.update(nodes)
-        began = time.monotonic()
-        for node in nodes:
-            self._run(self._stop, node, signal="KILL")
+        gone = [self._run(self._stop, node, watch=True, signal="KILL") for node in nodes]
         self._wait_until(nodes, False, STOP_S)
-        return began
+        return min(gone)
 
     def stop(self, node: int) -> None:
         self._stopped.add(node)
@@ -238,24 +240,39 @@ class CommandReach(RemoteReach):
         for node in sorted(self._filled):
             self.free(node)
             self.stop(node)
-        if away := sorted(self._stopped):
+        if away := [node for node in sorted(self._stopped) if node not in self._brokers or not self.running(node)]:
             self.start(away)
             self.wait_serving(away)
 
-    def _run(self, template: str, node: int, **more: str) -> None:
+    def _run(self, template: str, node: int, *, watch: bool = False, **more: str) -> float:
+        """Run a command for a node; return when it had ended, or with ``watch`` when the node was seen to be gone if
+        that was earlier."""
         command = [word.format(node=node, **more) for word in shlex.split(template)]
+        shown = f"`{shlex.join(command)}`"
         self._say(f"$ {shlex.join(command)}")
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=COMMAND_S, check=False, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            raise CommandFailed(f"`{shlex.join(command)}` has not ended after {COMMAND_S:g} s") from None
-        except OSError as trouble:
-            raise CommandFailed(f"`{shlex.join(command)}` cannot be run: {trouble.strerror or trouble}") from None
-        if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
-            raise CommandFailed(f"`{shlex.join(command)}` ended with exit code {done.returncode}: {said}")
+        gone = None
+        with tempfile.TemporaryFile("w+") as output:
+            try:
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            except OSError as trouble:
+                raise CommandFailed(f"{shown} cannot be run: {trouble.strerror or trouble}") from None
+            try:
+                deadline = time.monotonic() + COMMAND_S
+                while child.poll() is None:
+                    if time.monotonic() > deadline:
+                        raise CommandFailed(f"{shown} has not ended after {COMMAND_S:g} s")
+                    if watch and gone is None and node in self._brokers and not self.running(node):
+                        gone = time.monotonic()
+                    time.sleep(_POLL_S)
+            finally:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+            output.seek(0)
+            said = output.read().strip().splitlines()[-1:] or ["it said nothing"]
+        if child.returncode:
+            raise CommandFailed(f"{shown} ended with exit code {child.returncode}: {said[0]}")
+        return gone or time.monotonic()
 
 
 def checked_template(option: str, template: str, fields: Collection[str]) -> str:
@@ -268,6 +285,8 @@ def checked_template(option: str, template: str, fields: Collection[str]) -> str
         raise CommandFailed(f"{option}: expected a command with {names}, found {template!r} ({wrong})") from None
     if not words or "node" not in found or not found <= set(fields):
         raise CommandFailed(f"{option}: expected a command with {names}, found {template!r}")
+    if shutil.which(words[0]) is None:
+        raise CommandFailed(f"{option}: expected a program, found {words[0]!r}, which is not to be found")
     return template
 
 

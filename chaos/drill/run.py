@@ -186,6 +186,8 @@ def _undone(asked: Asked, stage: Stage, clients: ClientLoop) -> Iterator[None]:
                 )
             if left:
                 stage.say(STEP, f"left to do: {'; '.join(left)}")
+            elif failed:
+                stage.say(STEP, "every node runs, and the topic is deleted")
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
