@@ -106,21 +106,31 @@ def _kafka(traffic: KafkaTraffic) -> Iterator[Reading]:
 
 
 def _replicas(broker: BrokerRole) -> Iterator[Reading]:
-    leaders = under = below_min = at_min = 0
+    leaders = under = below_min = at_min = moving = 0
     for replica in broker.replicas.replicas.values():
         partition = replica.partition
         if partition.leading is None:
             continue
         leaders += 1
         in_sync = len(partition.leading.isr.committed)
-        under += in_sync < len(partition.state.replicas)
+        state = partition.state
+        under += in_sync < len(state.replicas) - len(state.adding)
+        moving += bool(state.adding or state.removing)
         below_min += in_sync < partition.min_isr
         at_min += in_sync == partition.min_isr
     yield Reading(m.PARTITION_COUNT, len(broker.replicas.replicas))
     yield Reading(m.LEADER_COUNT, leaders)
     yield Reading(m.UNDER_REPLICATED, under)
+    yield Reading(m.REASSIGNING, moving)
     yield Reading(m.UNDER_MIN_ISR, below_min)
     yield Reading(m.AT_MIN_ISR, at_min)
+    for name, throttle in (
+        ("leader", broker.replicas.leader_throttle),
+        ("follower", broker.replicas.follower_throttle),
+    ):
+        yield Reading(m.THROTTLED_BYTES, throttle.bytes, (name,))
+        yield Reading(m.THROTTLE_HOLDS, throttle.holds, (name,))
+        yield Reading(m.THROTTLE_RATE, throttle.rate, (name,))
     yield Reading(m.OFFLINE_REPLICAS, len(broker.replicas.offline_partitions()))
     yield Reading(m.ISR_SHRINKS, broker.replicas.isr_shrinks)
     yield Reading(m.ISR_EXPANDS, broker.replicas.isr_expands)

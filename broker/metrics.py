@@ -185,8 +185,18 @@ KAFKA_MALFORMED: Final = _own(
 PARTITION_COUNT: Final = _replicas("PartitionCount", "Replicas on this node.")
 LEADER_COUNT: Final = _replicas("LeaderCount", "Partitions that this node leads.")
 UNDER_REPLICATED: Final = _replicas("UnderReplicatedPartitions", "Led partitions whose ISR lacks a replica.")
+REASSIGNING: Final = _replicas("ReassigningPartitions", "Led partitions whose replicas are being moved.")
 UNDER_MIN_ISR: Final = _replicas("UnderMinIsrPartitionCount", "Led partitions with fewer than min.insync.replicas.")
 AT_MIN_ISR: Final = _replicas("AtMinIsrPartitionCount", "Led partitions with just min.insync.replicas.")
+THROTTLED_BYTES: Final = MetricName(
+    "kafka_server_replication_byte",
+    COUNTER,
+    "kafka.server:type=LeaderReplication / FollowerReplication,name=byte-rate",
+    "Bytes that throttled replicas were sent, or fetched, while they were not in sync.",
+    ("side",),
+)
+THROTTLE_HOLDS: Final = _own("replication_throttle_holds", COUNTER, "How often one was held back.", "side")
+THROTTLE_RATE: Final = _own("replication_throttle_rate", GAUGE, "Bytes a second that they may cost.", "side")
 OFFLINE_REPLICAS: Final = _replicas("OfflineReplicaCount", "Replicas whose log directory has failed.")
 ISR_SHRINKS: Final = _replica_events("IsrShrinks", "ISR shrinks that leaders here asked for.")
 ISR_EXPANDS: Final = _replica_events("IsrExpands", "ISR expansions that leaders here asked for.")
@@ -376,7 +386,8 @@ TRANSACTION_APPENDS_FAILED: Final = _own(
 BROKER_METRICS: Final = (
     BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
     REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
-    UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS, ISR_SHRINKS, ISR_EXPANDS, ISR_UPDATES_FAILED, REQUESTS_WAITING,
+    REASSIGNING, UNDER_MIN_ISR, AT_MIN_ISR, THROTTLED_BYTES, THROTTLE_HOLDS, THROTTLE_RATE,
+    OFFLINE_REPLICAS, ISR_SHRINKS, ISR_EXPANDS, ISR_UPDATES_FAILED, REQUESTS_WAITING,
     OFFLINE_DIRS, LOG_SIZE, CLEANER_SINCE_RUN, CLEANER_DIRTY, CLEANER_UNCLEANABLE, CLEANER_UNCLEANABLE_BYTES,
     CLEANER_DEAD, CLEANER_RECOPY, CLEANER_TIME, CLEANER_DELAY, CLEANER_BUFFER,
     REQUEST_BYTES_HELD, REQUEST_BYTES_PEAK, REQUEST_WAITS, STREAMS, BROKER_STATE,

@@ -179,6 +179,19 @@ class NodeConfig:
     replica_socket_timeout_ms: int = integer(30_000, "Time in which a leader must answer.", at_least=1)
     replica_high_watermark_checkpoint_interval_ms: int = long(5_000, "Time between two of its checkpoints.", at_least=1)
 
+    leader_replication_throttled_rate: int = long(
+        LONG_MAX,
+        "Bytes a second that this broker sends, as a leader, to throttled replicas that are not in sync (KIP-73).",
+        at_least=0,
+        update=Update.PER_BROKER,
+    )
+    follower_replication_throttled_rate: int = long(
+        LONG_MAX,
+        "Bytes a second that this broker's own throttled replicas fetch while they are not in sync (KIP-73).",
+        at_least=0,
+        update=Update.PER_BROKER,
+    )
+
     # --- Requests and their bounds ---
     message_max_bytes: int = integer(
         MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0, update=_CLUSTER_WIDE

@@ -36,7 +36,12 @@ def _nodes() -> Iterator[str]:
 def _topics() -> Iterator[str]:
     yield "## A topic\n"
     yield "Given when a topic is made, or changed at run time. What it does not set itself is the broker's default.\n"
-    yield from _table(TOPIC_CONFIG_DEF, lambda setting: f"broker's default: `{BROKER_SYNONYMS[setting.name]}`")
+    yield from _table(TOPIC_CONFIG_DEF, _default_note)
+
+
+def _default_note(setting: Setting) -> str:
+    broker = BROKER_SYNONYMS.get(setting.name)
+    return "" if broker is None else f"broker's default: `{broker}`"
 
 
 def _table(definition: ConfigDef, notes: Callable[[Setting], str]) -> Iterator[str]:

@@ -11,7 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
-from tidelog.model.config_def import LONG_MAX, ConfigDef, ConfigError, boolean, double, integer, listing, long, text
+from tidelog.model.config_def import (
+    LONG_MAX,
+    ConfigDef,
+    ConfigError,
+    boolean,
+    double,
+    integer,
+    listing,
+    long,
+    structured,
+    text,
+)
+from tidelog.model.throttled_replicas import NOBODY, ThrottledReplicas
 
 DAY_MS: Final = 86_400_000
 COMPACT: Final = "compact"
@@ -50,7 +62,21 @@ class TopicConfig:
     flush_ms: int = long(
         LONG_MAX, "fsync after this many milliseconds; the default leaves it to the system.", at_least=0
     )
+    follower_replication_throttled_replicas: ThrottledReplicas = structured(  # noqa: RUF009 - a field, like the others
+        NOBODY,
+        "Replicas that follow no faster than follower.replication.throttled.rate while they are not in sync: "
+        "partition:node,… or * for all (KIP-73).",
+        read=ThrottledReplicas.parse,
+        write=ThrottledReplicas.format,
+    )
     index_interval_bytes: int = integer(4096, "Bytes of log between two entries of the offset index.", at_least=0)
+    leader_replication_throttled_replicas: ThrottledReplicas = structured(  # noqa: RUF009 - a field, like the others
+        NOBODY,
+        "Replicas that lead and send those that are not in sync no more than leader.replication.throttled.rate: "
+        "partition:node,… or * for all (KIP-73).",
+        read=ThrottledReplicas.parse,
+        write=ThrottledReplicas.format,
+    )
     max_compaction_lag_ms: int = long(LONG_MAX, "Longest time that a record may stay uncompacted.", at_least=1)
     max_message_bytes: int = integer(MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0)
     message_timestamp_after_max_ms: int = long(

@@ -7,8 +7,8 @@ partition has something new to name (it was added, its pause is over, its flush 
 then ends the first one's wait.
 
 States of a partition here: *due* (to be named), *named* (the leader knows its position), *paused*
-(after a refusal; doubling up to ``replica.fetch.backoff.ms``), *flushing* (records wait for the disk
-before the next position may vouch for them).
+(after a refusal; doubling up to ``replica.fetch.backoff.ms``; or held back by the throttle),
+*flushing* (records wait for the disk before the next position may vouch for them).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tidelog.proto.network import BadFrame, CallTimeout, Connection, ConnectionL
 from tidelog.replication.partition import Fetched
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
+from tidelog.replication.throttle import Throttle
 from tidelog.storage.log_errors import LogDirFailed
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class FetcherOwner(Protocol):
     def clock(self) -> Clock: ...
     @property
     def rng(self) -> random.Random: ...
+    @property
+    def follower_throttle(self) -> Throttle: ...
 
     def own_broker_epoch(self) -> BrokerEpoch: ...
     def connect(self, node: NodeId) -> Connection | None: ...
@@ -118,8 +121,13 @@ class BrokerFetcher:
         entry = self._partitions.pop(key, None)
         if entry is not None:
             self._due.pop(entry, None)
-            if entry.named_at != NOT_NAMED and self._stream is not None:
-                self._forgotten.append((key.topic_id, key.partition))
+            self._let_go(entry)
+
+    def _let_go(self, entry: FollowedPartition) -> None:
+        """Tell the source with the next fetch that this partition is not fetched now."""
+        if entry.named_at != NOT_NAMED and self._stream is not None:
+            self._forgotten.append((entry.replica.key.topic_id, entry.replica.key.partition))
+            entry.named_at = NOT_NAMED
 
     def retry_now(self) -> None:
         """There is reason to believe that the source can be reached: end a pause between two connections."""
@@ -233,6 +241,15 @@ class BrokerFetcher:
             if partition.needs_flush:
                 self._flush(entry)
                 continue
+            bytes_max = settings.replica_fetch_max_bytes
+            if self._throttled(entry):
+                room = self._owner.follower_throttle.room(self._owner.clock.monotonic_ms())
+                if not room:
+                    # The leader must not wait for it to join the ISR meanwhile.
+                    self._let_go(entry)
+                    self._wait(entry, self._owner.follower_throttle.wait_ms())
+                    continue
+                bytes_max = min(bytes_max, room)
             replica_log = partition.log
             entry.named_at = correlation
             items.append(
@@ -243,7 +260,7 @@ class BrokerFetcher:
                     replica_log.log_end_offset,
                     replica_log.latest_epoch,
                     replica_log.log_start_offset,
-                    settings.replica_fetch_max_bytes,
+                    bytes_max,
                 )
             )
         forgotten, self._forgotten = self._forgotten[:0xFFFF], self._forgotten[0xFFFF:]
@@ -259,6 +276,10 @@ class BrokerFetcher:
             items,
             forgotten,
         )
+
+    def _throttled(self, entry: FollowedPartition) -> bool:
+        """Whether the follower's throttle counts for this partition now: not while it is in sync."""
+        return entry.replica.follower_throttled and self._owner.node_id not in entry.replica.partition.state.isr
 
     def _flush(self, entry: FollowedPartition) -> None:
         """Its next position vouches for what it holds: first to disk (``flush.messages``)."""
@@ -297,6 +318,8 @@ class BrokerFetcher:
 
     def _take_partition(self, entry: FollowedPartition, item: FetchedPartition, wall_ms: int) -> None:
         replica = entry.replica
+        if item.records and self._throttled(entry):
+            self._owner.follower_throttle.moved(sum(map(len, item.records)))
         try:
             outcome = replica.partition.take(item, wall_ms)
         except LogDirFailed as failure:
@@ -322,11 +345,18 @@ class BrokerFetcher:
         settings = self._owner.settings
         entry.pause_ms = min(max(entry.pause_ms * 2, settings.retry_first_ms), settings.replica_fetch_backoff_ms)
         entry.named_at = NOT_NAMED
-        entry.paused = True
         log.debug("%s from node %d: %s; again in %d ms", entry.replica.key, self.source, item.error, entry.pause_ms)
+        self._wait(entry, entry.pause_ms)
+
+    def _wait(self, entry: FollowedPartition, wait_ms: int) -> None:
+        """Name it again after so long."""
+        entry.paused = True
         loop = asyncio.get_running_loop()
         self._pauses += 1
-        heapq.heappush(self._paused, (loop.time() + entry.pause_ms / 1000, self._pauses, entry))
+        heapq.heappush(self._paused, (loop.time() + wait_ms / 1000, self._pauses, entry))
+        if self._pause_timer is not None and self._pause_timer.when() > self._paused[0][0]:
+            self._pause_timer.cancel()
+            self._pause_timer = None
         if self._pause_timer is None:
             self._pause_timer = loop.call_at(self._paused[0][0], self._end_pauses)
 

@@ -57,6 +57,7 @@ from tidelog.replication.replica import Replica
 from tidelog.replication.roles import RoleListener, Roles
 from tidelog.replication.session import ReplicaSession
 from tidelog.replication.settings import ReplicationSettings
+from tidelog.replication.throttle import Throttle
 from tidelog.replication.verifying import Verify
 from tidelog.replication.waiters import Produced
 from tidelog.storage.log_errors import LogDirFailed
@@ -112,6 +113,8 @@ class ReplicaManager:
         self._high_watermarks = logs.high_watermarks()
         self._purges = PurgeCount(settings.delete_records_waiters_max)
         self._running = False
+        self.leader_throttle: Final = Throttle()
+        self.follower_throttle: Final = Throttle()
         self.isr_changes = IsrChanges(alter_partition, settings, rng, self._isr_settled)
         self.producing = Producing(
             self._replicas,
@@ -131,6 +134,12 @@ class ReplicaManager:
         self._flusher = Flusher(run_blocking, self._flushed, self.disk_failed, on_fatal)
         self.isr_shrinks = 0
         self.isr_expands = 0
+
+    def set_throttles(self, leader_rate: int, follower_rate: int) -> None:
+        """Bytes a second for throttled replicas; ``LONG_MAX`` is no bound. In force within
+        :data:`tidelog.replication.throttle.CHECK_MS_MAX`."""
+        self.leader_throttle.set_rate(leader_rate)
+        self.follower_throttle.set_rate(follower_rate)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -258,6 +267,9 @@ class ReplicaManager:
     def _config_changed(self, replica: Replica) -> None:
         config = replica.partition.state.config
         replica.partition.log.update_config(config)
+        at, node = replica.key.partition, self.node_id
+        replica.leader_throttled = config.leader_replication_throttled_replicas.has(at, node)
+        replica.follower_throttled = config.follower_replication_throttled_replicas.has(at, node)
         if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
             self._flushing_logs[replica] = None
         else:

@@ -48,8 +48,10 @@ class Replica:
         "committing",
         "consumers",
         "flushing",
+        "follower_throttled",
         "followers",
         "key",
+        "leader_throttled",
         "partition",
         "purges",
         "verifying",
@@ -69,6 +71,10 @@ class Replica:
         """By producer id."""
         self.followers: dict[NodeId, FollowerWatch] = {}
         self.flushing = False
+        self.leader_throttled = False
+        """Whether followers that are not in sync are sent no more than the leader's throttle allows."""
+        self.follower_throttled = False
+        """Whether this replica, while it is not in sync, follows no faster than the follower's throttle allows."""
         self._high_watermark_seen = partition.high_watermark
         self._changed_high_watermarks = changed_high_watermarks
 

@@ -13,6 +13,9 @@ what changed and not what there is:
   that names a partition passes over answers from before, so what went alone goes once more after that.
 - A new fetch while one is waiting ends that wait: it is answered first, with what there is.
 
+- A throttled partition whose follower is not in sync (:mod:`tidelog.replication.throttle`) is *held back* while the
+  throttle has no room: it is armed and waits beside those that are ready, until a timer has it looked at again.
+
 An append only marks its partition's entries here; one wake per turn of the event loop answers.
 """
 
@@ -39,6 +42,7 @@ from tidelog.replication.isr import IsrProposal
 from tidelog.replication.leader import BrokerEpochOf, Diverging, FollowerContact
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
+from tidelog.replication.throttle import Throttle
 from tidelog.storage.log_errors import LogDirFailed
 
 
@@ -53,6 +57,8 @@ class SessionOwner(Protocol):
     def clock(self) -> Clock: ...
     @property
     def broker_epoch_of(self) -> BrokerEpochOf: ...
+    @property
+    def leader_throttle(self) -> Throttle: ...
 
     def isr_change_wanted(self, replica: Replica, proposal: IsrProposal) -> None: ...
     def disk_failed(self, replica: Replica, failure: LogDirFailed) -> None: ...
@@ -102,6 +108,8 @@ class ReplicaSession:
         self._owner = owner
         self._entries: dict[TopicIdPartition, FetchEntry] = {}
         self._ready: dict[FetchEntry, None] = {}
+        self._held_back: dict[FetchEntry, None] = {}
+        self._throttle_timer: asyncio.TimerHandle | None = None
         self._outbox: list[FetchedPartition] = []
         self._parked: _Parked | None = None
         self._wake_scheduled = False
@@ -146,12 +154,17 @@ class ReplicaSession:
             self._parked = None
         for key in tuple(self._entries):
             self._forget(key)
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
         self._owner.session_closed(self)
 
     # --- from replicas ------------------------------------------------------------------------------
 
     def data_ready(self, entry: FetchEntry) -> None:
         """An armed entry has something to say; answered once this turn of the event loop is over."""
+        if self._is_held_back(entry):
+            return
         self._ready[entry] = None
         if self._parked is not None and not self._wake_scheduled:
             self._wake_scheduled = True
@@ -195,7 +208,7 @@ class ReplicaSession:
         if proposal is not None:
             self._owner.isr_change_wanted(replica, proposal)
         log = partition.log
-        if item.fetch_offset < log.log_end_offset:
+        if item.fetch_offset < log.log_end_offset and not self._is_held_back(entry):
             self._ready[entry] = None
         if partition.high_watermark != entry.sent_high_watermark or log.log_start_offset != entry.sent_log_start:
             self.marks[entry] = None
@@ -206,20 +219,59 @@ class ReplicaSession:
             return
         entry.armed = False
         self._ready.pop(entry, None)
+        self._held_back.pop(entry, None)
         self.marks.pop(entry, None)
         if entry.replica.followers.get(self.node) is entry:
             del entry.replica.followers[self.node]
-            partition = entry.replica.partition
-            if partition.leading is not None:
-                partition.leading.stopped_fetching(self.node)
-                if partition.advance(self._owner.clock.monotonic_ms()):
-                    entry.replica.settle()
+            self._not_waited_for(entry)
 
     def _refuse(self, replica: Replica, refusal: Refusal) -> None:
         end = NO_OFFSET
         if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             end = replica.partition.log.log_end_offset
         self._outbox.append(refused_fetch(replica, refusal.code, leader_log_end=end))
+
+    # --- throttling -----------------------------------------------------------------------------------
+
+    def _throttled(self, entry: FetchEntry) -> bool:
+        """Whether the throttle counts for what this follower is sent of this partition now."""
+        if not entry.replica.leader_throttled:
+            return False
+        leading = entry.replica.partition.leading
+        return leading is not None and self.node not in leading.isr.maximal
+
+    def _is_held_back(self, entry: FetchEntry) -> bool:
+        """Whether there is no room for it now; if so it is looked at again in time."""
+        if not self._throttled(entry):
+            self._held_back.pop(entry, None)
+            return False
+        throttle = self._owner.leader_throttle
+        if throttle.room(self._owner.clock.monotonic_ms()):
+            self._held_back.pop(entry, None)
+            return False
+        if entry not in self._held_back:
+            self._held_back[entry] = None
+            self._not_waited_for(entry)
+        if self._throttle_timer is None:
+            self._throttle_timer = asyncio.get_running_loop().call_later(
+                throttle.wait_ms() / 1000, self._look_at_held_back
+            )
+        return True
+
+    def _not_waited_for(self, entry: FetchEntry) -> None:
+        """The high watermark waits for a replica that is about to join, but not for one that may not catch up yet."""
+        partition = entry.replica.partition
+        if partition.leading is not None:
+            partition.leading.stopped_fetching(self.node)
+            if partition.advance(self._owner.clock.monotonic_ms()):
+                entry.replica.settle()
+
+    def _look_at_held_back(self) -> None:
+        self._throttle_timer = None
+        waiting, self._held_back = self._held_back, {}
+        for entry in waiting:
+            if entry.armed:
+                self.data_ready(entry)
 
     # --- answering ----------------------------------------------------------------------------------
 
@@ -241,6 +293,9 @@ class ReplicaSession:
         for entry in tuple(self._ready):
             if sent and room <= 0:
                 break
+            if entry.replica.leader_throttled and self._is_held_back(entry):
+                self._ready.pop(entry, None)
+                continue
             answer, size = self._read(entry, room, at_least_one=sent == 0)
             if answer is None:
                 if entry.armed and size < 0:
@@ -272,6 +327,9 @@ class ReplicaSession:
             return refused_fetch(replica, leading.code), 0
         if item.fetch_offset >= partition.log.log_end_offset:
             return None, 0
+        throttle = self._owner.leader_throttle if self._throttled(entry) else None
+        if throttle is not None:
+            room = min(room, throttle.room(self._owner.clock.monotonic_ms()))
         try:
             read = partition.read_for_follower(item.fetch_offset, min(item.bytes_max, room), at_least_one=at_least_one)
         except LogDirFailed as failure:
@@ -284,6 +342,8 @@ class ReplicaSession:
             return refused_fetch(replica, read.code, leader_log_end=end), 0
         if not len(read.records):
             return None, -1
+        if throttle is not None:
+            throttle.moved(len(read.records))
         entry.armed = False
         self.marks.pop(entry, None)
         self._note_sent(entry)
