@@ -13,6 +13,7 @@ import pytest
 
 from tidelog.chaos.live.command import EXIT_BROKEN, EXIT_HELD, EXIT_INTERRUPTED, EXIT_REFUSED, main
 from tidelog.chaos.live.history_file import read_history
+from tidelog.chaos.live.objectives import CONTROLLER, LEADER, samples
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
 
@@ -39,35 +40,47 @@ def schedule(path: Path, *rows: tuple[float, int, str, str]) -> Path:
 
 
 def test_a_run_under_three_faults_holds(toxiproxy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Leader, controller and the coordinator of the group are killed, paused and cut off; no process is left."""
+    """The short form of the laboratory: a leader is killed, the active controller is killed, the coordinator of the
+    group is cut off; judged, reported, and no process is left."""
     plan = schedule(
         tmp_path / "plan.jsonl",
-        (0.5, 1, "kill", "leader:0"),
-        (1.5, 1, "start", "leader:0"),
-        (4.0, 2, "pause", "controller"),
-        (5.5, 2, "resume", "controller"),
+        (1.5, 1, "kill", "leader:0"),
+        (2.5, 1, "start", "leader:0"),
+        (5.0, 2, "kill", "controller"),
+        (6.5, 2, "start", "controller"),
     )
     steps = json.loads(plan.read_text())
     cut = {"topology": "isolate", "kind": "cut"}
     steps["schedule"] += [
-        {"at": 7.0, "episode": 3, "act": "impair", "target": "group", "options": cut},
-        {"at": 8.5, "episode": 3, "act": "heal", "target": "group", "options": {}},
+        {"at": 8.5, "episode": 3, "act": "impair", "target": "group", "options": cut},
+        {"at": 10.0, "episode": 3, "act": "heal", "target": "group", "options": {}},
     ]
     plan.write_text(json.dumps(steps) + "\n")
-    asked = ["run", "--seconds", "9", "--replay", str(plan), "--dir", str(tmp_path / "runs"), "--rate", "150"]
-    assert main(asked) == EXIT_HELD
+    asked = ["run", "--seconds", "10.5", "--replay", str(plan), "--dir", str(tmp_path / "runs"), "--rate", "150"]
+    assert main([*asked, "--report"]) == EXIT_HELD
     said = capsys.readouterr().out
     assert "held: nothing illegal" in said
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     recorded = read_history(path)
-    assert [fault["act"] for fault in recorded.faults] == ["kill", "start", "pause", "resume", "impair", "heal"]
+    assert [fault["act"] for fault in recorded.faults] == ["kill", "start", "kill", "start", "impair", "heal"]
     assert not any(fault["trouble"] for fault in recorded.faults)
     assert len(recorded.history.sends) > 300
     assert len(recorded.standings) > 2
     assert recorded.elections
     assert [len(row["copies"]) for row in recorded.replicas] == [3, 3, 3, 3]
     assert {step.consumer for step in recorded.history.reads} == {"r0", "r1", "g0", "g1"}
+    assert recorded.machine["processors"] >= 1
+    assert recorded.phases["mending"] - recorded.phases["faults"] > 10
+    recoveries = samples(recorded, path.name)
+    killed = [one for one in recoveries if one.objective == LEADER.name]
+    assert recorded.faults[0]["at"] in [pytest.approx(one.at_s, abs=0.001) for one in killed]
+    assert all(one.waited_s is not None for one in killed)
+    assert [one.waited_s is not None for one in recoveries if one.objective == CONTROLLER.name]
     assert main(["judge", str(path)]) == EXIT_HELD
+    page = path.with_suffix(".html").read_text()
+    assert "held: nothing illegal in the history" in page
+    assert page.count("<svg") == 6
+    assert "--seconds 10.5" in page
     assert descendants_that_serve(tmp_path) == []
     assert not list((tmp_path / "runs").glob("*/cluster"))
 
@@ -115,6 +128,7 @@ def test_an_interrupt_leaves_no_process(toxiproxy: Path, tmp_path: Path) -> None
     [
         (["run", "--nemesis", "kil"], "expected nemeses of mixed, kill"),
         (["run", "--seed", "x"], "--seed: expected a number"),
+        (["run", "--seed", "1-2", "--name", "x"], "--name: expected one seed, found 2"),
         (["run", "--set", "x"], "--set: expected NAME=VALUE"),
         (["run", "--set", "min.insync.replicas=many"], "min.insync.replicas"),
         (["run", "--mutant", "x"], "--mutant: expected an id that the simulation knows"),
