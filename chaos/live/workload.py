@@ -78,8 +78,9 @@ def derived_value(value: bytes, by: str) -> bytes:
 
 
 def made_of(value: bytes) -> bytes:
-    """The value of the source that a value of a derived topic was made of."""
-    return value.rpartition(b"|")[0]
+    """The value of the source that a value of a derived topic was made of; itself where it was copied as it is."""
+    source, bar, _ = value.rpartition(b"|")
+    return source if bar else value
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[TopicPartition]:
@@ -167,6 +168,8 @@ class AppendWork:
         return {appender.name: appender.acknowledged for appender in self._appenders}
 
     async def finish(self, bound_s: float) -> None:
+        for reader in self._readers:
+            reader.seeks = False
         await finish_sending(self._appenders, self._sending, bound_s)
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
