@@ -367,8 +367,10 @@ class BrokerRole:
 
     def _settings_changed(self, settings: Settings) -> None:
         log.info("dynamic settings changed")
-        node = settings.node
-        self.replicas.set_throttles(node.leader_replication_throttled_rate, node.follower_replication_throttled_rate)
+        config = settings.node
+        self.replicas.set_throttles(
+            config.leader_replication_throttled_rate, config.follower_replication_throttled_rate
+        )
 
     def _broker_epoch_of(self, node_id: NodeId) -> BrokerEpoch:
         if node_id == self._config.node_id:
