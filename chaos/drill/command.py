@@ -17,7 +17,7 @@ import click
 from tidelog.chaos.drill import report
 from tidelog.chaos.drill.drills import DRILLS, Drill
 from tidelog.chaos.drill.objectives import CONTROLLER_S, LEADER_S, WHOLE_S, Limits
-from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach
+from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach, Say
 from tidelog.chaos.drill.run import Asked, check_healthy, hold, planned, survey
 from tidelog.chaos.drill.target import Found, bootstrap_of, find_local, make
 from tidelog.chaos.drill.traffic import Load
@@ -160,7 +160,10 @@ def _hold(one: Drill, options: Options) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is undone on the way out
     try:
         _check(options)
-        return _on_made(one, options) if options.bootstrap is None else _on_running(one, options, options.bootstrap)
+        say = report.Voice(err=options.as_json)
+        if options.bootstrap is None:
+            return _on_made(one, options, say)
+        return _on_running(one, options, say, options.bootstrap)
     except (CommandFailed, ConfigError) as failed:
         raise NotHeld(" ".join(str(failed).split())) from None
     except TidelogError as failed:
@@ -202,12 +205,12 @@ def _check(options: Options) -> None:
             raise CommandFailed(f"--plot: {options.plot.parent} cannot be written to")
 
 
-def _on_made(one: Drill, options: Options) -> int:
+def _on_made(one: Drill, options: Options, say: Say) -> int:
     """On a cluster made for this drill. Its data is kept if it was asked for, or where the drill did not go well."""
     if options.dry_run:
         controllers = (1, 2, 3) if one.apart else tuple(range(1, options.nodes + 1))
         brokers = {number + 3 * one.apart: Address("127.0.0.1", 0) for number in range(1, options.nodes + 1)}
-        _show_plan(one, options, Found("", brokers, controllers, NO_NODE))
+        _show_plan(one, options, say, Found("", brokers, controllers, NO_NODE))
         return 0
     place = options.directory or Path(tempfile.mkdtemp(prefix="tidelog-drill-"))
     cluster: LocalCluster | None = None
@@ -215,11 +218,11 @@ def _on_made(one: Drill, options: Options) -> int:
     try:
         cluster = make(place, options.nodes, options.settings, apart=one.apart)
         controllers_too = ", and three controllers apart from them," if one.apart else ""
-        _say(options, f"a cluster of {count_of(options.nodes, 'broker')}{controllers_too} is made in {place}")
+        say(f"a cluster of {count_of(options.nodes, 'broker')}{controllers_too} is made in {place}")
         cluster.start()
         cluster.wait_ready()
         bootstrap = bootstrap_of(cluster, apart=one.apart)
-        code = _go(one, options, bootstrap, ProcessReach(cluster), cluster, survey(bootstrap))
+        code = _go(one, options, say, bootstrap, ProcessReach(cluster), cluster, survey(bootstrap))
         keep = code != 0
         return code
     except KeyboardInterrupt:
@@ -235,13 +238,13 @@ def _on_made(one: Drill, options: Options) -> int:
                 click.echo(f"Data and logs of the nodes: {place}", err=True)
 
 
-def _on_running(one: Drill, options: Options, bootstrap: str) -> int:
+def _on_running(one: Drill, options: Options, say: Say, bootstrap: str) -> int:
     """On a cluster that runs, which the operator has confirmed to be meant."""
     require_listener(bootstrap)
     found = survey(bootstrap)
     local = find_local(found.cluster_id, options.directory)
     _check_confirmed(options, bootstrap, found, local)
-    return _go(one, options, bootstrap, _reach(options, found, local), local, found)
+    return _go(one, options, say, bootstrap, _reach(options, say, found, local), local, found)
 
 
 def _check_confirmed(options: Options, bootstrap: str, found: Found, local: LocalCluster | None) -> None:
@@ -261,11 +264,8 @@ def _check_confirmed(options: Options, bootstrap: str, found: Found, local: Loca
     )
 
 
-def _reach(options: Options, found: Found, local: LocalCluster | None) -> Reach:
+def _reach(options: Options, say: Say, found: Found, local: LocalCluster | None) -> Reach:
     """By hand or by commands if that was asked for, else by process."""
-
-    def say(line: str) -> None:
-        _say(options, line)
 
     if options.by_hand:
         return HandReach(found.brokers, say)
@@ -288,19 +288,21 @@ def _reach(options: Options, found: Found, local: LocalCluster | None) -> Reach:
     return ProcessReach(local)
 
 
-def _go(one: Drill, options: Options, bootstrap: str, reach: Reach, local: LocalCluster | None, found: Found) -> int:
+def _go(
+    one: Drill, options: Options, say: Say, bootstrap: str, reach: Reach, local: LocalCluster | None, found: Found
+) -> int:
     """Look, say, do, show."""
     check_healthy(found, local)
     one.check(found, reach)
-    _say(options, f"drill {one.name} on cluster {found.cluster_id} at {bootstrap}:")
-    _show_plan(one, options, found)
+    say(f"drill {one.name} on cluster {found.cluster_id} at {bootstrap}:")
+    _show_plan(one, options, say, found)
     if options.dry_run:
         return 0
-    _say(options, "")
+    say("")
     limits = _limits(options)
     load = Load(per_s=options.rate, value_bytes=one.value_bytes)
     asked = Asked(one, bootstrap, reach, limits, load, options.away, local)
-    held = hold(asked, found, lambda moment: _say(options, report.moment_line(moment)))
+    held = hold(asked, found, lambda moment: say(report.moment_line(moment)))
     if options.as_json:
         print_json(report.as_json(held))
     else:
@@ -309,18 +311,14 @@ def _go(one: Drill, options: Options, bootstrap: str, reach: Reach, local: Local
         from tidelog.chaos.drill.picture import draw
 
         draw(options.plot, held)
-        _say(options, f"drawn: {options.plot}")
+        say(f"drawn: {options.plot}")
     return 0 if held.met else EXIT_MISSED
 
 
-def _show_plan(one: Drill, options: Options, found: Found) -> None:
+def _show_plan(one: Drill, options: Options, say: Say, found: Found) -> None:
     steps, objectives = planned(one, found, _limits(options), options.away)
-    report.print_plan(steps, objectives, err=options.as_json)
+    report.say_plan(say, steps, objectives)
 
 
 def _limits(options: Options) -> Limits:
     return Limits(options.leader_within, options.controller_within, options.whole_within)
-
-
-def _say(options: Options, line: str) -> None:
-    click.echo(line, err=options.as_json)

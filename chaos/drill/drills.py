@@ -44,7 +44,7 @@ class Drill:
 
 
 def _lose_leader(stage: Stage) -> None:
-    node = stage.leads_most({stage.evidence.standing.controller})
+    node = stage.leads_most({stage.whole_standing().controller})
     led = stage.led_by([node])
     fault_s = stage.kill([node], f"node {node}, leader of {_partitions(led)}: kill -9")
     stage.reach_milestones(fault_s, _lost(stage, fault_s, [node], led))
@@ -57,7 +57,7 @@ def _lose_broker(stage: Stage) -> None:
     controllers = {*stage.found.voters}
     node = next((each for each in stage.found.brokers if each not in controllers), None)
     if node is None:
-        node = max(each for each in stage.found.brokers if each != stage.evidence.standing.controller)
+        node = max(each for each in stage.found.brokers if each != stage.whole_standing().controller)
     led = stage.led_by([node])
     fault_s = stage.kill([node], f"node {node}, leader of {_partitions(led)}: kill -9, and it stays away")
     stage.reach_milestones(fault_s, _lost(stage, fault_s, [node], led))
@@ -70,7 +70,7 @@ def _lose_broker(stage: Stage) -> None:
 def _restart_all(stage: Stage) -> None:
     """The active controller last: it moves once."""
     began_s = stage.traffic.now()
-    controller = stage.evidence.standing.controller
+    controller = stage.whole_standing().controller
     for node in sorted(stage.found.nodes, key=lambda each: (each == controller, each)):
         asked_s = stage.traffic.now()
         stage.say(FAULT, f"node {node}{', the active controller' if node == controller else ''}: shut down in order")
@@ -87,7 +87,7 @@ def _restart_all(stage: Stage) -> None:
 
 
 def _fill_disk(stage: Stage) -> None:
-    node = stage.leads_most({stage.evidence.standing.controller})
+    node = stage.leads_most({stage.whole_standing().controller})
     led = stage.led_by([node])
     fault_s = stage.fill(node, f"node {node}, leader of {_partitions(led)}: its disk takes nothing more")
     stage.reach_milestones(fault_s, [stage.led_elsewhere(fault_s, [node], led), *stage.taken_again(fault_s, led)])
@@ -129,7 +129,7 @@ def _can_fill(found: Found, reach: Reach) -> None:
 
 
 def _fail_over(stage: Stage) -> None:
-    node = stage.evidence.standing.controller
+    node = stage.whole_standing().controller
     led = stage.led_by([node])
     also = f", leader of {_partitions(led)}" if led else ""
     fault_s = stage.kill([node], f"node {node}, the active controller{also}: kill -9")
@@ -143,7 +143,7 @@ def _fail_over(stage: Stage) -> None:
 
 
 def _lose_minority(stage: Stage) -> None:
-    others = [node for node in stage.found.voters if node != stage.evidence.standing.controller]
+    others = [node for node in stage.found.voters if node != stage.whole_standing().controller]
     nodes = others[: (len(stage.found.voters) - 1) // 2]
     led = stage.led_by(nodes)
     fault_s = stage.kill(nodes, f"{_nodes(nodes)}, a minority of the controllers: kill -9")
@@ -157,15 +157,16 @@ def _lose_minority(stage: Stage) -> None:
 
 
 def _lose_quorum(stage: Stage) -> None:
-    controller = stage.evidence.standing.controller
+    controller = stage.whole_standing().controller
     others = [node for node in stage.found.voters if node != controller]
     nodes = [controller, *others[: len(stage.found.voters) // 2]]
     spared = stage.spared(nodes)
     fault_s = stage.kill(nodes, f"{_nodes(nodes)}, a majority of the controllers: kill -9")
+    gone_s = stage.traffic.now()
     stage.rest_until(fault_s + stage.away_s)
     now_s = stage.traffic.now()
     commits = stage.evidence.commits[:]
-    stage.measures["commits_meanwhile"] = sum(one.began_s >= fault_s for one in commits)
+    stage.measures["commits_meanwhile"] = sum(one.began_s >= gone_s for one in commits)
     _keep_meanwhile(stage, fault_s, now_s)
     stage.say(SEEN, f"metadata: changes committed meanwhile: {stage.measures['commits_meanwhile']}, one waits")
     if spared:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,13 +17,33 @@ SHOWN_MAX = 10
 """Errors of clients that a person is shown."""
 
 
-def print_plan(steps: Sequence[str], objectives: Sequence[Objective], *, err: bool = False) -> None:
+class Voice:
+    """Says lines while a drill is held; to stderr with ``err``.
+
+    When nobody listens any more (``| head``, a full disk) the first line that is lost raises, which ends the drill, and
+    the following ones are lost in silence: what the drill has done must be undone all the same."""
+
+    def __init__(self, *, err: bool) -> None:
+        self._err = err
+        self._lost = False
+
+    def __call__(self, line: str) -> None:
+        if self._lost:
+            return
+        try:
+            click.echo(line, err=self._err)
+        except OSError:
+            self._lost = True
+            raise
+
+
+def say_plan(say: Callable[[str], None], steps: Sequence[str], objectives: Sequence[Objective]) -> None:
     """What will be done, and what is expected."""
     for number, step in enumerate(steps, 1):
-        click.echo(f"  {number}. {step}", err=err)
-    click.echo("objectives:", err=err)
+        say(f"  {number}. {step}")
+    say("objectives:")
     for objective in objectives:
-        click.echo(f"  {objective.words}", err=err)
+        say(f"  {objective.words}")
 
 
 def moment_line(moment: Moment) -> str:

@@ -171,7 +171,7 @@ def _undone(asked: Asked, stage: Stage, clients: ClientLoop) -> Iterator[None]:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             if failed:
-                stage.say(STEP, "interrupted or failed: everything is put back")
+                stage.say(STEP, "interrupted or failed: putting everything back")
             left = []
             try:
                 asked.reach.restore()

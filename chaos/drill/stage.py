@@ -13,6 +13,7 @@ from tidelog.chaos.drill.reach import Reach
 from tidelog.chaos.drill.target import Found
 from tidelog.chaos.drill.traffic import Traffic
 from tidelog.chaos.live.observer import Standing
+from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE, TopicPartition
 
 RECOVERY_S: Final = 45.0
@@ -64,18 +65,30 @@ class Stage:
         """The numbers of the topic's partitions."""
         return [at.partition for at in self.traffic.partitions]
 
+    def whole_standing(self) -> Standing:
+        """How the cluster stands now, whole as it is before a fault; an answer that is late is waited for. Raises
+        :class:`CommandFailed` if it is not whole for :data:`RECOVERY_S`."""
+        deadline = time.monotonic() + RECOVERY_S
+        while not self.is_whole(standing := self.traffic.last_look[1]):
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"expected a whole cluster before the fault, found {standing} for {RECOVERY_S:g} s")
+            time.sleep(_POLL_S)
+        return standing
+
     def led_by(self, nodes: Collection[int]) -> list[int]:
-        held = self.evidence.standing.partitions
+        """Partitions of the topic that these nodes lead, before a fault."""
+        held = self.whole_standing().partitions
         return sorted(at.partition for at, one in held.items() if one.leader in nodes)
 
     def leads_most(self, avoid: Collection[int]) -> int:
         """The broker that leads most partitions of the topic, none of ``avoid`` if there are others."""
         brokers = [node for node in self.found.brokers if node not in avoid] or list(self.found.brokers)
-        return max(brokers, key=lambda node: (len(self.led_by([node])), -node))
+        leaders = [one.leader for one in self.whole_standing().partitions.values()]
+        return max(brokers, key=lambda node: (leaders.count(node), -node))
 
     def spared(self, nodes: Collection[int]) -> list[int]:
-        """Partitions of which nobody in sync is among these nodes."""
-        held = self.evidence.standing.partitions
+        """Partitions of which nobody in sync is among these nodes, before a fault."""
+        held = self.whole_standing().partitions
         return sorted(at.partition for at, one in held.items() if not set(one.isr) & set(nodes))
 
     def is_whole(self, standing: Standing) -> bool:
