@@ -47,6 +47,8 @@ PROGRESS_S: Final = 5.0
 PER_S: Final = 200.0
 OPERATIONS_MAX: Final = 1_000_000
 _START_S: Final = 90.0
+_BEGIN_S: Final = 180.0
+"""For clients that are programs of their own, too."""
 _POLL_S: Final = 0.05
 
 Say = Callable[[str], None]
@@ -105,7 +107,7 @@ class Run:
             observer = clients.run(_observer(addresses), _START_S)
             try:
                 clients.run(self._make_topics(laboratory, work), _START_S)
-                clients.run(self._begin(observer, work), _START_S)
+                clients.run(self._begin(observer, work), _BEGIN_S)
                 self._say(f"{asked.nodes} nodes, {len(laboratory.links.routes)} proxies; {asked.workload} begins")
                 with MachineWatch(self._history):
                     self._faults(laboratory, observer, clients, work)
@@ -159,7 +161,8 @@ class Run:
         self._watching = asyncio.get_running_loop().create_task(self._watch(observer, work))
         await work.begin()
         if not await self._wait(lambda: all(work.heard().values()) and self._standing.whole):
-            raise CommandFailed(f"{SETTLE_S:g} s after the start, before any fault: not every client was heard")
+            silent = ", ".join(name for name, count in work.heard().items() if not count) or "copies out of sync"
+            raise CommandFailed(f"{SETTLE_S:g} s after the start, before any fault: nothing is heard of {silent}")
 
     def _faults(self, laboratory: Laboratory, observer: Observer, clients: ClientLoop, work: Workload) -> None:
         hand = Hand(

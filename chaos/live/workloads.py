@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.chaos.live.group_work import GroupWork
 from tidelog.chaos.live.hand import Aims
 from tidelog.chaos.live.kafka_work import KafkaWork
+from tidelog.chaos.live.spark_work import SparkWork
 from tidelog.chaos.live.transaction_work import TransactionWork
 from tidelog.chaos.live.transform_work import TransformWork
 from tidelog.chaos.live.workload import AppendWork, Stage, Workload
@@ -22,6 +23,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
     "groups": GroupWork,
     "transform": TransformWork,
     "kafka": KafkaWork,
+    "spark": SparkWork,
 }
 """No two of them use the same topics, or the same names for clients: they may run side by side."""
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,9 +26,10 @@ _POLL_S: Final = 0.005
 
 
 class Driver:
-    """One Spark in a session of processes of its own. What it and Spark say goes to ``<directory>/<name>.log``."""
+    """One Spark in a session of processes of its own. What it and Spark say goes to ``<directory>/<name>.log``.
+    ``leash``: a program and its arguments that becomes the driver."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, leash: Sequence[str] = ()) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         self._query: Query | None = None
@@ -42,7 +43,7 @@ class Driver:
         self.frozen: list[int] = []
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tidelog.chaos.spark.driver"],
+                [*leash, sys.executable, "-P", "-m", "tidelog.chaos.spark.driver"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
