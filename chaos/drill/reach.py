@@ -82,6 +82,8 @@ class ProcessReach:
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         self._stopped: set[int] = set()
+        self._ending: set[int] = set()
+        """Asked to shut down, and perhaps not gone yet: a start would find them running."""
         self._filled: set[int] = set()
 
     def kill(self, nodes: Sequence[int]) -> float:
@@ -95,7 +97,10 @@ class ProcessReach:
 
     def stop(self, node: int) -> None:
         self._stopped.add(node)
-        if self.cluster.stop([node], timeout_s=STOP_S):
+        self._ending.add(node)
+        killed = self.cluster.stop([node], timeout_s=STOP_S)
+        self._ending.discard(node)
+        if killed:
             raise CommandFailed(f"node {node} did not shut down within {STOP_S:g} s and was killed")
 
     def start(self, nodes: Sequence[int]) -> float:
@@ -130,8 +135,10 @@ class ProcessReach:
     def restore(self) -> None:
         for node in sorted(self._filled):
             self.free(node)
-            self.cluster.stop([node], timeout_s=STOP_S)  # a directory that failed comes back with a new start
+            self._ending.add(node)  # a directory that failed comes back with a new start
             self._stopped.add(node)
+        self.cluster.stop(sorted(self._ending), timeout_s=STOP_S)
+        self._ending.clear()
         if away := sorted(self._stopped):
             self.start(away)
             self.wait_serving(away)
@@ -160,6 +167,7 @@ class RemoteReach:
     def __init__(self, brokers: Mapping[int, Address]) -> None:
         self._brokers = brokers
         self._stopped: set[int] = set()
+        self._ending: set[int] = set()
         self._filled: set[int] = set()
 
     def running(self, node: int) -> bool:
@@ -213,8 +221,10 @@ class CommandReach(RemoteReach):
 
     def stop(self, node: int) -> None:
         self._stopped.add(node)
+        self._ending.add(node)
         self._run(self._stop, node, signal="TERM")
         self._wait_until([node], False, STOP_S)
+        self._ending.discard(node)
 
     def start(self, nodes: Sequence[int]) -> float:
         began = time.monotonic()
@@ -240,6 +250,8 @@ class CommandReach(RemoteReach):
         for node in sorted(self._filled):
             self.free(node)
             self.stop(node)
+        if self._ending:
+            self._wait_until(self._ending, False, STOP_S)
         if away := [node for node in sorted(self._stopped) if node not in self._brokers or not self.running(node)]:
             self.start(away)
             self.wait_serving(away)
