@@ -30,6 +30,8 @@ _COMMANDS: Final = {
         "List and describe transactions, find those that hang, end them.",
     ),
     "configs": ("tidelog.cli.configs:configs", "Show and change settings of topics and brokers."),
+    "reassign": ("tidelog.cli.reassign:reassign", "Move replicas of partitions to other brokers, with a throttle."),
+    "elect": ("tidelog.cli.elect:elect", "Elect leaders: the preferred ones, or any where there is none."),
     "produce": ("tidelog.cli.produce:produce", "Send lines of a file or of standard input as records."),
     "consume": ("tidelog.cli.consume:consume", "Print records of a topic."),
     "log": ("tidelog.cli.log:log", "Look into the log files of a stopped or running node."),
