@@ -5,7 +5,7 @@ A history says by itself what it must hold: nothing here knows the cluster or th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
@@ -16,7 +16,7 @@ from tidelog.chaos.checkers.transactions import Attempt, all_or_none, only_what_
 from tidelog.chaos.live.derived_judgement import judge_derived, unrecorded, without
 from tidelog.chaos.live.group_judgement import judge_groups
 from tidelog.chaos.live.history_file import Recorded
-from tidelog.chaos.live.recovery import Recovery, elections, recoveries, wholes
+from tidelog.chaos.live.recovery import Recovery, Wait, elections, recoveries, wholes
 from tidelog.chaos.live.schedule import ENDS
 from tidelog.chaos.live.transaction_work import ACCOUNTS, BALANCE, BANK, balance_of
 from tidelog.model.ids import TopicPartition
@@ -76,8 +76,8 @@ def judge(recorded: Recorded) -> Verdict:
     verdict.records = sum(map(len, recorded.final.values()))
     verdict.reads = sum(len(records) for step in history.reads if (records := getattr(step, "records", ())))
     verdict.recoveries = recoveries(recorded)
-    verdict.elections_s = [wait.waited_s for wait in elections(recorded)]
-    verdict.whole_s = [wait.waited_s for wait in wholes(recorded)]
+    verdict.elections_s = _waited(elections(recorded))
+    verdict.whole_s = _waited(wholes(recorded))
     return verdict
 
 
@@ -170,6 +170,10 @@ def shown(verdict: Verdict, run: Mapping[str, Any]) -> str:
     if (more := len(verdict.violations) - SHOWN_MAX) > 0:
         lines.append(f"  and {more} more")
     return "\n".join(lines)
+
+
+def _waited(waits: Sequence[Wait]) -> list[float]:
+    return [wait.waited_s for wait in waits if wait.waited_s is not None and not wait.cut_short]
 
 
 def _spread(seconds: list[float]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.machine import stalled_s
-from tidelog.chaos.live.recovery import elections, recoveries, wholes
+from tidelog.chaos.live.recovery import elections, recoveries, whole_at, wholes
 from tidelog.chaos.live.timeline import LINKS, PROCESS, FaultSpan, fault_spans
 
 PROGRESS_AFTER_S: Final = 5.0
@@ -120,12 +120,14 @@ def samples(recorded: Recorded, run: str) -> list[Sample]:
     for each in recoveries(recorded):
         if each.act == "kill":
             alone = _alone(spans, each.episode, each.at_s)
+            whole = whole_at(recorded, each.at_s)
             what = f"{each.target}: node {', '.join(map(str, each.nodes))}"
             what += ", the active controller too" if each.controlled else ""
             what += "" if alone else ", something else was wrong"
+            what += "" if whole else ", the cluster was not whole before"
             what += "" if each.steady else ", nobody sent to it steadily"
             waited_s = each.steady_s if each.steady else each.worst_s
-            sample(LEADER, each.at_s, waited_s, what, judged=alone and each.steady > 0)
+            sample(LEADER, each.at_s, waited_s, what, judged=alone and whole and each.steady > 0)
     for wait in elections(recorded):
         alone = _alone(spans, wait.episode, wait.at_s)
         sample(
@@ -134,6 +136,10 @@ def samples(recorded: Recorded, run: str) -> list[Sample]:
     for wait in wholes(recorded):
         acts = dict.fromkeys(span.act for span in spans if span.episode == wait.episode)
         others = [span for span in spans if span.begin_s < wait.at_s < span.end_s]
+        if wait.cut_short:
+            if wait.waited_s is None or WHOLE.worst_s is None or wait.waited_s <= WHOLE.worst_s:
+                continue  # it had not had its time yet
+            acts["not when the next fault came"] = None
         sample(WHOLE, wait.at_s, wait.waited_s, ", ".join(acts), judged=not others)
     for span in spans:
         if (silence := _silence(recorded, span)) is not None:

@@ -16,8 +16,8 @@ from tidelog.model.ids import TopicPartition
 STEADY_S: Final = 2.0
 STEADY_SENDS: Final = 5
 """A partition to which so many records were sent in the seconds before a fault is sent to steadily."""
-_CLOCK: Final = ("clock", "clock-mend")
-"""Acts that move a node's wall clock, to ``ahead_s``, and back."""
+SOON_S: Final = 2.0
+"""What a fault has begun shows within so long of its end: a node that was killed is missed when its session is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class Wait:
 
     episode: int
     at_s: float
-    waited_s: float
+    waited_s: float | None
+    """``None`` where it did not come any more."""
+    cut_short: bool = False
+    """It had not come when something else happened."""
 
 
 def recoveries(recorded: Recorded) -> list[Recovery]:
@@ -94,20 +97,9 @@ class Elected(NamedTuple):
 
 
 def elected(recorded: Recorded) -> list[Elected]:
-    """Who became the active controller when, by what the nodes logged. Where the laboratory had moved a node's clock,
-    its log is told by that clock and put right here; what fits no time is left out."""
-    found = []
-    for row in recorded.elections:
-        moves = [fault for fault in recorded.faults if fault["act"] in _CLOCK and row["node"] in fault["nodes"]]
-        until = [float(move["at"]) for move in moves[1:]] + [recorded.last_s()]
-        times = [row["at"]] if not moves or 0 <= row["at"] < moves[0]["at"] else []
-        for move, end in zip(moves, until, strict=False):
-            at = row["at"] - float(move["options"].get("ahead_s", 0.0))
-            if move["at"] <= at < end:
-                times.append(at)
-        if len(times) == 1:
-            found.append(Elected(times[0], int(row["node"]), int(row["epoch"])))
-    return sorted(found)
+    """Who became the active controller when, by what the nodes logged: they log the machine's time, whatever the
+    laboratory makes of their clocks."""
+    return sorted(Elected(row["at"], int(row["node"]), int(row["epoch"])) for row in recorded.elections)
 
 
 def elections(recorded: Recorded) -> list[Wait]:
@@ -122,19 +114,35 @@ def elections(recorded: Recorded) -> list[Wait]:
     return found
 
 
+def whole_at(recorded: Recorded, at_s: float) -> bool:
+    """Whether the cluster was whole then, as far as it had been asked: a controller, and every copy in sync."""
+    copies = min(3, recorded.run["nodes"])
+    before = [row for row in recorded.standings if row["at"] <= at_s]
+    return bool(before) and _whole(before[-1], copies)
+
+
 def wholes(recorded: Recorded) -> list[Wait]:
-    """How long copies took to be in sync again after each episode, as precise as the cluster was asked, where the
-    next fault did not come before."""
+    """How long copies took to be in sync again after each episode, as precise as the cluster was asked; where the
+    next fault came before that, how long it had been until then (``cut_short``)."""
     copies = min(3, recorded.run["nodes"])
     standings = [(row["at"], _whole(row, copies)) for row in recorded.standings]
     ends = {fault["episode"]: fault["until"] for fault in recorded.faults}
     found = []
     for episode, end in ends.items():
-        following = [fault["at"] for fault in recorded.faults if fault["at"] > end]
+        following = min((fault["at"] for fault in recorded.faults if fault["at"] > end), default=inf)
         before = [whole for at, whole in standings if at <= end]
-        after = [at for at, whole in standings if at > end and whole]
-        if before and not before[-1] and after and after[0] <= min(following, default=after[0]):
+        begins = [end] if before and not before[-1] else [
+            at for at, whole in standings if end < at <= min(end + SOON_S, following) and not whole
+        ]  # fmt: skip
+        if not begins or not before:
+            continue
+        after = [at for at, whole in standings if at > begins[0] and whole]
+        if after and after[0] <= following:
             found.append(Wait(episode, end, after[0] - end))
+        elif following < inf:
+            found.append(Wait(episode, end, following - end, cut_short=True))
+        else:
+            found.append(Wait(episode, end, None))
     return found
 
 

@@ -11,7 +11,6 @@ from tidelog.chaos.checkers.history import History, Outcome, Sent
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.machine import stalled_s
 from tidelog.chaos.live.objectives import CONTROLLER, LEADER, PROGRESS, Sample, results, samples
-from tidelog.chaos.live.recovery import elected
 from tidelog.chaos.live.timeline import covered_s, fault_spans, timeline
 from tidelog.model.ids import TopicPartition
 
@@ -42,7 +41,11 @@ def a_run(
         began = number * every_s
         ended = silent[1] if silent[0] <= began < silent[1] else began + 0.01
         sends.append(Sent("p0", number, AT, b"p0:%d:" % number, Outcome.OK, number, began, ended))
-    return Recorded({"nodes": 3, "seed": 1}, History(sends), faults=list(faults))
+    return Recorded({"nodes": 3, "seed": 1}, History(sends), faults=list(faults), standings=[standing(0.5)])
+
+
+def standing(at: float, isr: Sequence[int] = (1, 2, 3)) -> dict[str, Any]:
+    return {"at": at, "controller": 1, "partitions": [["log", 0, 1, list(isr)]]}
 
 
 def of(recorded: Recorded, objective: str) -> list[Sample]:
@@ -86,6 +89,34 @@ def test_a_kill_under_another_fault_is_shown_and_not_judged() -> None:
     assert not sample.judged
 
 
+def test_a_kill_that_meets_a_cluster_that_is_not_whole_is_shown_and_not_judged() -> None:
+    recorded = a_run(KILL, START, silent=(9.99, 14.0))
+    recorded.standings.append(standing(9.0, (1, 2)))
+    (sample,) = of(recorded, "leader")
+    assert (sample.judged, sample.what) == (False, "leader:0: node 1, the cluster was not whole before")
+
+
+@pytest.mark.parametrize(
+    ("standings", "next_at", "waits"),
+    [
+        ([(10.5, 2), (16.0, 3)], None, [2.0]),  # missed at once, back two seconds after its start
+        ([(14.7, 2), (16.0, 3)], None, [2.0]),  # missed only after its start
+        ([(10.5, 2), (13.0, 3)], None, []),  # whole before the fault's end
+        ([(10.5, 2)], None, [None]),  # never whole again
+        ([(10.5, 2), (40.0, 3)], 20.0, []),  # the next fault came too soon to say
+        ([(10.5, 2), (40.0, 3)], 25.0, [11.0]),  # it had had its time
+        ([(19.0, 2), (21.0, 3)], None, []),  # something else, later
+    ],
+)
+def test_copies_are_in_sync_again(
+    standings: Sequence[tuple[float, int]], next_at: float | None, waits: Sequence[float | None]
+) -> None:
+    further = [] if next_at is None else [fault(next_at, "kill", episode=2), fault(next_at, "start", episode=2)]
+    recorded = a_run(KILL, START, *further)
+    recorded.standings += [standing(at, (1, 2, 3)[:copies]) for at, copies in standings]
+    assert [sample.waited_s for sample in of(recorded, "whole") if sample.at_s == 14.0] == waits
+
+
 def test_where_nobody_sends_steadily_the_wait_is_the_senders() -> None:
     (sample,) = of(a_run(KILL, START, every_s=4.0), "leader")
     assert sample.waited_s == pytest.approx(2.01)
@@ -116,17 +147,6 @@ def test_progress_is_asked_for_under_long_faults_of_one_node() -> None:
     assert not next(one for one in results([sample]) if one.objective is PROGRESS).held
     assert of(a_run(fault(10.0, "impair", **cut), fault(12.0, "heal")), PROGRESS.name) == []
     assert of(a_run(fault(10.0, "kill-all", nodes=(1, 2, 3)), fault(18.0, "start-all")), PROGRESS.name) == []
-
-
-def test_elections_are_told_right_by_moved_clocks() -> None:
-    recorded = a_run(
-        fault(5.0, "clock", nodes=(2,), options={"ahead_s": 100.0}),
-        fault(8.0, "clock", nodes=(2,), options={"ahead_s": -50.0}),
-        fault(12.0, "clock-mend", nodes=(2,)),
-    )
-    rows = [(4.0, 2, 1), (106.0, 2, 2), (7.0, 1, 3), (-40.0, 2, 4), (13.0, 2, 5), (300.0, 2, 6)]
-    recorded.elections = [{"at": at, "node": node, "epoch": epoch} for at, node, epoch in rows]
-    assert elected(recorded) == [(4.0, 2, 1), (6.0, 2, 2), (7.0, 1, 3), (10.0, 2, 4), (13.0, 2, 5)]
 
 
 def test_faults_end_with_what_undoes_them() -> None:
