@@ -28,7 +28,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.chaos.live.proxy_server import DOWNSTREAM, UPSTREAM, ProxyServer, ProxyTrouble
+from tidelog.cli.failure import CommandFailed
 from tidelog.proto.network import Address
+from tidelog.testing import ports
 
 CLIENTS: Final = 0
 """The end that all clients are."""
@@ -102,7 +104,12 @@ class Links:
         """Owner → proxy and toxic; an empty name of a toxic is a proxy that refuses."""
 
     def open(self) -> None:
-        """Make the proxies. Raises :class:`ProxyTrouble`."""
+        """Make the proxies. Raises :class:`ProxyTrouble`; :class:`CommandFailed` where a port was taken meanwhile."""
+        if busy := ports.taken([route.listen.port for route in self.routes]):
+            raise CommandFailed(
+                f"toxiproxy: port {busy[0]} of {ports.LOOPBACK} was taken by another program since it was chosen; "
+                "start again: other ports are chosen"
+            )
         for route in self.routes:
             self._server.create(route.name, route.listen, route.upstream)
 

@@ -275,6 +275,20 @@ def test_a_taken_port_is_named(toxiproxy: Path, tmp_path: Path) -> None:
             ProxyServer(toxiproxy, tmp_path / "log", random.Random(1), port).start()
 
 
+def test_a_port_that_was_taken_since_it_was_chosen_is_named(toxiproxy: Path, tmp_path: Path) -> None:
+    made = Laboratory.laid_out(tmp_path / "it", toxiproxy, nodes=1, settings=None, seed=1)
+    port = made.links.routes[-1].listen.port
+    made.server.start()
+    try:
+        with (
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(CommandFailed, match=rf"port {port} of .* was taken .*; start again"),
+        ):
+            made.links.open()
+    finally:
+        made.end()
+
+
 def test_a_server_of_another_version_is_refused(tmp_path: Path) -> None:
     import random
 
