@@ -6,7 +6,7 @@ words, mapped by both::
     faults = DiskFaults(node.data_dir, node.directory / "faults", fault_shim())
     node.environment = faults.environment
     node.spawn()
-    faults.full(room=4096)   # ENOSPC to what makes files longer by more than that
+    faults.full(room=8192)   # ENOSPC to what takes more than two blocks of 4 KiB
     faults.mend()
 
 Faults add up until :meth:`DiskFaults.mend`; they outlast the process, so that one that is started again meets them too.
@@ -100,7 +100,8 @@ class DiskFaults:
     # --- The disk ----------------------------------------------------------------------------------------
 
     def full(self, room: int = 0) -> None:
-        """Let ``room`` more bytes onto the disk, then answer ENOSPC; the write that meets the end is short."""
+        """Let ``room`` more bytes onto the disk, in whole blocks of 4 KiB, then answer ENOSPC; the write that meets the
+        end is short."""
         if room < 0:
             raise ValueError(f"expected room of 0 bytes or more, found {room}")
         self._set("room", room)

@@ -3,8 +3,8 @@
    TIDELOG_FAULTS_ROOT     the directory that is "the disk", as realpath(3) says it; nothing outside it is touched
    TIDELOG_FAULTS_CONTROL  the file of the words below, mapped and shared: another process writes, we obey
 
-   A disk that is full gives ENOSPC to writes that make a file longer than its last block, after as many bytes as
-   `room` says: the write that meets the end is short, as write(2) has it. What does not grow a file passes, as does
+   A disk that is full gives ENOSPC to writes that make a file longer than its last block of 4 KiB, after as many
+   blocks as there are in `room`: the write that meets the end is short, as write(2) has it. What does not grow a file passes, as does
    the making of an empty file (on ext4 the inode is there); a directory needs a block and is refused. Room that was
    set aside by fallocate(2) is not looked at: such a write is refused here, and would pass on a real disk.
 
@@ -172,10 +172,17 @@ static int enter(enum kind kind) {
     return -1;
 }
 
+#define BLOCK 4096
+
+static int64_t in_blocks(int64_t size) {
+    return (size + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+/* Whole blocks, as many of those wanted as there are. */
 static int64_t take_room(int64_t wanted) {
     int64_t room = GET(room), taken;
     do {
-        taken = room <= 0 ? 0 : wanted < room ? wanted : room;
+        taken = room <= 0 ? 0 : wanted < room ? wanted : room / BLOCK * BLOCK;
     } while (!__atomic_compare_exchange_n(&words->room, &room, room - taken, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     return taken;
 }
@@ -187,16 +194,18 @@ static ssize_t admit(int fd, size_t size, off_t at) {
     struct stat found;
     if (fstat(fd, &found) != 0) return -1;
     if (at < 0) at = fcntl(fd, F_GETFL) & O_APPEND ? found.st_size : lseek(fd, 0, SEEK_CUR);
-    int64_t held = (found.st_size + 4095) / 4096 * 4096, pass = held > at ? held - at : 0;
-    if ((int64_t)size <= pass) return (ssize_t)size;
-    pass += take_room((int64_t)size - pass);
-    if (pass == 0) {
+    int64_t held = in_blocks(found.st_size), end = at + (int64_t)size;
+    if (end <= held) return (ssize_t)size;
+    if (at > held) held = at / BLOCK * BLOCK; /* a hole takes none */
+    held += take_room(in_blocks(end) - held);
+    if (end <= held) return (ssize_t)size;
+    if (at >= held) {
         COUNT(refused);
         errno = ENOSPC;
         return -1;
     }
-    if (pass < (int64_t)size) COUNT(shortened);
-    return pass;
+    COUNT(shortened);
+    return held - at;
 }
 
 static size_t sum(const struct iovec *parts, int count) {
@@ -268,7 +277,8 @@ static int reserve(int fd, off_t end) {
     struct stat found;
     if (enter(WRITE) != 0) return -1;
     if (!GET(full) || fstat(fd, &found) != 0) return 0;
-    if (end <= found.st_size || take_room(end - found.st_size) == end - found.st_size) return 0;
+    int64_t wanted = in_blocks(end) - in_blocks(found.st_size);
+    if (wanted <= 0 || take_room(wanted) == wanted) return 0;
     COUNT(refused);
     errno = ENOSPC;
     return -1;
@@ -384,7 +394,7 @@ static int makes_directory(int directory, const char *path) {
     struct stat found;
     if (!armed() || !mine_at(directory, path)) return 0;
     if (enter(WRITE) != 0) return -1;
-    if (!GET(full) || fstatat(directory, path, &found, 0) == 0 || take_room(4096) == 4096) return 0;
+    if (!GET(full) || fstatat(directory, path, &found, 0) == 0 || take_room(BLOCK) == BLOCK) return 0;
     COUNT(refused);
     errno = ENOSPC;
     return -1;

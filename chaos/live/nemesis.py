@@ -165,7 +165,7 @@ def _spoiled(target: str, seconds: float, act: str, **options: Any) -> Episode:
 def _disk_full(rng: random.Random) -> Episode:
     """Now and then it is the same file system for all, and no node is left."""
     target = rng.choice((*[_target(rng) for _ in range(5)], ""))
-    return _spoiled(target, _span(rng, 0.5, 8.0), "disk-full", room=rng.choice((0, 500, 5_000, 50_000)))
+    return _spoiled(target, _span(rng, 0.5, 8.0), "disk-full", room=rng.choice((0, 4_096, 16_384, 65_536)))
 
 
 def _disk_slow(rng: random.Random) -> Episode:

@@ -108,13 +108,16 @@ def test_the_words_are_those_of_the_shim() -> None:
 
 def test_a_full_disk_takes_what_it_has_room_for_and_no_more(child: Child, tmp_path: Path) -> None:
     assert child("pwritev", "a", 100, 0) == 100
-    child.faults.full(room=1000)
-    assert child("once", "a", 10_000, 100) == 4096 - 100 + 1000, "the write that meets the end is short"
-    assert child("size", "a") == 5096
-    assert child("vector", "a", [2000, 2000, 3000], 5096) == 8192 - 5096, "what is left of the last block is there"
-    assert child("once", "a", 1, 8192) == "ENOSPC"
+    child.faults.full(room=13_000)
+    assert child("once", "a", 5000, 100) == 5000
+    assert child("vector", "a", [2000, 2000, 3000, 9000], 5100) == 4 * 4096 - 5100, "what meets the end is short"
+    assert child("size", "a") == 4 * 4096, "the block that was there, and three"
+    assert child("once", "a", 1, 4 * 4096) == "ENOSPC"
+    assert child("truncate", "a", 8100) is None
+    assert child("once", "a", 200, 8100) == 92, "what is left of the last block is there"
     assert child("pwritev", "a", 8000, 0) == 8000, "what is there already can be written again"
     assert child("pwritev", "a", 500, 8100) == "ENOSPC", "as a whole it fails, after the part that there was room for"
+    assert child("size", "a") == 8192
     assert child("plain", "new") == "ENOSPC"
     assert child("size", "new") == 0
     assert child("make", "directory") == "ENOSPC"
