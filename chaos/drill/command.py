@@ -18,7 +18,7 @@ from tidelog.chaos.drill import report
 from tidelog.chaos.drill.drills import DRILLS, Drill
 from tidelog.chaos.drill.objectives import CONTROLLER_S, LEADER_S, WHOLE_S, Limits
 from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach, Say
-from tidelog.chaos.drill.run import Asked, check_healthy, hold, planned, survey
+from tidelog.chaos.drill.run import HEALTHY_S, Asked, check_healthy, hold, planned, survey
 from tidelog.chaos.drill.target import Found, bootstrap_of, find_local, make
 from tidelog.chaos.drill.traffic import Load
 from tidelog.cli.connection import require_listener
@@ -222,7 +222,7 @@ def _on_made(one: Drill, options: Options, say: Say) -> int:
         cluster.start()
         cluster.wait_ready()
         bootstrap = bootstrap_of(cluster, apart=one.apart)
-        code = _go(one, options, say, bootstrap, ProcessReach(cluster), cluster, survey(bootstrap))
+        code = _go(one, options, say, bootstrap, ProcessReach(cluster), cluster, survey(bootstrap, HEALTHY_S))
         keep = code != 0
         return code
     except KeyboardInterrupt:
@@ -266,7 +266,6 @@ def _check_confirmed(options: Options, bootstrap: str, found: Found, local: Loca
 
 def _reach(options: Options, say: Say, found: Found, local: LocalCluster | None) -> Reach:
     """By hand or by commands if that was asked for, else by process."""
-
     if options.by_hand:
         return HandReach(found.brokers, say)
     if options.stop_command and options.start_command:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelog.chaos.delays.canvas import INK, SOFT, Axes, Canvas, Color
 from tidelog.chaos.drill.evidence import Evidence
-from tidelog.chaos.drill.run import Held
+from tidelog.chaos.drill.run import HeldDrill
 from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, Moment
 
 WIDTH: Final = 1600
@@ -28,7 +28,7 @@ _GREY: Final[Color] = (150, 150, 150)
 _COLORS: Final = {FAULT: _RED, HEAL: _GREEN, SEEN: _GREY}
 
 
-def draw(path: Path, held: Held) -> None:
+def draw(path: Path, held: HeldDrill) -> None:
     """Draw a drill into a PNG."""
     events = [moment for moment in held.moments if moment.kind in _COLORS][:EVENTS_MAX]
     canvas = Canvas(WIDTH, 930 + _LINE * len(events))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tidelog.chaos.drill.objectives import WORDS, Objective, limit_words, value_words
-from tidelog.chaos.drill.run import Held
+from tidelog.chaos.drill.run import HeldDrill
 from tidelog.chaos.drill.stage import Moment
 from tidelog.cli.output import print_rows
 
@@ -50,7 +50,7 @@ def moment_line(moment: Moment) -> str:
     return f"{moment.at_s:7.2f} s  {moment.kind if moment.kind in ('fault', 'heal') else '':<5}  {moment.text}"
 
 
-def print_held(held: Held) -> None:
+def print_held(held: HeldDrill) -> None:
     """The measures, the errors, the verdict."""
     limits = {one.objective.measure: one for one in held.judgements}
     rows = []
@@ -77,7 +77,7 @@ def print_held(held: Held) -> None:
     click.echo(f"MISSED: {'; '.join(missed)}" if missed else f"MET: {held.drill}, {len(held.judgements)} objectives")
 
 
-def as_json(held: Held) -> dict[str, Any]:
+def as_json(held: HeldDrill) -> dict[str, Any]:
     """Everything, for programs. Times and measures that end in ``_s`` are seconds, times since the drill began."""
     return {
         "drill": held.drill,

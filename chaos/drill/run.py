@@ -31,10 +31,11 @@ READ_S: Final = 120.0
 END_S: Final = 30.0
 HEALTHY_S: Final = 15.0
 """How long the whole cluster may take after a drill until it stands as before."""
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDrill:
     """The drill that was held."""
 
     drill: str
@@ -67,10 +68,16 @@ class Asked:
     local: LocalCluster | None = None
 
 
-def survey(bootstrap: str) -> Found:
-    """How the cluster stands. Raises :class:`CommandFailed` if nobody answers."""
+def survey(bootstrap: str, patience_s: float = 0.0) -> Found:
+    """How the cluster stands; one that has just started is given a while until it is well. Raises
+    :class:`CommandFailed` if nobody answers."""
+    deadline = time.monotonic() + patience_s
     with ClientLoop() as clients:
-        return clients.run(look(bootstrap), END_S)
+        while True:
+            found = clients.run(look(bootstrap), END_S)
+            if not ailments(found) or time.monotonic() >= deadline:
+                return found
+            time.sleep(_POLL_S)
 
 
 def check_healthy(found: Found, local: LocalCluster | None) -> None:
@@ -80,7 +87,7 @@ def check_healthy(found: Found, local: LocalCluster | None) -> None:
     check_size(found)
 
 
-def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> Held:
+def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> HeldDrill:
     """Hold a drill on a healthy cluster; ``tell`` is handed each moment of it. What was done is undone however it ends.
     Raises :class:`CommandFailed` where it cannot be gone through with, what the SDK raises, and ``KeyboardInterrupt``.
     """
@@ -100,7 +107,7 @@ def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> Held:
         after = _healthy(clients, asked)
     stage.measures |= {"read": back.read, "lost": back.lost, "duplicated": back.duplicated, "unhealthy": len(after)}
     objectives = drill.objectives(found, asked.limits)
-    return Held(
+    return HeldDrill(
         drill=drill.name,
         cluster_id=found.cluster_id,
         topic=name,
@@ -134,7 +141,7 @@ def _begin(stage: Stage, clients: ClientLoop) -> None:
                 f"{START_S:g} s after topic {traffic.topic} was made not every partition of it is in sync and takes "
                 f"records: {stage.evidence.standing.partitions}"
             )
-        stage.rest(0.05)
+        stage.rest(_POLL_S)
     stage.say(STEP, f"topic {traffic.topic}: {PARTITIONS} partitions, every replica in sync; records are sent and read")
 
 
@@ -203,4 +210,4 @@ def _healthy(clients: ClientLoop, asked: Asked) -> list[str]:
             wrong = [str(trouble)]
         if not wrong or time.monotonic() > deadline:
             return wrong
-        time.sleep(0.1)
+        time.sleep(_POLL_S)

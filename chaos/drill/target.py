@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,7 @@ class Found:
     controller: int
     fenced: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()
-    partitions: Mapping[TopicPartition, Held] = ()  # type: ignore[assignment]
+    partitions: Mapping[TopicPartition, Held] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[int, ...]:

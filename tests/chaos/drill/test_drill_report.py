@@ -11,7 +11,7 @@ from PIL import Image
 from tidelog.chaos.drill import picture, report
 from tidelog.chaos.drill.evidence import Acknowledged, Committed, Evidence
 from tidelog.chaos.drill.objectives import Objective, judged
-from tidelog.chaos.drill.run import Held
+from tidelog.chaos.drill.run import HeldDrill
 from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, STEP, Moment
 
 MOMENTS = [
@@ -23,7 +23,7 @@ MOMENTS = [
 ]
 
 
-def held(lost: int) -> Held:
+def held(lost: int) -> HeldDrill:
     evidence = Evidence(
         sent=40,
         places={number: (0, number) for number in range(40)},
@@ -34,7 +34,7 @@ def held(lost: int) -> Held:
     evidence.trouble(1.2, "reader", ValueError("no"))
     measures = {"whole_s": 1.25, "errors": 1, "sent": 40, "acknowledged": 40, "lost": lost, "commit_s": None}
     objectives = [Objective("whole_s", 10.0), Objective("lost", 0)]
-    return Held(
+    return HeldDrill(
         "leader-loss", "id", "t", ("kill it",), dict(measures), judged(objectives, measures), MOMENTS, evidence, 4.0
     )
 
