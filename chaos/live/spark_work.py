@@ -30,7 +30,7 @@ PARTITIONS: Final = 2
 PIPELINE: Final = "pipeline"
 KILLS_S: Final = (1.0, 15.0)
 """From the first rows that a driver has copied to its death."""
-START_S: Final = 100.0
+START_S: Final = 200.0
 POLL_S: Final = 0.1
 SOURCE_OPTIONS: Final = {"maxOffsetsPerTrigger": "400", "tidelog.request.timeout.ms": "5000"}
 SINK_OPTIONS: Final = {"tidelog.request.timeout.ms": "5000"}
