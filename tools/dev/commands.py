@@ -75,6 +75,13 @@ def _chaos(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.live", *arguments))
 
 
+def _chaos_steps(arguments: Sequence[str]) -> Sequence[str]:
+    """Kafka's clients and Spark are large downloads: runs of other workloads, and whatever runs nothing, go without."""
+    named = any(name in argument for argument in arguments for name in ("kafka", "spark"))
+    turns = bool({"campaign", "night"}.intersection(arguments)) and not any("--workload" in word for word in arguments)
+    return environment.DEV if (named or turns) and "--help" not in arguments else environment.CHAOS
+
+
 def _kills(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.spark.command", *arguments))
 
@@ -148,7 +155,7 @@ COMMANDS = {
     "check": Command("check", "lint, types, layers, generated code, then the tests", _check, environment.DEV),
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
     "sim": Command("sim [--seeds N]", "the cluster in simulated time under seeded faults", _sim, environment.RUN),
-    "chaos": Command("chaos run [--seed N]", "real processes behind proxies under faults", _chaos, environment.CHAOS),
+    "chaos": Command("chaos run [--seed N]", "real processes behind proxies under faults", _chaos, _chaos_steps),
     "fuzz": Command("fuzz kafka", "hostile frames, or crowds of connections, at a Kafka port", _fuzz, environment.DEV),
     "kills": Command("kills [CASE …]", "Spark under kill -9: is each row there once?", _kills, environment.DEV),
     "run": Command("run COMMAND …", "a command in the private environment: ./dev run tidelog", _run, environment.RUN),
