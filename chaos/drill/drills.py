@@ -199,7 +199,7 @@ def _quorum_objectives(found: Found, limits: Limits) -> Sequence[Objective]:
 
 def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> None:
     """Measure how long one partition acknowledged nothing, from then to now."""
-    acknowledgements = stage.evidence.acknowledgements[:]
+    acknowledgements = stage.evidence.acknowledged_since(from_s)
     partition, began_s, length = longest_silence(acknowledgements, partitions, from_s, stage.traffic.now())
     stage.worst("silence_s", length)
     stage.say(SEEN, f"{WORDS['silence_s']}: {length:.2f} s, partition {partition} from {began_s:.2f} s on")
@@ -208,7 +208,7 @@ def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> Non
 def _keep_meanwhile(stage: Stage, from_s: float, to_s: float) -> None:
     """Measure what went on between a fault and its end."""
     evidence = stage.evidence
-    told = [one for one in evidence.acknowledgements[:] if one.began_s >= from_s and one.ended_s <= to_s]
+    told = [one for one in evidence.acknowledged_since(from_s) if one.began_s >= from_s and one.ended_s <= to_s]
     partitions = {one.partition for one in told}
     handed = sum(count for at_s, _, count in evidence.handed[:] if from_s <= at_s <= to_s)
     stage.measures["acknowledged_meanwhile"] = len(told)

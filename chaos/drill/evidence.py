@@ -5,6 +5,7 @@ Pure: lists of what happened go in, figures come out. Whoever writes the lists i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +78,10 @@ class Evidence:
         self.errors += 1
         if len(self.troubles) < TROUBLES_MAX:
             self.troubles.append(Trouble(at_s, who, f"{type(error).__name__}: {error}"))
+
+    def acknowledged_since(self, from_s: float) -> list[Acknowledged]:
+        """What was acknowledged from then on; they stand in that order."""
+        return self.acknowledgements[bisect_left(self.acknowledgements, from_s, key=lambda one: one.ended_s) :]
 
     @property
     def standing(self) -> Standing:

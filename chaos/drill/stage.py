@@ -22,7 +22,7 @@ FAULT: Final = "fault"
 HEAL: Final = "heal"
 SEEN: Final = "seen"
 STEP: Final = "step"
-_POLL_S: Final = 0.01
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Stage:
         """First one of them takes records again, then all."""
 
         def found() -> list[float]:
-            told = resumed(self.evidence.acknowledgements[:], fault_s, partitions)
+            told = resumed(self.evidence.acknowledged_since(fault_s), fault_s, partitions)
             return [seconds for seconds in told.values() if seconds is not None]
 
         return [

@@ -37,6 +37,14 @@ def test_a_partition_is_back_with_the_first_record_that_was_sent_after_the_fault
     assert resumed(told, 1.0, [0, 1]) == {0: 1.5, 1: None}
 
 
+def test_what_was_acknowledged_since() -> None:
+    told = [Acknowledged(0.1, 0.5, 0), Acknowledged(0.2, 1.0, 0), Acknowledged(0.3, 1.5, 0)]
+    evidence = Evidence(acknowledgements=told)
+    assert evidence.acknowledged_since(1.0) == told[1:]
+    assert evidence.acknowledged_since(0.0) == told
+    assert evidence.acknowledged_since(2.0) == []
+
+
 def test_a_change_that_was_asked_for_before_the_fault_does_not_count() -> None:
     commits = [Committed(0.9, 1.1), Committed(1.2, 2.0), Committed(1.3, 1.9)]
     assert committed_after(commits, 1.0) == pytest.approx(0.9)
