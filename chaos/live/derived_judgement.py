@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidelog.chaos.checkers.anomalies import EXAMPLES_MAX
 from tidelog.chaos.checkers.history import History
 from tidelog.chaos.checkers.transactions import exactly_once
 from tidelog.chaos.live.history_file import Recorded
@@ -19,7 +20,10 @@ def judge_derived(recorded: Recorded) -> list[str]:
     for made, source in sorted(recorded.run.get("derived", {}).items()):
         inputs = list(_values(recorded, source))
         outputs = [made_of(value) for value in _values(recorded, made)]
-        found += [f"{made}: {text}" for text in exactly_once(inputs, outputs)]
+        wrong = exactly_once(inputs, outputs)
+        found += [f"{made}: {text}" for text in wrong[:EXAMPLES_MAX]]
+        if len(wrong) > EXAMPLES_MAX:
+            found.append(f"{made}: exactly once: and {len(wrong) - EXAMPLES_MAX} more")
     for line in recorded.committed:
         for topic, partition, offset in line["offsets"]:
             end = recorded.ends.get(TopicPartition(topic, partition))

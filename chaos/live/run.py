@@ -225,7 +225,7 @@ class Run:
             raise
 
     def _end(self, clients: ClientLoop, laboratory: Laboratory, work: Workload) -> None:
-        clients.run(self._settle(work), 4 * SETTLE_S)
+        clients.run(self._settle(work), 8 * SETTLE_S)
         try:
             ends = clients.run(
                 read_final(laboratory.bootstrap, partitions_of(work.topics), self._history, READ_S), READ_S + 5

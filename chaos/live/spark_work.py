@@ -68,7 +68,7 @@ class SparkWork:
         self._tasks = ClientTasks(stage.history)
         source, sink = [[at for at in places if at.topic == topic] for topic in (SOURCE, SINK)]
         self._appender = Appender(
-            "sp0", stage.bootstrap, source, stage.history, stage.rng("spark-sp0"), stage.per_s, stage.budget
+            "sp0", stage.bootstrap, source, stage.history, stage.rng("spark-sp0"), stage.per_s / 2, stage.budget
         )
         self._reader = Reader(
             "sr0", stage.bootstrap, sink, stage.history, stage.rng("spark-sr0"), committed=True, seeks=False
@@ -103,9 +103,11 @@ class SparkWork:
         await finish_sending([self._appender], self._sending, bound_s)
         self._all_sent = True
         try:
-            await asyncio.wait_for(self._all_copied.wait(), bound_s)
+            await asyncio.wait_for(self._all_copied.wait(), 3 * bound_s)  # a driver may have to start first
         except TimeoutError:
-            self._history.wrong(f"{bound_s:g} s after everything was mended the pipeline has not copied all there is")
+            self._history.wrong(
+                f"{3 * bound_s:g} s after everything was mended the pipeline has not copied all there is"
+            )
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         return [] if self._reader.is_at(ends) else [self._reader.name]

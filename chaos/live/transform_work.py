@@ -16,7 +16,7 @@ from tidelog.chaos.live.client_network import ClientNetwork
 from tidelog.chaos.live.hand import Aims
 from tidelog.chaos.live.lives import Lives, abandon
 from tidelog.chaos.live.recording import CLIENT_SETTINGS, MEMBER_SETTINGS, POLL_S, Appender, Budget, Reader
-from tidelog.chaos.live.transaction_work import GivenUp, Slot, producer_settings
+from tidelog.chaos.live.transaction_work import GivenUp, Slot, patiently, producer_settings
 from tidelog.chaos.live.workload import ClientTasks, Stage, derived_value, finish_sending, partitions_of
 from tidelog.client.errors import TidelogError
 from tidelog.client.group_types import ConsumerRebalanceListener
@@ -73,7 +73,7 @@ class Copier(Slot, ConsumerRebalanceListener):
         await self._one_life(_network=network)
 
     async def _live(self, producer: Producer) -> None:
-        self._settings["max_poll_records"] = self._rng.choice((10, 50, 500))
+        self._settings["max_poll_records"] = self._rng.choice((20, 100, 500))
         consumer = Consumer(
             self._bootstrap,
             enable_auto_commit=False,
@@ -156,7 +156,7 @@ class Mirror:
             topics=INPUTS,
             group_id=MIRRORS_GROUP,
             transactional_id=self.name,
-            consumer_settings={**member_settings(self._strategy), "max_poll_records": self._rng.choice((10, 200))},
+            consumer_settings={**member_settings(self._strategy), "max_poll_records": self._rng.choice((20, 200))},
             producer_settings={**producer_settings(self._rng), **CLIENT_SETTINGS},
             _network=network,
         )
@@ -213,7 +213,7 @@ class TransformWork:
                 self._inputs,
                 stage.history,
                 stage.rng(f"transform-{name}"),
-                stage.per_s,
+                stage.per_s / 3,  # the other two thirds are what is made of it
                 stage.budget,
             )
         ]
@@ -239,30 +239,38 @@ class TransformWork:
         }
 
     async def finish(self, bound_s: float) -> None:
-        deadline = self._history.now() + bound_s
         for each in self._programs:
             each.calm()
-        await finish_sending(self._appenders, self._sending, bound_s / 2)
-        late = await self._wait_for_groups(deadline)
+        await finish_sending(self._appenders, self._sending, bound_s)
+        late = await self._wait_for_groups(bound_s)
         if late:
-            self._history.wrong(f"{bound_s:g} s after everything was mended inputs are left to {', '.join(late)}")
+            self._history.wrong(f"after everything was mended {', '.join(late)} read on, and had not come to the end")
         for each in self._programs:
             each.stop()
-        _, left = await asyncio.wait(self._working, timeout=bound_s)
+        _, left = await asyncio.wait(self._working, timeout=bound_s / 2)
         if left:
-            self._history.wrong(f"{len(left)} copiers or mirrors have not ended {bound_s:g} s after they were told to")
+            self._history.wrong(
+                f"{len(left)} copiers or mirrors have not ended {bound_s / 2:g} s after they were told to"
+            )
 
-    async def _wait_for_groups(self, deadline: float) -> list[str]:
-        """Until both groups have committed where the inputs end; those that have not. Writes down what they have."""
+    async def _wait_for_groups(self, bound_s: float) -> list[str]:
+        """Until both groups have committed where the inputs end; those that have not, and got no further for
+        ``bound_s``, or were not done after twice that. Writes down what they have."""
+        began = moved = self._history.now()
         async with Admin(self._bootstrap) as admin, Consumer(self._bootstrap, **CLIENT_SETTINGS) as consumer:
-            ends = await consumer.end_offsets(self._inputs, timeout=max(1.0, deadline - self._history.now()))
+            ends = await consumer.end_offsets(self._inputs, timeout=bound_s)
             committed: dict[str, dict[TopicPartition, int]] = {}
             while True:
+                before = dict(committed)
                 for group in (COPIERS_GROUP, MIRRORS_GROUP):
-                    found = await admin.list_consumer_group_offsets(group, self._inputs)
+                    found = await patiently(
+                        lambda group=group: admin.list_consumer_group_offsets(group, self._inputs)  # type: ignore[misc]
+                    )
                     committed[group] = {at: int(found[at].offset) if at in found else 0 for at in self._inputs}
+                now = self._history.now()
+                moved = now if committed != before else moved
                 behind = [group for group, has in committed.items() if any(has[at] < ends[at] for at in ends)]
-                if not behind or self._history.now() > deadline:
+                if not behind or now > moved + bound_s or now > began + 2 * bound_s:
                     break
                 await asyncio.sleep(ASK_S)
         for group, has in committed.items():
