@@ -108,8 +108,9 @@ class StandingJudge:
         broker.standings.append((broker_epoch, fenced))
         return []
 
-    def partition(self, now: PartitionStanding, *, unclean: bool = False) -> list[str]:
-        """A partition is created or changed. ``unclean``: its leader may have been elected uncleanly."""
+    def partition(self, now: PartitionStanding, *, unclean: bool = False, moved: bool = False) -> list[str]:
+        """A partition is created or changed. ``unclean``: its leader may have been elected uncleanly. ``moved``: the
+        change takes a new replica in, which ends a reassignment; that replica may lead at once."""
         before = self._partitions.get(now.partition)
         self._partitions[now.partition] = now
         found = self._in_sync(before, now)
@@ -131,7 +132,8 @@ class StandingJudge:
                 f"{now.leader_epoch}"
             )
         is_elected = now.leader != NO_NODE and now.leader != before.leader
-        if is_elected and not unclean and now.leader not in before.isr and now.leader not in before.eligible:
+        was_safe = (*before.isr, *before.eligible, *(now.isr if moved else ()))
+        if is_elected and not unclean and now.leader not in was_safe:
             were = f"in sync were {before.isr}, eligible {before.eligible}"
             found.append(f"clean elections: {name} has leader {now.leader}; {were}")
         return found

@@ -105,6 +105,11 @@ class ReplicaLogJudge:
             for key in [key for key in known if key[1] == node]:
                 del known[key]
 
+    def gone(self, partition: PartitionName, node: NodeId) -> None:
+        """A replica was taken away: what comes in its place is looked at from its beginning."""
+        self._judged_to.pop((partition, node), None)
+        self._broken.pop((partition, node), None)
+
     def look_again(self) -> None:
         """Let everything be looked at anew, at the end of a run: did what was seen change since?"""
         self._judged_to.clear()

@@ -7,6 +7,7 @@ from typing import Final
 from tidelog.chaos.sim.cluster_scenario import ClusterScenario
 from tidelog.chaos.sim.group_work import GroupWork
 from tidelog.chaos.sim.keyed_work import KeyedWork
+from tidelog.chaos.sim.replica_moves import ReplicaMoves
 from tidelog.chaos.sim.simulation import Setting
 from tidelog.chaos.sim.sink_work import SinkWork
 from tidelog.chaos.sim.transaction_work import TransactionWork
@@ -161,6 +162,39 @@ FIVE_NODES: Final = Setting(
     config=QUICK_SHRINK,
     replication_factors=(3, 2),
     plots=("stuck-join", "stuck-leave", "silent-pair"),
+)
+
+REASSIGNMENT: Final = Setting(
+    "reassignment",
+    "Replicas moved among five nodes, wishes changed and cancelled, leaders elected, while nodes and links fail.",
+    {
+        "reassign": 16,
+        "cancel-reassignment": 3,
+        "elect": 3,
+        "throttle": 2,
+        "kill": 5,
+        "kill-in-disk-call": 3,
+        "kill-two": 2,
+        "kill-all": 1,
+        "stop": 2,
+        "pause": 3,
+        "cut": 3,
+        "cut-one-way": 3,
+        "isolate": 3,
+        "delay": 1,
+        "slow-disk": 1,
+    },
+    ALWAYS | {"truncation", "reassignment", "reassignment-over", "reassignment-cancelled", "preferred-elected"},
+    nodes=5,
+    controllers=3,
+    partitions=2,
+    faults=18,
+    seconds=30.0,
+    producers=1,
+    hasty=1,
+    config=QUICK_SHRINK,
+    replication_factors=(3, 2),
+    work=ReplicaMoves,
 )
 
 COMPACTION: Final = Setting(
@@ -407,6 +441,11 @@ def producers() -> ClusterScenario:
 def five_nodes() -> ClusterScenario:
     """The scenario ``five-nodes``."""
     return ClusterScenario(FIVE_NODES)
+
+
+def reassignment() -> ClusterScenario:
+    """The scenario ``reassignment``."""
+    return ClusterScenario(REASSIGNMENT)
 
 
 def compaction() -> ClusterScenario:

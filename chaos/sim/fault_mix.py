@@ -121,9 +121,15 @@ class FaultMix:
                 return (rng.randrange(8), round(rng.choice((0.0, 0.3, 2.0, 6.0)) * (0.5 + rng.random()), 3))
             case "driver-dies-at" | "driver-freezes-at" | "driver-stops-at":
                 return (rng.randrange(2), rng.choice(DRIVER_POINTS), length)
+            case "reassign":
+                return (rng.randrange(self._partitions), rng.randrange(1 << 16))
+            case "cancel-reassignment":
+                return (rng.randrange(self._partitions),)
+            case "throttle":
+                return (rng.choice((200, 2_000, 20_000)), round(max(length, 1.0), 3))
             case "replace-member":
                 return (rng.randrange(8),)
-            case "alter-config" | "join" | "grow-topic" | "new-topic":
+            case "alter-config" | "join" | "grow-topic" | "new-topic" | "elect":
                 return ()
             case _:
                 raise ValueError(f"no such kind of fault: {kind}")

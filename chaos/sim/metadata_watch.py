@@ -17,6 +17,7 @@ from tidelog.chaos.checkers.brokers import (
     offline_leader,
 )
 from tidelog.chaos.checkers.metadata import ImageJudge, PartitionStanding, StandingJudge
+from tidelog.chaos.checkers.moves import moved
 from tidelog.chaos.sim.world import World
 from tidelog.metadata_quorum.controller_node import ControllerNode
 from tidelog.metadata_quorum.image import MetadataImage
@@ -132,7 +133,8 @@ class MetadataWatch:
                     self._changed(key, topic.name, before, found)
 
     def _changed(self, key: TopicIdPartition, topic: str, before: PartitionRecord | None, now: PartitionRecord) -> None:
-        self._tell(self._standings.partition(standing_of(key, now), unclean=now.leader_recovery))
+        joins = before is not None and bool(before.adding_replicas) and before.replicas != now.replicas
+        self._tell(self._standings.partition(standing_of(key, now), unclean=now.leader_recovery, moved=joins))
         self._elected(key, now.leader_epoch, now.leader)
         if before is None or before.partition_epoch != now.partition_epoch:
             self._changes.partition(key, now.partition_epoch, self._world.loop.now)
@@ -146,6 +148,16 @@ class MetadataWatch:
         )
         if before is None:
             return
+        settled = world_min_isr(self._world)
+        self._tell(moved(f"{topic}-{key.partition}", before, now, settled))
+        was_moving = bool(before.adding_replicas or before.removing_replicas)
+        if was_moving and not (now.adding_replicas or now.removing_replicas):
+            self.events["reassignment-over"] += 1
+        if was_moving or before.replicas != now.replicas:
+            self._world.note(
+                f"{topic}-{key.partition} replicas {now.replicas} adding {now.adding_replicas} "
+                f"removing {now.removing_replicas}"
+            )
         self.events["leader-change"] += before.leader != now.leader
         self.events["isr-shrink"] += bool(set(before.isr) - set(now.isr))
         self.events["isr-growth"] += bool(set(now.isr) - set(before.isr))
@@ -208,12 +220,20 @@ def standing_of(key: TopicIdPartition, record: PartitionRecord) -> PartitionStan
     )
 
 
+def world_min_isr(world: World) -> int:
+    """What the nodes' files ask for."""
+    return int(world.cluster.settings.get("min.insync.replicas", "1"))
+
+
 def _content(image: MetadataImage) -> tuple[Any, ...]:
     """What an image holds, to be compared."""
     return (
         tuple(sorted((node, b.broker_epoch, b.fenced, b.in_controlled_shutdown) for node, b in image.brokers.items())),
         tuple(
-            (topic.name, number, p.leader, p.leader_epoch, p.partition_epoch, p.isr, p.eligible_leader_replicas)
+            (
+                *(topic.name, number, p.leader, p.leader_epoch, p.partition_epoch, p.isr, p.eligible_leader_replicas),
+                *(p.replicas, p.adding_replicas, p.removing_replicas),
+            )
             for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
             for number, p in sorted(topic.partitions.items())
         ),

@@ -116,14 +116,16 @@ class Observer:
         if topic is None:
             return
         key = TopicIdPartition(topic.topic_id, at.partition)
+        replicas = topic.partitions[at.partition].replicas
         without = [
             node_id
             for node_id, _, replica in ((n, k, r) for n, k, r in self._watch.replicas() if k == key)
-            if node_id not in self._cluster.lost_data
+            if node_id in replicas
+            and node_id not in self._cluster.lost_data
             and not replica.partition.offline
             and replica.partition.log.log_end_offset <= offset
         ]
-        holders = len(topic.partitions[at.partition].replicas) - len(without)
+        holders = len(replicas) - len(without)
         if holders < 2:
             self._world.violated(f"{at} offset {offset} was acknowledged; nodes {without} do not have it")
 

@@ -85,12 +85,17 @@ class ReplicaWatch:
         if node.broker is None:
             return
         seen = self._seen.setdefault(node_id, {})
+        for key in [key for key in seen if key not in node.broker.replicas.replicas]:
+            del seen[key]
+            self._logs.gone(key, node_id)
         for key, replica in node.broker.replicas.replicas.items():
             partition = replica.partition
             if partition.offline or partition.log.closed:
                 continue
             before = seen.get(key)
             if before is None or before.replica is not replica:
+                if before is not None:
+                    self._logs.gone(key, node_id)
                 before = seen[key] = _Seen(replica)
             mark, end = partition.high_watermark, partition.log.log_end_offset
             leading = partition.leading

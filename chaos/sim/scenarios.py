@@ -40,6 +40,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "disk": _lazily(_CLUSTER, "disk"),
         "producers": _lazily(_CLUSTER, "producers"),
         "five-nodes": _lazily(_CLUSTER, "five_nodes"),
+        "reassignment": _lazily(_CLUSTER, "reassignment"),
         "compaction": _lazily(_CLUSTER, "compaction"),
         "groups": _lazily(_CLUSTER, "groups"),
         "transactions": _lazily(_CLUSTER, "transactions"),

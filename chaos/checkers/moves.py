@@ -1,0 +1,26 @@
+"""Judges how the replicas of a partition are moved: from one committed state of it to the next. KIP-455."""
+
+from __future__ import annotations
+
+from tidelog.proto.metadata import PartitionRecord
+
+
+def moved(name: str, before: PartitionRecord, now: PartitionRecord, min_isr: int) -> list[str]:
+    """Judge one change. ``min_isr``: what the topic asks for; the number of replicas bounds it."""
+    if now.partition_epoch != before.partition_epoch + 1:
+        return []  # changes between were heard of by nobody who lives
+    found = []
+    gone = set(before.replicas) - set(now.replicas)
+    if gone and now.leader_epoch == before.leader_epoch:
+        found.append(f"moves: {name} lost the replicas {sorted(gone)} and kept leader epoch {now.leader_epoch}")
+    if gone & {*before.isr, *before.eligible_leader_replicas} and len(now.isr) < min(min_isr, len(now.replicas)):
+        found.append(
+            f"moves: {name} let go of {sorted(gone)} while only {now.isr} are in sync; {min_isr} are to be "
+            f"(in sync were {before.isr}, eligible {before.eligible_leader_replicas})"
+        )
+    target = [node for node in before.replicas if node not in before.removing_replicas]
+    was_moving = bool(before.adding_replicas or before.removing_replicas)
+    is_over = was_moving and not (now.adding_replicas or now.removing_replicas) and list(now.replicas) == target
+    if is_over and (late := sorted(set(before.adding_replicas) - set(now.isr))):
+        found.append(f"moves: {name} was moved to {target} before {late} were in sync; in sync are {now.isr}")
+    return found
