@@ -13,6 +13,7 @@ from tidelog.chaos.live.disk_acts import DiskActs
 from tidelog.chaos.live.history_file import HistoryFile
 from tidelog.chaos.live.laboratory import STOP_TIMEOUT_S, Laboratory
 from tidelog.chaos.live.links import Impairment, topology
+from tidelog.chaos.live.move_acts import MoveActs
 from tidelog.chaos.live.observer import Observer, Standing
 from tidelog.chaos.live.proxy_server import ProxyTrouble
 from tidelog.chaos.live.schedule import ENDS, Step
@@ -63,6 +64,7 @@ class Hand:
         """Episode → the node it hits; ``None`` where nobody was found."""
         self._asked_to_end: set[int] = set()
         self._disks = DiskActs(laboratory, aims.topics, history)
+        self._moves = MoveActs(laboratory, aims.partitions, ask)
         self._acts: dict[str, Callable[[Step, int], None]] = {
             "kill": lambda step, node: self._kill(node),
             "start": lambda step, node: self._start([node]),
@@ -75,6 +77,7 @@ class Hand:
             "impair": lambda step, node: self._impair(step, node),
             "heal": lambda step, node: self._laboratory.links.heal(_owner(step)),
             **self._disks.acts,
+            **self._moves.acts,
         }
 
     def perform(self, step: Step) -> None:
@@ -122,6 +125,7 @@ class Hand:
         self._disks.mend()
         self._start(self._laboratory.node_ids)
         self._cluster.wait_ready(timeout_s=READY_S)
+        self._moves.mend()
 
     # --- Whom --------------------------------------------------------------------------------------------
 

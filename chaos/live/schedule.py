@@ -43,10 +43,13 @@ ACTS: Final[Mapping[str, str]] = {
     "disk-stall": "let every call wait until the disk is mended",
     "disk-mend": "a disk as any other; who has ended for it is started",
     "damage": "flip bytes behind a recovery point of a node that does not run (seed: which)",
+    "elect": "other preferred leaders, elected at once (turn: by how many replicas the order is turned)",
+    "reassign": "so many replicas (copies) of a partition (number), on nodes from turn on, at most throttle bytes/s",
+    "assign-back": "replicas where they were, and no throttle",
     "clock": "let the wall clock be ahead, or behind (ahead_s)",
     "clock-mend": "let the wall clock be right",
 }
-ENDS: Final = frozenset({"start", "start-all", "resume", "heal", "disk-mend", "clock-mend"})
+ENDS: Final = frozenset({"start", "start-all", "resume", "heal", "disk-mend", "clock-mend", "assign-back"})
 """Acts that are no faults: they end one."""
 STEPS_MAX: Final = 10_000
 SHIMMED: Final = frozenset({"disk-full", "disk-slow", "disk-fails", "disk-stall", "clock"})

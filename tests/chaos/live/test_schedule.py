@@ -23,6 +23,8 @@ PAIRS = {
     "disk-fails": "disk-mend",
     "disk-stall": "disk-mend",
     "clock": "clock-mend",
+    "elect": "assign-back",
+    "reassign": "assign-back",
 }
 WHOLE = {"roll", "damage"}
 """Acts that are over when they are done; a node that is damaged is one that was killed, and is started again."""
