@@ -198,28 +198,31 @@ def _clock(rng: random.Random) -> Episode:
 
 def _elect(rng: random.Random) -> Episode:
     """Leaders move, and move again, under load; the order of replicas is what it was in the end."""
-    parts, at = [], 0.0
-    for _ in range(rng.randint(1, 4)):
-        parts.append(Part(round(at, 2), "elect", {"turn": rng.randint(1, 2)}))
+    parts, at, begin = [], 0.0, rng.randrange(2)
+    for number in range(rng.randint(1, 4)):
+        parts.append(Part(round(at, 2), "elect", {"turn": 1 + (begin + number) % 2}))
         at += _span(rng, 0.3, 3.0)
-    return Episode(f"{ANY}:0", [*parts, Part(round(at, 2), "assign-back")])
+    return Episode("", [*parts, Part(round(at, 2), "assign-back")])
 
 
 def _reassign(rng: random.Random) -> Episode:
-    """A partition loses a replica and gets it again, throttled or not; now and then its leader dies meanwhile."""
+    """A partition loses a replica and gets it again, throttled or not."""
     number = rng.randrange(12)
-    move = {"number": number, "turn": rng.randint(0, 2)}
-    first_s, then_s = _span(rng, 0.3, 4.0), _span(rng, 0.5, 6.0)
-    throttle = rng.choice((0, 10_000, 100_000))
-    parts = [
-        Part(0, "reassign", {**move, "copies": 2, "throttle": 0}),
-        Part(first_s, "reassign", {**move, "turn": rng.randint(0, 2), "copies": 3, "throttle": throttle}),
-        Part(round(first_s + then_s, 2), "assign-back"),
-    ]
-    if rng.random() < 0.4:
-        hit_s = round(first_s + 0.1, 2)
-        parts[2:2] = [Part(hit_s, "kill"), Part(round(hit_s + _span(rng, 0.3, then_s - 0.15), 2), "start")]
+    more_s, back_s = _span(rng, 0.3, 4.0), _span(rng, 0.5, 6.0)
+    move = {"number": number, "turn": rng.randint(0, 2), "copies": 2, "throttle": 0}
+    again = {**move, "turn": rng.randint(0, 2), "copies": 3, "throttle": rng.choice((0, 10_000, 100_000))}
+    parts = [Part(0, "reassign", move), Part(more_s, "reassign", again), Part(round(more_s + back_s, 2), "assign-back")]
     return Episode(f"{LEADER}:{number}", parts)
+
+
+def _reassign_kill(rng: random.Random) -> Episode:
+    """As that, and the leader dies when the replica comes back: until one of them is there nobody may write."""
+    episode = _reassign(rng)
+    first, more, back = episode.parts
+    hit_s = round(more.after_s + 0.1, 2)
+    up_s = round(hit_s + _span(rng, 0.3, 3.0), 2)
+    parts = [first, more, Part(hit_s, "kill"), Part(up_s, "start"), back]
+    return Episode(episode.target, sorted(parts, key=lambda part: part.after_s))
 
 
 NEMESES: Final[Mapping[str, Nemesis]] = {
@@ -246,9 +249,8 @@ NEMESES: Final[Mapping[str, Nemesis]] = {
     "disk-stall": Nemesis("a node's disk stands still, and goes on", _disk_stall, 1),
     "damage": Nemesis("a node is killed, and back with bytes flipped in what it had not synced", _damage, 1),
     "elect": Nemesis("other leaders by election, one order after the other", _elect, 2),
-    "reassign": Nemesis(
-        "a partition's replicas are moved, throttled or not; its leader may die meanwhile", _reassign, 2
-    ),
+    "reassign": Nemesis("a partition's replicas are moved, throttled or not", _reassign, 2),
+    "reassign-kill": Nemesis("a partition's replicas are moved, and its leader dies meanwhile", _reassign_kill, 0),
     "clock": Nemesis("a node's wall clock jumps, ahead or back", _clock, 1, soft=True),
 }
 MIXED: Final = "mixed"

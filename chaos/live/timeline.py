@@ -17,12 +17,14 @@ WIDTHS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 PROCESS: Final = "process"
 LINKS: Final = "links"
 DISK: Final = "disk"
+REPLICAS: Final = "replicas"
 CLOCK: Final = "clock"
 OTHER: Final = "other"
-KINDS: Final = (PROCESS, LINKS, DISK, CLOCK, OTHER)
+KINDS: Final = (PROCESS, LINKS, DISK, REPLICAS, CLOCK, OTHER)
 _KIND: Final[Mapping[str, str]] = {
     **dict.fromkeys(("kill", "pause", "terminate", "roll", "kill-all"), PROCESS),
     **dict.fromkeys(("disk-full", "disk-slow", "disk-fails", "disk-stall", "damage"), DISK),
+    **dict.fromkeys(("elect", "reassign"), REPLICAS),
     "impair": LINKS,
     "clock": CLOCK,
 }
@@ -34,6 +36,7 @@ _ENDED_BY: Final[Mapping[str, str]] = {
     "impair": "heal",
     **dict.fromkeys(("disk-full", "disk-slow", "disk-fails", "disk-stall"), "disk-mend"),
     "clock": "clock-mend",
+    **dict.fromkeys(("elect", "reassign"), "assign-back"),
 }
 
 
