@@ -15,7 +15,19 @@ from tidelog.chaos.live.objectives import OBJECTIVES, Result, Sample, results
 from tidelog.chaos.live.page import Child, Html, joined, page, table, tag
 from tidelog.chaos.live.recovery import Elected
 from tidelog.chaos.live.run_summary import RunSummary
-from tidelog.chaos.live.timeline import CLOCK, DISK, KINDS, LINKS, OTHER, PROCESS, FaultSpan, LeaderSpan, Span, Timeline
+from tidelog.chaos.live.timeline import (
+    CLOCK,
+    DISK,
+    KINDS,
+    LINKS,
+    OTHER,
+    PROCESS,
+    REPLICAS,
+    FaultSpan,
+    LeaderSpan,
+    Span,
+    Timeline,
+)
 
 STALLS_DRAWN_MAX: Final = 400
 PARTITIONS_DRAWN_MAX: Final = 64
@@ -27,6 +39,7 @@ _COLOURS: Final[Mapping[str, str]] = {
     PROCESS: "var(--bad)",
     LINKS: "var(--odd)",
     DISK: "var(--n4)",
+    REPLICAS: "var(--n1)",
     CLOCK: "var(--n7)",
     OTHER: "var(--faint)",
 }
