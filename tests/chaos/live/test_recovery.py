@@ -11,7 +11,8 @@ from tidelog.chaos.checkers.history import History, Outcome, Sent
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.machine import stalled_s
 from tidelog.chaos.live.objectives import CONTROLLER, LEADER, PROGRESS, Sample, results, samples
-from tidelog.chaos.live.timeline import covered_s, fault_spans, timeline
+from tidelog.chaos.live.schedule import ACTS, ENDS
+from tidelog.chaos.live.timeline import OTHER, covered_s, fault_spans, timeline
 from tidelog.model.ids import TopicPartition
 
 AT = TopicPartition("log", 0)
@@ -166,6 +167,11 @@ def test_faults_end_with_what_undoes_them() -> None:
         ("kill", 5): (21.0, 21.0),
     }
     assert covered_s(spans.values()) == pytest.approx(2.0 + 5.0 + 2.0 + 10.0)
+
+
+def test_every_act_has_a_lane() -> None:
+    spans = fault_spans([fault(1.0, act) for act in ACTS if act not in ENDS], 2.0)
+    assert [span.act for span in spans if span.kind == OTHER] == []
 
 
 def test_a_time_line_counts_what_was_told_when() -> None:
