@@ -14,7 +14,7 @@ from tidelog.metadata_quorum.config_view import MIN_ISR, UNCLEAN_ELECTION, Confi
 from tidelog.metadata_quorum.decision import Decision, PartitionUpdates
 from tidelog.metadata_quorum.image import BROKER, TOPIC, MetadataImage, TopicImage
 from tidelog.metadata_quorum.topic_changes import settings_fault
-from tidelog.model.broker_config import NODE_CONFIG_DEF
+from tidelog.model.broker_config import NODE_CONFIG_DEF, is_kafkas_alone
 from tidelog.model.config_def import ConfigDef, ConfigError, Setting, Update, ValueType, split_list
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, TopicIdPartition
@@ -121,6 +121,8 @@ def _apply_change(resource: ConfigResource, values: dict[str, str], change: Conf
         # A setting that a later version has set must be removable, though this one does not know it.
         del values[change.name]
         return None
+    if change.operation == "delete" and resource.resource_type == BROKER and is_kafkas_alone(change.name):
+        return None  # Kafka's tools take settings back that nobody has set here, or could
     setting = _DEFINITIONS[resource.resource_type].require(change.name)
     if resource.resource_type == BROKER and setting.update is Update.READ_ONLY:
         return Refusal(

@@ -710,6 +710,7 @@ _WITHOUT_COUNTERPART: Final = {
     "max.connections.per.ip": "max.connections bounds each listener",
     "max.connections.per.ip.overrides": "max.connections bounds each listener",
     "max.connection.creation.rate": "max.connections bounds each listener",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "replicas do not move between the directories of a node",
     "max.incremental.fetch.session.cache.slots": "a fetch session lives and ends with its stream, or there is none",
     "max.request.partition.size.limit": "metadata is answered whole",
     "num.io.threads": "a node serves on one event loop",
@@ -732,6 +733,11 @@ def _refuse_unknown(name: str) -> None:
         if name.startswith(prefix):
             raise ConfigError(f"unknown setting {name[:80]!r}: {why}")
     raise ConfigError(unknown_setting(name, NODE_CONFIG_DEF.settings))
+
+
+def is_kafkas_alone(name: str) -> bool:
+    """Whether a setting is one of Kafka's that has no counterpart here, on purpose."""
+    return name in _WITHOUT_COUNTERPART
 
 
 NODE_CONFIG_DEF: Final = ConfigDef(NodeConfig)

@@ -126,6 +126,14 @@ def test_a_resource_changes_as_a_whole(topic: Any) -> None:
     assert values(topic) == {}
 
 
+def test_kafkas_tools_take_back_what_nobody_could_set_here(topic: Any) -> None:
+    """``kafka-reassign-partitions.sh --verify`` clears a throttle between a broker's own directories too."""
+    name = "replica.alter.log.dirs.io.max.bytes.per.second"
+    assert topic.set("broker", "1", name, None, "delete").error is NONE
+    assert topic.set("broker", "1", name, "5").error is ErrorCode.INVALID_CONFIG
+    assert topic.set("broker", "1", "replica.alter.log.dirs.oi.max", None, "delete").error is ErrorCode.INVALID_CONFIG
+
+
 def test_validate_only_changes_nothing(topic: Any) -> None:
     change = AlterResource(ConfigResource("topic", "t"), (ConfigChange("retention.ms", "set", "5"),))
     assert topic.ask(IncrementalAlterConfigsRequest((change,), validate_only=True)).resources[0].error is NONE

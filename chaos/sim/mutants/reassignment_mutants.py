@@ -44,14 +44,4 @@ MUTANTS: Final = (
         new="        leader=elected.node_id if leader_changes else None,\n",
         scenario="reassignment",
     ),
-    Mutant(
-        id="too-few-are-left",
-        rule="min.insync.replicas",
-        what="A wish that is replaced or cancelled lets go of replicas at once, however few of those that stay are in "
-        "sync.",
-        module="tidelog.metadata_quorum.reassignment",
-        old="    if len(left) >= needed:\n        return None\n",
-        new="    if len(left) >= 1:\n        return None\n",
-        scenario="reassignment",
-    ),
 )
