@@ -21,6 +21,7 @@ from tidelog.model.ids import NO_NODE, NodeId
 from tidelog.proto.group_api import GroupPartition
 from tidelog.proto.network import CallTimeout, Connection, ConnectionLost
 from tidelog.proto.transaction_api import TransactionMarker, WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tidelog.replication.due_timer import DueTimer
 from tidelog.transactions.marker_sender import MarkersWritten
 
 UNDER_WAY_MAX: Final = 8
@@ -84,7 +85,7 @@ class TransactionMarkers:
         """Those that are tried again, a heap by when."""
         self._parked_so_far = 0
         self._leaderless: dict[_Item, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DueTimer(self._try_again)
         self._closed = False
         self.retries = 0
 
@@ -108,9 +109,7 @@ class TransactionMarkers:
         self._batches.close()
         self._parked.clear()
         self._leaderless.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     @property
     def waiting(self) -> int:
@@ -209,17 +208,10 @@ class TransactionMarkers:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        if not self._parked or self._closed:
-            return
-        due = self._parked[0][0]
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                return
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._try_again)
+        if self._parked and not self._closed:
+            self._timer.set(self._parked[0][0])
 
     def _try_again(self) -> None:
-        self._timer = None
         now = asyncio.get_running_loop().time()
         due: list[_Item] = []
         while self._parked and self._parked[0][0] <= now:

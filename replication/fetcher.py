@@ -32,6 +32,7 @@ from tidelog.proto.frames import (
     encode_fetch_request,
 )
 from tidelog.proto.network import BadFrame, CallTimeout, Connection, ConnectionLost, FrameStream, StreamKind
+from tidelog.replication.due_timer import DueTimer
 from tidelog.replication.partition import Fetched
 from tidelog.replication.replica import Replica
 from tidelog.replication.settings import ReplicationSettings
@@ -90,7 +91,7 @@ class BrokerFetcher:
         self._forgotten: list[tuple[TopicId, int]] = []
         self._paused: list[tuple[float, int, FollowedPartition]] = []
         self._pauses = 0
-        self._pause_timer: asyncio.TimerHandle | None = None
+        self._pause_timer = DueTimer(self._end_pauses)
         self._stream: FrameStream | None = None
         self._outstanding: set[int] = set()
         self._broker_epoch = BrokerEpoch(-1)
@@ -354,25 +355,18 @@ class BrokerFetcher:
         loop = asyncio.get_running_loop()
         self._pauses += 1
         heapq.heappush(self._paused, (loop.time() + wait_ms / 1000, self._pauses, entry))
-        if self._pause_timer is not None and self._pause_timer.when() > self._paused[0][0]:
-            self._pause_timer.cancel()
-            self._pause_timer = None
-        if self._pause_timer is None:
-            self._pause_timer = loop.call_at(self._paused[0][0], self._end_pauses)
+        self._pause_timer.set(self._paused[0][0])
 
     def _end_pauses(self) -> None:
         loop = asyncio.get_running_loop()
-        self._pause_timer = None
         now = loop.time()
         while self._paused and self._paused[0][0] <= now:
             entry = heapq.heappop(self._paused)[2]
             entry.paused = False
             self._make_due(entry)
         if self._paused:
-            self._pause_timer = loop.call_at(self._paused[0][0], self._end_pauses)
+            self._pause_timer.set(self._paused[0][0])
 
     def close(self) -> None:
         """Stop the timer; the task is ended by its owner."""
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
-            self._pause_timer = None
+        self._pause_timer.cancel()

@@ -173,14 +173,14 @@ async def test_a_marker_waits_for_a_leader_without_waking_anybody(markers: Any, 
     markers.send(marker(7, 1), brokers.written(7))
     await asyncio.sleep(0)
     assert (markers.leaderless, markers.waiting) == (1, 0)
-    assert markers._timer is None, "the metadata says when"
+    assert not markers._timer.is_set, "the metadata says when"
     markers.metadata_changed()
     assert markers.leaderless == 1
     brokers.leaders[1] = 3
     markers.metadata_changed()
     await until(lambda: bool(brokers.told))
     assert [node for node, _ in brokers.sent] == [3]
-    assert markers._timer is None
+    assert not markers._timer.is_set
 
 
 async def test_a_cancelled_sending_is_neither_sent_nor_told(markers: Any, brokers: Brokers) -> None:

@@ -386,7 +386,7 @@ async def test_nothing_wakes_for_what_is_over(calls: Any) -> None:
     assert await producer.end(committed=True) is NONE
     await calls.wait_for_state("x", "CompleteCommit")
     transactions = calls.cluster.nodes[NodeId(1)].broker.transactions
-    assert transactions.markers._timer is None
+    assert not transactions.markers._timer.is_set
     assert (transactions.markers.waiting, transactions.markers.leaderless) == (0, 0)
     names = ("batch for a broker", "transaction verification")
     assert not [task for task in asyncio.all_tasks() if task.get_name() in names]
