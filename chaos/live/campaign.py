@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -169,10 +168,11 @@ class Campaign:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a run that still goes on to end; kill it if it does not. Its nodes die with it."""
+    """Ask a run that still goes on to end (not by SIGINT, which is ignored below a shell's background job); kill it if
+    it does not. Its nodes die with it."""
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGINT)
+    process.terminate()
     try:
         process.communicate(timeout=INTERRUPT_S)
     except subprocess.TimeoutExpired:

@@ -53,7 +53,7 @@ def summary_page(runs: Sequence[RunSummary], command: str) -> Html:
     found: list[Child] = []
     for run in broken:
         found.append(tag("h3", f"{run.history} (seed {run.seed}, {run.workload})"))
-        found += [tag("pre", text) for text in run.examples or [run.trouble]]
+        found += [tag("pre", text) for text in (run.trouble, *run.examples) if text]
         found.append(tag("pre", run.again))
     return page(
         f"Laboratory: {len(runs)} runs, {'held' if held(runs) else 'BROKEN'}",

@@ -44,6 +44,7 @@ class RunSummary:
     reads: int = 0
     transactions: dict[str, int] = field(default_factory=dict)
     violations: int = 0
+    """What is illegal; that a run did not come to its end is trouble, and no anomaly."""
     examples: list[str] = field(default_factory=list)
     stalled_s: float = 0.0
     worst_stall_s: float = 0.0
@@ -82,7 +83,7 @@ def summary(path: Path, recorded: Recorded, verdict: Verdict, line: Timeline) ->
         records=verdict.records,
         reads=verdict.reads,
         transactions={outcome.value: count for outcome, count in verdict.transactions.items()},
-        violations=len(verdict.violations),
+        violations=len(verdict.violations) - (not recorded.complete),
         examples=[text[:TEXT_MAX] for text in verdict.violations[:SHOWN_MAX]],
         stalled_s=float(recorded.machine.get("stalled_s", 0.0)),
         worst_stall_s=float(recorded.machine.get("worst_s", 0.0)),

@@ -40,7 +40,6 @@ RUN = """
     if what == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "hangs":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         time.sleep(100)
     if what in ("refused", "fails"):
         print("chaos: the port is taken", file=sys.stderr)
@@ -81,6 +80,7 @@ def test_what_fails_does_not_end_the_rest(
     ]  # fmt: skip
     assert done[1].examples == ["r0: its position was refused"]
     assert done[0].fault_phase_s == 60.0
+    assert [run.violations for run in done] == [0, 1, 0, 0, 0, 0, 0]
     assert any("7/7" in line and "min left" in line for line in said)
     assert (place / "002-transactions+groups-2.out").read_text() == "seed 2 does wrong\n"
     told = json.loads((place / "campaign.json").read_text())
