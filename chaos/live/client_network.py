@@ -7,8 +7,8 @@ still neither asks nor hears, and says what it had to say when it goes on: late,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from tidelog.broker.node import NodeNetwork
 from tidelog.proto.api import Request, Response
@@ -16,6 +16,9 @@ from tidelog.proto.network import Address, Connection, ConnectionLost, Frame, Fr
 from tidelog.testing.cut_network import WrappedNetwork
 
 R = TypeVar("R", bound=Response)
+
+LATE_MAX: Final = 100
+"""Requests that a client which stands still has ready to go; what comes on top goes out only if it is waited for."""
 
 Answered = Callable[[Response | None, Address], None]
 """Called with the answer and who gave it; ``None`` where there is none: what came of the request is unknown."""
@@ -32,6 +35,7 @@ class ClientNetwork(WrappedNetwork):
         self._going_on = asyncio.Event()
         self._going_on.set()
         self._dead = False
+        self._late: set[asyncio.Task[Any]] = set()
 
     def hold(self) -> None:
         """Stand still."""
@@ -52,6 +56,21 @@ class ClientNetwork(WrappedNetwork):
         if self._dead:
             raise ConnectionLost("this client is gone")
 
+    async def carried(self, work: Coroutine[Any, Any, R]) -> R:
+        """Have a request carried. What a client asks while it stands still goes out when it goes on, though nobody in
+        it may wait for the answer any more: as what a stopped process was about to write."""
+        if self._going_on.is_set() or len(self._late) >= LATE_MAX:
+            return await work
+        task = asyncio.ensure_future(work)
+        self._late.add(task)
+        task.add_done_callback(self._sent_late)
+        return await asyncio.shield(task)
+
+    def _sent_late(self, task: asyncio.Task[Any]) -> None:
+        self._late.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has heard of it, if it is still there
+
     def connect(self, address: Address) -> Connection:
         return _ClientConnection(self._inner.connect(address), self)
 
@@ -69,6 +88,9 @@ class _ClientConnection:
         return self._inner.address
 
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
+        return await self._network.carried(self._carry(request, timeout_s))
+
+    async def _carry(self, request: Request[R], timeout_s: float) -> R:
         answered = self._network.asked(request)
         answer: R | None = None
         try:

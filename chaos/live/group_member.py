@@ -141,8 +141,6 @@ class GroupMember(ConsumerRebalanceListener):
         for at, got in found.items():
             self._given.append((at, got[0][0], got[-1][0]))
             self._history.poll(Polled(self.name, at, got, began, ended))
-        with suppress(ConnectionLost):
-            await self._network.passage()
         if works_s := self._works_s:
             self._works_s = 0.0
             await asyncio.sleep(works_s)
@@ -151,6 +149,8 @@ class GroupMember(ConsumerRebalanceListener):
             self._consumer.commit_async()
         elif found and self._commits == "sync":
             await self._commit()
+        with suppress(ConnectionLost):
+            await self._network.passage()  # one that stands still has its commit ready to go
         if self._rng.random() < ASKS:
             with suppress(TidelogError):
                 await self._consumer.committed(self.assignment, timeout=POLL_S)

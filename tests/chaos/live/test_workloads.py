@@ -163,6 +163,22 @@ async def test_a_client_that_is_gone_asks_nothing_and_one_that_stands_still_wait
     await connection.close()
 
 
+async def test_what_a_client_was_about_to_ask_goes_out_when_it_goes_on_though_it_waits_no_more() -> None:
+    heard: list[object] = []
+    network = ClientNetwork(GrpcNetwork(), lambda request: lambda answer, server: heard.append(answer))
+    connection = network.connect(Address("127.0.0.1", 1))
+    network.hold()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(connection.call(MetadataRequest(()), timeout_s=0.5), 0.1)
+    assert heard == []
+    network.resume()
+    async with asyncio.timeout(20):
+        while not heard:
+            await asyncio.sleep(0.01)
+    assert heard == [None]  # nobody is there
+    await connection.close()
+
+
 async def test_lives_follow_one_another_until_they_are_told_to_stop(tmp_path: Path) -> None:
     history = HistoryFile(tmp_path / "history.jsonl")
     begun: list[ClientNetwork] = []
