@@ -141,6 +141,7 @@ class BrokerRole:
             on_fatal=lambda error: supervisor.fail("replication", error),
             run_blocking=run_blocking,
         )
+        self._throttle(config)
         self._assignments = DirectoryAssignments(config.node_id, channel, self.broker_epoch, self._directory_of)
         self._log_ends = LogEndReports(
             config.node_id, channel, self.broker_epoch, lambda: view.image, self.replicas.partition
@@ -367,7 +368,9 @@ class BrokerRole:
 
     def _settings_changed(self, settings: Settings) -> None:
         log.info("dynamic settings changed")
-        config = settings.node
+        self._throttle(settings.node)
+
+    def _throttle(self, config: NodeConfig) -> None:
         self.replicas.set_throttles(
             config.leader_replication_throttled_rate, config.follower_replication_throttled_rate
         )

@@ -163,7 +163,7 @@ class ReplicaSession:
 
     def data_ready(self, entry: FetchEntry) -> None:
         """An armed entry has something to say; answered once this turn of the event loop is over."""
-        if self._is_held_back(entry):
+        if entry.replica.leader_throttled and self._is_held_back(entry):
             return
         self._ready[entry] = None
         if self._parked is not None and not self._wake_scheduled:
@@ -208,7 +208,9 @@ class ReplicaSession:
         if proposal is not None:
             self._owner.isr_change_wanted(replica, proposal)
         log = partition.log
-        if item.fetch_offset < log.log_end_offset and not self._is_held_back(entry):
+        if item.fetch_offset < log.log_end_offset and not (
+            entry.replica.leader_throttled and self._is_held_back(entry)
+        ):
             self._ready[entry] = None
         if partition.high_watermark != entry.sent_high_watermark or log.log_start_offset != entry.sent_log_start:
             self.marks[entry] = None
