@@ -209,9 +209,11 @@ class GroupWork:
         appended = {appender.name: appender.acknowledged for appender in self._appenders}
         return {**appended, **{group.name: group.worked_off for group in self._groups}}
 
-    async def finish(self, bound_s: float) -> None:
+    def calm(self) -> None:
         for group in self._groups:
             group.stopping = True
+
+    async def finish(self, bound_s: float) -> None:
         await finish_sending(self._appenders, self._sending, bound_s)
         await asyncio.wait(self._churning, timeout=bound_s)
 

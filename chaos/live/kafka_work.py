@@ -72,6 +72,9 @@ class KafkaWork:
         appended = {appender.name: appender.done for appender in self._appenders}
         return {**appended, WRITER: self._writer.done, GROUP: sum(member.polls for member in self._members)}
 
+    def calm(self) -> None:
+        """Nobody is disturbed."""
+
     async def finish(self, bound_s: float) -> None:
         writing: list[KafkaSender] = [*self._appenders, self._writer]
         for client in writing:

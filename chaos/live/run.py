@@ -244,6 +244,7 @@ class Run:
             self._history.write("elected", at=at_s, node=each.node, epoch=each.epoch)
 
     async def _settle(self, work: Workload) -> None:
+        work.calm()
         before = work.heard()
         mended = self._history.now()
 

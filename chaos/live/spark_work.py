@@ -98,8 +98,10 @@ class SparkWork:
     def heard(self) -> Mapping[str, int]:
         return {self._appender.name: self._appender.acknowledged, PIPELINE: self._seen}
 
-    async def finish(self, bound_s: float) -> None:
+    def calm(self) -> None:
         self._calm = True
+
+    async def finish(self, bound_s: float) -> None:
         await finish_sending([self._appender], self._sending, bound_s)
         self._all_sent = True
         try:

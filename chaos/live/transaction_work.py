@@ -305,6 +305,9 @@ class TransactionWork:
     def heard(self) -> Mapping[str, int]:
         return {slot.name: slot.committed for slot in self._slots}
 
+    def calm(self) -> None:
+        """Nobody is disturbed."""
+
     async def finish(self, bound_s: float) -> None:
         for slot in self._slots:
             slot.stopping = True

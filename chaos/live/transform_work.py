@@ -238,9 +238,11 @@ class TransformWork:
             MIRRORS_GROUP: sum(mirror.committed for mirror in self._mirrors),
         }
 
-    async def finish(self, bound_s: float) -> None:
+    def calm(self) -> None:
         for each in self._programs:
             each.calm()
+
+    async def finish(self, bound_s: float) -> None:
         await finish_sending(self._appenders, self._sending, bound_s)
         late = await self._wait_for_groups(bound_s)
         if late:

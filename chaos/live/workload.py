@@ -62,6 +62,9 @@ class Workload(Protocol):
     def heard(self) -> Mapping[str, int]:
         """How much each client that must get on was told as done."""
 
+    def calm(self) -> None:
+        """Everything else is mended: disturb clients no more."""
+
     async def finish(self, bound_s: float) -> None:
         """Stop what changes the cluster's contents, once all of it has an outcome."""
 
@@ -166,6 +169,9 @@ class AppendWork:
 
     def heard(self) -> Mapping[str, int]:
         return {appender.name: appender.acknowledged for appender in self._appenders}
+
+    def calm(self) -> None:
+        """Nobody is disturbed."""
 
     async def finish(self, bound_s: float) -> None:
         for reader in self._readers:

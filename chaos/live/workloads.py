@@ -65,6 +65,10 @@ class SideBySide:
     def heard(self) -> Mapping[str, int]:
         return {name: count for work in self._works for name, count in work.heard().items()}
 
+    def calm(self) -> None:
+        for work in self._works:
+            work.calm()
+
     async def finish(self, bound_s: float) -> None:
         await asyncio.gather(*(work.finish(bound_s) for work in self._works))
 
