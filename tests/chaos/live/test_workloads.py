@@ -24,6 +24,8 @@ from tidelog.proto.api import MetadataRequest
 from tidelog.proto.grpc_transport import GrpcNetwork
 from tidelog.proto.network import Address, ConnectionLost
 
+pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
+
 IN, OUT = TopicPartition("in", 0), TopicPartition("out", 0)
 
 
