@@ -69,7 +69,7 @@ def start_again(laboratory: Laboratory) -> None:
 def test_a_node_whose_disk_is_full_ends_and_keeps_what_it_acknowledged(laboratory: Laboratory) -> None:
     make_topic(laboratory, "full")
     faults = laboratory.faults[1]
-    with Producer(laboratory.bootstrap, acks="all", delivery_timeout_ms=4_000, request_timeout_ms=2_000) as producer:
+    with Producer(laboratory.bootstrap, acks="all", delivery_timeout_ms=2_000, request_timeout_ms=1_000) as producer:
         faults.full(room=60_000)
         count = acknowledged(producer, "full", 100)
     assert 5 <= count <= 29, "as many as there is room for beside what the node writes for itself"
