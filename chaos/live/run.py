@@ -47,7 +47,7 @@ PROGRESS_S: Final = 5.0
 PER_S: Final = 200.0
 OPERATIONS_MAX: Final = 1_000_000
 _START_S: Final = 90.0
-_BEGIN_S: Final = 300.0
+_BEGIN_S: Final = 450.0
 """For clients that are programs of their own, too."""
 _POLL_S: Final = 0.05
 

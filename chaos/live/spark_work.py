@@ -31,6 +31,7 @@ PIPELINE: Final = "pipeline"
 KILLS_S: Final = (1.0, 15.0)
 """From the first rows that a driver has copied to its death."""
 START_S: Final = 200.0
+FIRST_S: Final = 150.0
 POLL_S: Final = 0.1
 SOURCE_OPTIONS: Final = {"maxOffsetsPerTrigger": "400", "tidelog.request.timeout.ms": "5000"}
 SINK_OPTIONS: Final = {"tidelog.request.timeout.ms": "5000"}
@@ -86,14 +87,18 @@ class SparkWork:
         return sum(self._reader.positions.values())
 
     async def begin(self) -> None:
-        """Returns when a driver is ready: that takes a while, on a busy machine above all."""
+        """Returns when a driver has copied something: its first query takes a while, on a busy machine above all."""
         try:
             await self._start_driver()
         except WatchFailed as failed:
             raise CommandFailed(f"the workload spark: {failed}") from None
         self._sending.append(self._tasks.start(self._appender.name, self._appender.run()))
         self._tasks.start(self._reader.name, self._reader.run())
-        self._running = self._tasks.start(PIPELINE, self._run())
+        self._tasks.start(PIPELINE, self._run())
+        for _ in range(round(FIRST_S / POLL_S)):
+            if self._seen:
+                break
+            await asyncio.sleep(POLL_S)
 
     def heard(self) -> Mapping[str, int]:
         return {self._appender.name: self._appender.acknowledged, PIPELINE: self._seen}
