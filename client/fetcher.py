@@ -190,7 +190,7 @@ class Fetcher:
                     state.asking = True
                     resets.append(state)
                 elif max(state.fetch_epoch, state.leader_epoch_min) > view.leader_epoch:
-                    look_again = min(look_again, self._behind(state, topic, now))
+                    look_again = min(look_again, self._behind(state, topic, view, now))
                 elif state.needs_validation(view.leader_epoch):
                     state.asking = True
                     self._spawn(self._validate(state, state.generation, topic, view))
@@ -224,12 +224,13 @@ class Fetcher:
             self._on_data()
         return now + self._config.retry_backoff_ms + 1
 
-    def _behind(self, state: PartitionState, topic: TopicView, now: int) -> int:
+    def _behind(self, state: PartitionState, topic: TopicView, view: PartitionView, now: int) -> int:
         """The leader known is of an older epoch than what was read, or committed, before: whoever says so has not
         heard of the newer one, and its log may hold less. Source: ``Metadata.updateLastSeenEpochIfNewer``.
 
         Or it is the leader of a later topic of that name. Where that cannot be told, since the epoch came with a
-        seek and not from this topic, it is waited for as long as for an answer; Kafka's consumer waits for ever."""
+        seek and not from this topic, it is waited for as long as for an answer; Kafka's consumer waits for ever. So
+        does who was told that there is such a leader (``leader_epoch_min``)."""
         if state.topic_id is not None and state.topic_id != topic.topic_id:
             state.made_anew(self._assignment.policy)
             self._metrics.offset_resets += state.reset is not None
@@ -237,11 +238,12 @@ class Fetcher:
             return now
         self._cluster.want(state.at.topic)
         self._cluster.request_refresh()
-        if state.topic_id is None and state.behind_since_ms == UNKNOWN:
-            state.behind_since_ms = now
-        elif state.topic_id is None and now - state.behind_since_ms > self._config.request_timeout_ms:
-            state.without_such_an_epoch()
-            self._on_data()
+        if state.topic_id is None and state.fetch_epoch > view.leader_epoch:
+            if state.behind_since_ms == UNKNOWN:
+                state.behind_since_ms = now
+            elif now - state.behind_since_ms > self._config.request_timeout_ms:
+                state.without_such_an_epoch()
+                self._on_data()
         return now + self._config.retry_backoff_ms + 1
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -145,6 +145,15 @@ def test_what_the_log_does_not_have(consumer: RangeConsumer) -> None:
     assert read(consumer, 9, 10) == [9], "and it goes on"
 
 
+def test_a_leader_that_is_known_to_be_there_is_waited_for(cluster: Cluster) -> None:
+    """Longer than an answer may take: that the metadata is old says nothing about the log."""
+    settings: dict[str, Any] = {"_network": cluster.client_network(), "_background": cluster._background}
+    with RangeConsumer(cluster.bootstrap, request_timeout_ms=200, **settings) as made:
+        with pytest.raises(RequestTimedOutError, match=r"orders-0: nothing came within 1\.0 s at offset 0"):
+            read(made, 0, 10, leader_epoch=7, idle_timeout=1.0)
+        assert read(made, 0, 10, leader_epoch=0) == list(range(10)), "and it goes on"
+
+
 @pytest.mark.parametrize("name", ["isolation_level", "auto.offset.reset", "group_id", "allow_auto_create_topics"])
 def test_some_settings_are_its_own(name: str) -> None:
     with pytest.raises(ConfigError, match="a reader of ranges decides this itself"):
