@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from tidelog.chaos.disk.faults import DELAY_MS_MAX, WORDS, DiskFaults
-from tidelog.chaos.disk.shim_build import SOURCE, ShimMissing, fault_shim
+from tidelog.chaos.disk.shim_build import COMPILERS, SOURCE, ShimMissing, fault_shim
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler to make the shim")
 
 CHILD = """
 import errno, json, os, sys, threading, time

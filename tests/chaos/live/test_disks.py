@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,10 +14,12 @@ import pytest
 
 from tidelog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tidelog.chaos.disk.damage import damage_tail
-from tidelog.chaos.disk.shim_build import fault_shim
+from tidelog.chaos.disk.shim_build import COMPILERS, fault_shim
 from tidelog.chaos.live.laboratory import Laboratory
 from tidelog.client.errors import CorruptRecordError, TidelogError
 from tidelog.storage.checkpoints import RECOVERY_POINTS
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler to make the shim")
 
 VALUE = b"x" * 2_000
 
