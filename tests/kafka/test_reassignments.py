@@ -1,4 +1,4 @@
-"""Replicas moved and leaders elected by Kafka's clients, on three nodes: in every version, by librdkafka and kafka-python."""
+"""Replicas moved and leaders elected by librdkafka and kafka-python, on three nodes, in every version."""
 
 from __future__ import annotations
 
