@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli import local_process, ports
+from tidelog.cli import local_process
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local_cluster import LocalCluster
 from tidelog.cli.root import run
 from tidelog.model.config_def import ConfigError
+from tidelog.testing import ports
 
 
 @pytest.fixture
