@@ -65,8 +65,8 @@ class RangeConsumer(Consumer):
             return
         self.assign([partition])
         try:
-            self.seek(partition, start)
             self._ask_from(partition, leader_epoch)
+            self.seek(partition, start)  # from here on the leader is asked
             deadline = time.monotonic() + idle_timeout
             while True:
                 found = self.poll_batches()

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from tidelog.proto.metadata import PartitionRecord
+from typing import Protocol
+
+from tidelog.model.ids import LeaderEpoch, NodeId
 
 
-def moved(name: str, before: PartitionRecord, now: PartitionRecord, min_isr: int) -> list[str]:
+class Placed(Protocol):
+    """A committed state of a partition, as far as it is judged."""
+
+    @property
+    def partition_epoch(self) -> int: ...
+    @property
+    def leader_epoch(self) -> LeaderEpoch: ...
+    @property
+    def replicas(self) -> tuple[NodeId, ...]: ...
+    @property
+    def adding_replicas(self) -> tuple[NodeId, ...]: ...
+    @property
+    def removing_replicas(self) -> tuple[NodeId, ...]: ...
+    @property
+    def isr(self) -> tuple[NodeId, ...]: ...
+    @property
+    def eligible_leader_replicas(self) -> tuple[NodeId, ...]: ...
+
+
+def moved(name: str, before: Placed, now: Placed, min_isr: int) -> list[str]:
     """Judge one change. ``min_isr``: what the topic asks for; the number of replicas bounds it."""
     if now.partition_epoch != before.partition_epoch + 1:
         return []  # changes between were heard of by nobody who lives

@@ -94,8 +94,8 @@ async def read_range(consumer: Consumer, one: RangePartition) -> list[tuple[int,
     steps = cast(RangeConsumer, consumer)  # what both consumers have inside
     found: list[tuple[int, bytes]] = []
     consumer.assign([at])
-    consumer.seek(at, one.start)
     RangeConsumer._ask_from(steps, at, one.leader_epoch)
+    consumer.seek(at, one.start)
     topic_id = TopicId(bytes.fromhex(one.topic_id))
     while True:
         batches = await consumer.poll_batches(FOUND_S)
