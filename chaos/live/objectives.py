@@ -20,6 +20,8 @@ from tidelog.chaos.live.timeline import LINKS, PROCESS, FaultSpan, fault_spans
 
 PROGRESS_AFTER_S: Final = 5.0
 """A fault of one node that lasts so long must see records acknowledged meanwhile."""
+AT_ONCE_S: Final = 1.0
+"""What goes wrong within so long of a kill goes wrong together with it."""
 NODES_LEAST: Final = 3
 """Of fewer, one is no minority."""
 
@@ -36,6 +38,10 @@ class Objective(NamedTuple):
 LEADER: Final = Objective(
     "leader", "leader of a partition killed (-9) → next record acknowledged, on every partition it led", 1.0, 3.0
 )
+TRANSACTED: Final = Objective(
+    "leader, in transactions", "leader of a partition killed (-9) → next record within a transaction acknowledged"
+)
+"""Shown and not judged: who has a transaction open ends it, on all its partitions, before the next record."""
 CONTROLLER: Final = Objective("controller", "active controller killed (-9) → another one elected", 0.3)
 WHOLE: Final = Objective("whole", "end of a fault → every copy in sync", None, 10.0)
 PROGRESS: Final = Objective(
@@ -44,7 +50,7 @@ PROGRESS: Final = Objective(
     None,
     PROGRESS_AFTER_S,
 )
-OBJECTIVES: Final = (LEADER, CONTROLLER, WHOLE, PROGRESS)
+OBJECTIVES: Final = (LEADER, TRANSACTED, CONTROLLER, WHOLE, PROGRESS)
 
 
 class Sample(NamedTuple):
@@ -92,7 +98,7 @@ class Result:
             parts.append(f"median ≤ {self.objective.median_s:g} s")
         if self.objective.worst_s is not None:
             parts.append(f"worst ≤ {self.objective.worst_s:g} s")
-        return ", ".join(parts)
+        return ", ".join(parts) or "no bound"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -119,17 +125,21 @@ def samples(recorded: Recorded, run: str) -> list[Sample]:
 
     for each in recoveries(recorded):
         if each.act == "kill":
-            alone = _alone(spans, each.episode, each.at_s)
             whole = whole_at(recorded, each.at_s)
-            what = f"{each.target}: node {', '.join(map(str, each.nodes))}"
-            what += ", the active controller too" if each.controlled else ""
-            what += "" if alone else ", something else was wrong"
-            what += "" if whole else ", the cluster was not whole before"
-            what += "" if each.steady else ", nobody sent to it steadily"
-            waited_s = each.steady_s if each.steady else each.worst_s
-            sample(LEADER, each.at_s, waited_s, what, judged=alone and whole and each.steady > 0)
+            kinds = [(TRANSACTED, each.transacted_s)] * (each.transacted > 0)
+            if each.steady or not kinds:
+                kinds.append((LEADER, each.steady_s if each.steady else each.worst_s))
+            for objective, waited_s in kinds:
+                alone = _alone(spans, each.episode, each.at_s, waited_s)
+                steady = objective is TRANSACTED or each.steady > 0
+                what = f"{each.target}: node {', '.join(map(str, each.nodes))}"
+                what += ", the active controller too" if each.controlled else ""
+                what += "" if alone else ", something else was wrong"
+                what += "" if whole else ", the cluster was not whole before"
+                what += "" if steady else ", nobody sent to it steadily"
+                sample(objective, each.at_s, waited_s, what, judged=alone and whole and steady)
     for wait in elections(recorded):
-        alone = _alone(spans, wait.episode, wait.at_s)
+        alone = _alone(spans, wait.episode, wait.at_s, wait.waited_s)
         sample(
             CONTROLLER, wait.at_s, wait.waited_s, "kill" if alone else "kill, something else was wrong", judged=alone
         )
@@ -176,10 +186,12 @@ def _over_s(objective: Objective, sample: Sample) -> float:
     return 0.0 if objective.worst_s is None else sample.waited_s - objective.worst_s
 
 
-def _alone(spans: Sequence[FaultSpan], episode: int, at_s: float) -> bool:
-    """Whether nothing else was wrong when an episode's fault hit, and its own episode does nothing else."""
+def _alone(spans: Sequence[FaultSpan], episode: int, at_s: float, waited_s: float | None) -> bool:
+    """Whether an episode does nothing else than hit at that time, and nothing else was wrong then, nor soon after,
+    before the cluster had recovered. A fault that comes when it should have recovered is no excuse."""
+    until = at_s + min(AT_ONCE_S, float("inf") if waited_s is None else waited_s)
     own = [span for span in spans if span.episode == episode]
-    others = [span for span in spans if span.episode != episode and span.begin_s <= at_s < span.end_s]
+    others = [span for span in spans if span.episode != episode and span.begin_s <= until and at_s < span.end_s]
     return len(own) == 1 and not [span for span in others if not span.trouble]
 
 

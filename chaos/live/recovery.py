@@ -36,7 +36,11 @@ class Recovery:
     steady: int = 0
     """How many of those partitions were sent to steadily before: of others the wait is that of their senders too."""
     steady_s: float | None = None
-    """As ``worst_s``, of the steady ones alone."""
+    """As ``worst_s``, of the steady ones alone, and of records outside transactions."""
+    transacted: int = 0
+    """How many were steadily sent to within transactions. Who has one open must end it before the next record."""
+    transacted_s: float | None = None
+    """As ``worst_s``, of those and of records within transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,18 @@ class Wait:
 
 def recoveries(recorded: Recorded) -> list[Recovery]:
     """How long those who sent to partitions that a fault hit had to wait."""
-    began: dict[TopicPartition, list[tuple[float, float]]] = {}
-    for sent in recorded.history.sends:
-        if sent.outcome is Outcome.OK:
-            began.setdefault(sent.partition, []).append((sent.began_s, sent.ended_s))
-    for sends in began.values():
-        sends.sort()
+    plain, transacted = _sends(recorded, within=False), _sends(recorded, within=True)
     found = []
     for fault in recorded.faults:
         if fault["act"] in ENDS or fault["trouble"] or not fault["leads"]:
             continue
         at = fault["at"]
-        waits: list[float] = []
-        steady: list[float] = []
-        for topic, partition in fault["leads"]:
-            sends = began.get(TopicPartition(topic, partition), [])
-            first = bisect_left(sends, (at, 0.0))
-            waits.append(min((ended for _, ended in sends[first:]), default=inf) - at)
-            if first - bisect_left(sends, (at - STEADY_S, 0.0)) >= STEADY_SENDS:
-                steady.append(waits[-1])
+        led = [TopicPartition(topic, partition) for topic, partition in fault["leads"]]
+        waits = [min(_wait(plain.get(each, []), at), _wait(transacted.get(each, []), at)) for each in led]
+        steady, inside = (
+            [_wait(sends[each], at) for each in led if _is_steady(sends.get(each, []), at)]
+            for sends in (plain, transacted)
+        )
         found.append(
             Recovery(
                 fault["act"],
@@ -83,9 +80,34 @@ def recoveries(recorded: Recorded) -> list[Recovery]:
                 bool(fault["controls"]),
                 len(steady),
                 _worst(steady),
+                len(inside),
+                _worst(inside),
             )
         )
     return found
+
+
+Sends = list[tuple[float, float]]
+"""When records that were acknowledged were sent, and when they were acknowledged, in the order of the former."""
+
+
+def _sends(recorded: Recorded, *, within: bool) -> dict[TopicPartition, Sends]:
+    """Those within transactions, or those outside."""
+    found: dict[TopicPartition, Sends] = {}
+    for sent in recorded.history.sends:
+        if sent.outcome is Outcome.OK and (sent.transaction is not None) is within:
+            found.setdefault(sent.partition, []).append((sent.began_s, sent.ended_s))
+    for sends in found.values():
+        sends.sort()
+    return found
+
+
+def _wait(sends: Sends, at_s: float) -> float:
+    return min((ended for _, ended in sends[bisect_left(sends, (at_s, 0.0)) :]), default=inf) - at_s
+
+
+def _is_steady(sends: Sends, at_s: float) -> bool:
+    return bisect_left(sends, (at_s, 0.0)) - bisect_left(sends, (at_s - STEADY_S, 0.0)) >= STEADY_SENDS
 
 
 class Elected(NamedTuple):
