@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.chaos.checkers.history import History, Outcome, Sent
+from tidelog.chaos.checkers.history import History, Outcome, Sent, TransactionKey
 from tidelog.chaos.live.history_file import Recorded
 from tidelog.chaos.live.machine import stalled_s
 from tidelog.chaos.live.objectives import CONTROLLER, LEADER, PROGRESS, Sample, results, samples
@@ -88,6 +88,31 @@ def test_a_kill_under_another_fault_is_shown_and_not_judged() -> None:
     (sample,) = of(a_run(slow, KILL, healed, START, silent=(9.99, 14.0)), "leader")
     assert sample.waited_s == pytest.approx(4.0)
     assert not sample.judged
+
+
+@pytest.mark.parametrize(
+    ("next_at", "silent_to", "judged"), [(10.06, 14.0, False), (10.9, 10.8, True), (11.5, 14.0, True)]
+)
+def test_what_goes_wrong_together_with_a_kill_is_not_judged_and_what_comes_later_is_no_excuse(
+    next_at: float, silent_to: float, judged: bool
+) -> None:
+    slow = fault(next_at, "impair", episode=2, options={"kind": "loss"})
+    healed = fault(next_at + 3.0, "heal", episode=2)
+    (sample,) = of(a_run(KILL, slow, healed, fault(18.0, "start"), silent=(9.99, silent_to)), "leader")
+    assert sample.judged is judged
+
+
+def test_records_within_transactions_are_shown_by_themselves() -> None:
+    recorded = a_run(KILL, START, silent=(9.99, 11.3))
+    plain = list(recorded.history.sends)
+    recorded.history.sends[:] = [sent._replace(transaction=TransactionKey("w", sent.number)) for sent in plain]
+    assert of(recorded, "leader") == []
+    (sample,) = of(recorded, "leader, in transactions")
+    assert (sample.judged, sample.waited_s) == (True, pytest.approx(1.3))
+    assert all(result.held for result in results([sample] * 3))
+    recorded.history.sends.extend(sent._replace(ended_s=sent.began_s + 0.01) for sent in plain)
+    (sample,) = of(recorded, "leader")
+    assert sample.waited_s == pytest.approx(0.01)
 
 
 def test_a_kill_that_meets_a_cluster_that_is_not_whole_is_shown_and_not_judged() -> None:
