@@ -16,7 +16,7 @@ import pytest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 
-SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "30")) // 5
+SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15")) // 5
 PARTITIONS = 3
 PRODUCERS = 3
 """Per partition: what one has written under a leader that is deposed, another may have overtaken under the next."""

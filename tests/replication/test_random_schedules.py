@@ -17,7 +17,7 @@ from tidelog.model.errors import Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId, PartitionEpoch
 from tidelog.replication.partition import Fetched
 
-SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "30"))
+SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15"))
 STEPS = 250
 LAG_MS = 30_000
 

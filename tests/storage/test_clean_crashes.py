@@ -43,7 +43,7 @@ CONFIG = TopicConfig(
     delete_retention_ms=RETENTION_MS,
     file_delete_delay_ms=0,
 )
-SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "30")))
+SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "15")))
 """Set the variable for a longer search."""
 KEYS = [b"key %d" % n for n in range(12)]
 

@@ -39,7 +39,7 @@ CONFIG = TopicConfig(
     segment_bytes=2_000, index_interval_bytes=200, retention_ms=-1, retention_bytes=6_000, file_delete_delay_ms=0
 )
 NOW = 1_000_000
-SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "40")))
+SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "20")))
 """Set the variable for a longer search."""
 
 

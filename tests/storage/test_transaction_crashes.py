@@ -34,7 +34,7 @@ from tidelog.storage.memory_files import Disk, Faults, Killed, MemoryFiles
 TOPIC = TopicId(b"x" * 16)
 PRODUCERS = (7, 8, 9)
 KEYS = [b"key %d" % n for n in range(6)]
-SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "25")))
+SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "13")))
 """Set the variable for a longer search."""
 DELETES = TopicConfig(
     segment_bytes=1_500, index_interval_bytes=200, retention_ms=-1, retention_bytes=5_000, file_delete_delay_ms=0
