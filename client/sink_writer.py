@@ -19,7 +19,7 @@ from tidelog.client.producer_batch import Headers
 from tidelog.client.producer_config import ProducerConfig, ProducerSettings
 from tidelog.client.producer_core import ProducerCore
 from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name, sink_error
-from tidelog.client.transaction_errors import FENCED
+from tidelog.client.transaction_errors import OVER
 from tidelog.client.transactions import Transactions
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
@@ -29,9 +29,6 @@ from tidelog.proto.sent_columns import RecordColumns
 
 W = TypeVar("W", bound="AsyncSinkWriter")
 B = TypeVar("B", bound="SinkWriter")
-
-_OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-"""What partitions and transactions say of one that is over."""
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +94,7 @@ class _Work:
     async def reraise(self, core: ProducerCore, error: TidelogError) -> NoReturn:
         """Raise what an error means for this attempt. That its transaction is over has two causes, of which partitions
         and transactions do not know: it took too long, or the job is not the current one. The ledger knows."""
-        if error.code not in _OVER:
+        if error.code not in OVER:
             raise error
         sink = await core.require_transactions().sink(self.job.sink, core.config.request_timeout_ms / 1_000)
         what = f"attempt {self.attempt.attempt} of batch {self.job.batch} of sink {self.job.sink!r}"

@@ -22,6 +22,8 @@ class Meaning(enum.Enum):
 
 
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+"""What partitions and coordinators say of a transaction that has ended already, by another's doing or by its time."""
 _NOT_IN_GROUP: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
     ErrorCode.TRANSACTION_ABORTABLE,

@@ -29,7 +29,7 @@ from tidelog.client.prepared import PreparedTransaction
 from tidelog.client.producer_config import ProducerConfig
 from tidelog.client.sender import Sender
 from tidelog.client.sinks import sink_error
-from tidelog.client.transaction_errors import Meaning, error_of, of_coordinator, of_offsets
+from tidelog.client.transaction_errors import OVER, Meaning, error_of, of_coordinator, of_offsets
 from tidelog.client.transaction_state import TransactionMachine, TransactionState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId
@@ -236,7 +236,8 @@ class Transactions:
             elif self._operation is not None and not self._operation.task.done():
                 await asyncio.wait({self._operation.task}, timeout=limit)
         except TidelogError as error:
-            log.warning("transaction of %s: not aborted while closing: %s", self.id, error)
+            level = logging.DEBUG if error.code in OVER else logging.WARNING
+            log.log(level, "transaction of %s: not aborted while closing: %s", self.id, error)
         self._closed = True
         if self._operation is not None and not self._operation.task.done():
             self._operation.task.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -311,8 +312,10 @@ def test_what_takes_too_long_has_to_be_run_again(tmp_path: Path) -> None:
 
 
 def run_batch(cluster: Cluster, topic: str, sink: str, batch: int, tasks: int) -> None:
-    """A driver that does not give up: what a program does that is started again after each failure."""
+    """A driver that does not give up: what a program does that is started again after each failure, a random pause
+    later, so that two on one sink do not take over from each other for ever."""
     deadline = time.monotonic() + WAIT_S
+    pause_s = 0.1
     with cluster.sink_ledger(sink) as ledger:
         while True:
             assert time.monotonic() < deadline, f"batch {batch} of {sink} is not decided"
@@ -321,11 +324,13 @@ def run_batch(cluster: Cluster, topic: str, sink: str, batch: int, tasks: int) -
                 messages = [task(cluster, topic, job, number) for number in range(tasks)]
                 ledger.commit_batch(messages)
             except RequestTimedOutError:
-                continue
+                pass
             except TidelogError as error:
                 assert error.abortable or error.fatal, error
-                continue
-            return
+            else:
+                return
+            time.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, 5.0)
 
 
 def test_two_drivers_on_one_sink_write_each_batch_once(cluster: Cluster, topic: str, ledger: SinkLedger) -> None:
