@@ -95,12 +95,15 @@ def _fault(
 
 
 def _outcome(before: PartitionRecord, after: PartitionRecord) -> ErrorCode:
-    """What the leader is told of a change that was made. Where it has ended a reassignment the leader has to hear
-    more than an ISR before it goes on: its successor, or how many replicas there are now. That comes with the
-    metadata (``test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only``)."""
+    """What the leader is told of a change that was made. Where it has to hear more than an ISR before it goes on, it is
+    told to wait for the metadata: where the change has ended a reassignment, its successor, or how many replicas there
+    are now (``test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only``); where it leaves replicas eligible,
+    the ``min.insync.replicas`` that they are eligible by: with a lower one, which it may still go by, it would commit
+    without them (``test_a_leader_hears_of_eligible_replicas_by_metadata_only``)."""
     if after.leader != before.leader:
         return ErrorCode.NEW_LEADER_ELECTED
-    return ErrorCode.NONE if after.replicas == before.replicas else ErrorCode.INVALID_UPDATE_VERSION
+    more = after.replicas != before.replicas or bool(after.eligible_leader_replicas)
+    return ErrorCode.INVALID_UPDATE_VERSION if more else ErrorCode.NONE
 
 
 def _is_eligible(image: MetadataImage, member: IsrMember, partition: PartitionRecord) -> bool:

@@ -3,7 +3,8 @@
 ===================  ========================================================================================
 as it was            a record that is still there has the offset, timestamp, key, value, headers and leader
                      epoch that it had when it was first seen below a high watermark, on every replica
-latest stays         the last committed record of a key is in every replica whose high watermark is behind it
+latest stays         the last committed record of a key is in every replica whose high watermark is behind it (who
+                     copies a log that was cleaned may lack one that is superseded by what it has still to copy)
 superseded only      what is gone had a later committed record of its key, older than min.compaction.lag.ms
 tombstones           a tombstone stays for delete.retention.ms, and as long as an older record of its key does
 no holes             nothing is missing that is not committed; offsets rise, leader epochs never fall
@@ -167,8 +168,12 @@ class CompactedLogJudge:
                 continue
             self.gone += len(gone)
             latest = known.records[due[-1]]
+            to_come = [offset for offset in offsets if offset >= replica.log_end]
             if latest.offset in gone:
-                text = self._latest_gone(who, latest, held, now_ms)
+                if to_come:
+                    text = self._superseded_too_soon(known, who, latest.offset, to_come, now_ms)
+                else:
+                    text = self._latest_gone(who, latest, held, now_ms)
                 if text:
                     return [text]
             elif (text := self._superseded_too_soon(known, who, gone[-1], due, now_ms)) != "":

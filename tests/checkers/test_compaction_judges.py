@@ -166,6 +166,17 @@ def test_nothing_goes_before_its_time() -> None:
     assert judge.observe(P, replica(B, young[1:], mark=2, end=2), NOW + 600) == []
 
 
+def test_who_copies_a_cleaned_log_lacks_what_is_superseded_by_what_is_still_to_come() -> None:
+    half = LOG[:4]
+    assert judged(replica(B, half, mark=5, end=5)) == [], "z5 is still to come"
+    assert [text for text in judged(replica(B, [LOG[0], *LOG[3:4]], mark=5, end=5)) if text.startswith("latest stays")]
+    assert [text for text in judged(replica(B, half)) if text.startswith("latest stays")], "nothing is to come"
+    young = [*LOG[:5], record(5, b"z", b"z5", age_ms=500)]
+    judge = CompactedLogJudge(RULES)
+    assert judge.observe(P, replica(A, young), NOW) == []
+    assert judge.observe(P, replica(B, half, mark=5, end=5), NOW)[0].startswith("superseded only: ")
+
+
 def test_a_tombstone_that_went_is_not_missed_when_its_key_is_written_again() -> None:
     log = [record(0, b"x", None, age_ms=5_000), record(1, b"x", b"new", age_ms=100)]
     judge = CompactedLogJudge(RULES)

@@ -47,6 +47,18 @@ def test_below_min_isr_who_leaves_stays_eligible(three: Any) -> None:
     assert three.partition("t").eligible_leader_replicas == ()
 
 
+def test_a_leader_hears_of_eligible_replicas_by_metadata_only(bench: Any) -> None:
+    """Who goes by 1, and has not heard that it takes 2, would commit alone what replicas 2 and 3 are said to have."""
+    bench.up(1, 2, 3)
+    assert bench.create("t", (1, 2, 3), min_insync_replicas="1").error is NONE
+    bench.set("topic", "t", "min.insync.replicas", "2")
+    assert bench.alter_isr("t", (1, 2)).error is NONE
+    assert bench.alter_isr("t", (1,)).error is ErrorCode.INVALID_UPDATE_VERSION
+    assert bench.partition("t").isr == (1,)
+    assert bench.partition("t").eligible_leader_replicas == (2,)
+    assert bench.alter_isr("t", (1, 2)).error is NONE
+
+
 @pytest.mark.parametrize(
     ("how", "error"),
     [
@@ -122,10 +134,10 @@ def test_leader_that_goes_on_has_recovered(bench: Any) -> None:
 
 
 def test_each_partition_is_judged_by_itself(three: Any) -> None:
-    three.create("u", (1, 2))
+    three.create("u", (1, 2, 3))
     unknown = TopicId(b"?" * 16)
     topics = three.controller.committed.topic_ids
-    me = (IsrMember(NodeId(1), three.epochs[1]),)
+    me = (IsrMember(NodeId(1), three.epochs[1]), IsrMember(NodeId(2), three.epochs[2]))
 
     def item(topic_id: TopicId, number: int, epoch: int = 0) -> AlterPartitionItem:
         return AlterPartitionItem(topic_id, number, LeaderEpoch(epoch), me, PartitionEpoch(0))
@@ -143,8 +155,8 @@ def test_each_partition_is_judged_by_itself(three: Any) -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         NONE,
     ]
-    assert three.partition("t").isr == (1,)
-    assert three.partition("u").isr == (1,)
+    assert three.partition("t").isr == (1, 2)
+    assert three.partition("u").isr == (1, 2)
 
 
 def test_partition_without_a_leader_takes_no_isr(bench: Any) -> None:
