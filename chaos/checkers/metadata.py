@@ -110,7 +110,7 @@ class StandingJudge:
 
     def partition(self, now: PartitionStanding, *, unclean: bool = False, moved: bool = False) -> list[str]:
         """A partition is created or changed. ``unclean``: its leader may have been elected uncleanly. ``moved``: the
-        change takes a new replica in, which ends a reassignment; that replica may lead at once."""
+        change ends a reassignment, which takes that one more replica is in sync; that replica may lead at once."""
         before = self._partitions.get(now.partition)
         self._partitions[now.partition] = now
         found = self._in_sync(before, now)

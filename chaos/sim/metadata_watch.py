@@ -133,8 +133,9 @@ class MetadataWatch:
                     self._changed(key, topic.name, before, found)
 
     def _changed(self, key: TopicIdPartition, topic: str, before: PartitionRecord | None, now: PartitionRecord) -> None:
-        joins = before is not None and bool(before.adding_replicas) and before.replicas != now.replicas
-        self._tell(self._standings.partition(standing_of(key, now), unclean=now.leader_recovery, moved=joins))
+        was_moving = before is not None and bool(before.adding_replicas or before.removing_replicas)
+        ends = before is not None and was_moving and before.replicas != now.replicas
+        self._tell(self._standings.partition(standing_of(key, now), unclean=now.leader_recovery, moved=ends))
         self._elected(key, now.leader_epoch, now.leader)
         if before is None or before.partition_epoch != now.partition_epoch:
             self._changes.partition(key, now.partition_epoch, self._world.loop.now)
@@ -150,7 +151,6 @@ class MetadataWatch:
             return
         settled = world_min_isr(self._world)
         self._tell(moved(f"{topic}-{key.partition}", before, now, settled))
-        was_moving = bool(before.adding_replicas or before.removing_replicas)
         if was_moving and not (now.adding_replicas or now.removing_replicas):
             self.events["reassignment-over"] += 1
         if was_moving or before.replicas != now.replicas:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SIZES: Final = (2, 3, 3, 4)
 ASK_S: Final = 6.0
+LIFT_S: Final = 60.0
+NO_RATE: Final = str(LONG_MAX)
 RATE_SETTINGS: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICA_SETTINGS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -125,9 +127,23 @@ class ReplicaMoves:
         """Let replicas that catch up do so slowly for a while."""
         if not self.sim.cluster.nodes:
             return False
-        self.sim.hand.run(self._set_throttle(str(rate), "*"))
-        self.sim.hand.later(seconds, lambda: self.sim.hand.run(self._set_throttle(str(LONG_MAX), "")))
+        self.sim.hand.run(self._throttled(str(rate), seconds))
         return True
+
+    async def _throttled(self, rate: str, seconds: float) -> None:
+        """Throttle, and lift it: until it has stayed lifted for as long as an earlier request may be on its way."""
+        await self._set_throttle(rate, "*")
+        await self.sim.sleep(seconds)
+        lifted_s, until = 0.0, self.sim.cluster.loop.now + LIFT_S
+        while lifted_s < ASK_S and self.sim.cluster.loop.now < until:
+            if lifted_s == 0:
+                await self._set_throttle(NO_RATE, "")
+            await self.sim.sleep(0.5)
+            lifted_s = lifted_s + 0.5 if self._is_lifted() else 0.0
+
+    def _is_lifted(self) -> bool:
+        settings = self.sim.cluster.image.configs.get(ConfigResource("broker", ""), {})
+        return all(settings.get(name) == NO_RATE for name in RATE_SETTINGS)
 
     async def _set_throttle(self, rate: str, replicas: str) -> None:
         changes = {

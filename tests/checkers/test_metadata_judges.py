@@ -35,6 +35,11 @@ def unclean(judge: StandingJudge) -> Texts:
     return [*brokers(judge), judge.partition(FIRST), judge.partition(standing, unclean=True)]
 
 
+def led_by_who_ended_a_move(judge: StandingJudge) -> Texts:
+    standing = changed(leader=D, leader_epoch=6, isr=(B, D), replicas=(B, D))
+    return [*brokers(judge), judge.partition(FIRST), judge.partition(standing, moved=True)]
+
+
 def made_anew(judge: StandingJudge) -> Texts:
     first = [*brokers(judge), judge.partition(FIRST)]
     judge.forgotten(P)
@@ -100,6 +105,7 @@ PASSED: dict[str, Callable[[StandingJudge], Texts]] = {
     "no leader": then(changed(leader=NO_NODE, leader_epoch=6)),
     "an unfenced node joins": then(changed(isr=(A, B, C)), fenced=(D,)),
     "an unclean leader that was meant": unclean,
+    "a leader whose being in sync ended a reassignment": led_by_who_ended_a_move,
     "a topic made anew": made_anew,
     "asked under the epoch of its time": old_epoch_asked_before,
     "granted under the new epoch": new_epoch_is_granted,
