@@ -142,8 +142,8 @@ class ReplicaMoves:
             lifted_s = lifted_s + 0.5 if self._is_lifted() else 0.0
 
     def _is_lifted(self) -> bool:
-        settings = self.sim.cluster.image.configs.get(ConfigResource("broker", ""), {})
-        return all(settings.get(name) == NO_RATE for name in RATE_SETTINGS)
+        settings = self.sim.cluster.image.configs.get(ConfigResource("broker", ""))
+        return settings is not None and all(settings.get(name) == NO_RATE for name in RATE_SETTINGS)
 
     async def _set_throttle(self, rate: str, replicas: str) -> None:
         changes = {
