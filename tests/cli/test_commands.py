@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidelog.cli.root import run
 from tidelog.testing import Cluster
 from tidelog.testing.ports import free_ports
 
-Tidelog = Callable[..., tuple[int, str, str]]
+from .in_process import Tidelog, as_json, runs_commands
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +24,7 @@ def bootstrap() -> Iterator[str]:
 
 @pytest.fixture
 def tidelog(bootstrap: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tidelog:
-    """Runs one command; returns exit code, stdout, stderr."""
-    monkeypatch.setenv("TIDELOG_BOOTSTRAP", bootstrap)
-
-    def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capfd.readouterr()
-        code = run(arguments)
-        sys.stdout.flush()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
-
-
-def as_json(result: tuple[int, str, str]) -> Any:
-    code, out, err = result
-    assert code == 0, err
-    return json.loads(out)
+    return runs_commands(bootstrap, capfd, monkeypatch)
 
 
 def test_topics_from_creation_to_deletion(tidelog: Tidelog) -> None:

@@ -7,17 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tidelog import Admin, Consumer, Producer, TopicPartition
-from tidelog.cli.root import run
 from tidelog.testing import Cluster
 
-Tidelog = Callable[..., tuple[int, str, str]]
+from .in_process import Tidelog, as_json, runs_commands
+
 ANY_TIME_MS = 1_700_000_000_000
 
 
@@ -35,17 +34,7 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 
 @pytest.fixture
 def tidelog(bootstrap: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tidelog:
-    """Runs one command; returns exit code, stdout, stderr."""
-    monkeypatch.setenv("TIDELOG_BOOTSTRAP", bootstrap)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run(arguments)
-        sys.stdout.flush()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
+    return runs_commands(bootstrap, capfd, monkeypatch)
 
 
 @pytest.fixture
@@ -58,12 +47,6 @@ def topic(bootstrap: str, tidelog: Tidelog, request: pytest.FixtureRequest) -> s
             for number in range(count):
                 producer.send(name, b"%d" % number, partition=partition, timestamp_ms=ANY_TIME_MS + number * 1_000)
     return name
-
-
-def as_json(result: tuple[int, str, str]) -> Any:
-    code, out, err = result
-    assert code == 0, err
-    return json.loads(out)
 
 
 def offsets_of(admin: Admin, group: str) -> dict[int, int]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from hypothesis import strategies as st
 from tidelog import Admin, NewTopic, TopicPartition
 from tidelog.cli import reassignment_plan as plan
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.root import run
 from tidelog.proto.api import ConfigResource
 from tidelog.testing import Cluster
 
-Tidelog = Callable[..., tuple[int, str, str]]
+from .in_process import Tidelog, as_json, runs_commands
 
 
 def written(path: Path, found: Any) -> Path:
@@ -111,23 +109,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def tidelog(cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tidelog:
-    """Runs one command; returns exit code, stdout, stderr."""
-    monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run(arguments)
-        sys.stdout.flush()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
-
-
-def as_json(result: tuple[int, str, str]) -> Any:
-    code, out, err = result
-    assert code == 0, err
-    return json.loads(out)
+    return runs_commands(cluster.bootstrap, capfd, monkeypatch)
 
 
 def until_done(tidelog: Tidelog, file: Path) -> Any:

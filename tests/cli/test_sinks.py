@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
-from tidelog.cli.root import run
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
 
-Sinks = Callable[..., Awaitable[tuple[int, str, str]]]
+from .in_process import AsyncTidelog, as_json, beside_the_loop, runs_commands
 
 
 @pytest.fixture
@@ -24,27 +20,11 @@ async def cluster() -> AsyncIterator[AsyncCluster]:
 
 
 @pytest.fixture
-def sinks(cluster: AsyncCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Sinks:
-    """Runs one command beside the node's loop; returns exit code, stdout, stderr."""
-    monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
-
-    async def call(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = await asyncio.to_thread(run, ["transactions", "sinks", *arguments])
-        sys.stdout.flush()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
+def sinks(cluster: AsyncCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> AsyncTidelog:
+    return beside_the_loop(runs_commands(cluster.bootstrap, capfd, monkeypatch), "transactions", "sinks")
 
 
-def as_json(result: tuple[int, str, str]) -> Any:
-    code, out, err = result
-    assert code == 0, err
-    return json.loads(out)
-
-
-async def test_a_sink_from_its_first_batch_until_it_is_forgotten(cluster: AsyncCluster, sinks: Sinks) -> None:
+async def test_a_sink_from_its_first_batch_until_it_is_forgotten(cluster: AsyncCluster, sinks: AsyncTidelog) -> None:
     assert as_json(await sinks("list", "--json")) == []
     async with cluster.sink_ledger("orders to lake") as ledger:
         first, second = ledger.new_job(0), ledger.new_job(1)
@@ -85,7 +65,7 @@ async def test_a_sink_from_its_first_batch_until_it_is_forgotten(cluster: AsyncC
     assert as_json(await sinks("list", "--json")) == []
 
 
-async def test_what_is_not_there_is_one_line(sinks: Sinks) -> None:
+async def test_what_is_not_there_is_one_line(sinks: AsyncTidelog) -> None:
     for command in (("describe", "nothing"), ("delete", "nothing")):
         code, _, err = await sinks(*command)
         assert code == 1

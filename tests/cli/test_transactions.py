@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,7 +23,8 @@ from tidelog.proto.frames import ProducePartition, ProduceRequest
 from tidelog.proto.record_encoder import encode_values
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
 
-Tidelog = Callable[..., Awaitable[tuple[int, str, str]]]
+from .in_process import AsyncTidelog, as_json, beside_the_loop, runs_commands
+
 CONFIG = {"transaction.two.phase.commit.enable": "true", "transaction.partition.verification.enable": "false"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 AT_ONCE = ("--max-transaction-timeout", "0")
@@ -45,24 +44,8 @@ async def admin(cluster: AsyncCluster) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-def tidelog(cluster: AsyncCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tidelog:
-    """Runs one command beside the node's loop; returns exit code, stdout, stderr."""
-    monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
-
-    async def call(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = await asyncio.to_thread(run, ["transactions", *arguments])
-        sys.stdout.flush()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
-
-
-def as_json(result: tuple[int, str, str]) -> Any:
-    code, out, err = result
-    assert code == 0, err
-    return json.loads(out)
+def tidelog(cluster: AsyncCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> AsyncTidelog:
+    return beside_the_loop(runs_commands(cluster.bootstrap, capfd, monkeypatch), "transactions")
 
 
 async def hang(cluster: AsyncCluster, admin: Admin, partition: int, producer_id: int, *, epoch: int = 0) -> None:
@@ -128,7 +111,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         assert word in err
 
 
-async def test_what_is_not_there_is_one_line_and_exit_code_1(tidelog: Tidelog) -> None:
+async def test_what_is_not_there_is_one_line_and_exit_code_1(tidelog: AsyncTidelog) -> None:
     for arguments, words in (
         (("describe", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND: nobody"),
         (("force-terminate", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND: nobody"),
@@ -147,7 +130,7 @@ async def test_what_is_not_there_is_one_line_and_exit_code_1(tidelog: Tidelog) -
 
 
 async def test_a_transaction_is_shown_from_its_begin_to_its_end(
-    tidelog: Tidelog, cluster: AsyncCluster, admin: Admin
+    tidelog: AsyncTidelog, cluster: AsyncCluster, admin: Admin
 ) -> None:
     assert as_json(await tidelog("list", "--json")) == []
     async with Producer(cluster.bootstrap, transactional_id="pay", transaction_timeout_ms=20_000) as producer:
@@ -195,7 +178,9 @@ async def test_a_transaction_is_shown_from_its_begin_to_its_end(
     assert (code, len(out.splitlines())) == (0, 3)
 
 
-async def test_a_hanging_transaction_is_found_and_ended(tidelog: Tidelog, cluster: AsyncCluster, admin: Admin) -> None:
+async def test_a_hanging_transaction_is_found_and_ended(
+    tidelog: AsyncTidelog, cluster: AsyncCluster, admin: Admin
+) -> None:
     await hang(cluster, admin, 0, 4_711, epoch=3)
     async with Producer(cluster.bootstrap) as producer:
         await producer.send_and_wait("t", b"after it", partition=0)
@@ -222,7 +207,7 @@ async def test_a_hanging_transaction_is_found_and_ended(tidelog: Tidelog, cluste
 
 
 async def test_a_hanging_transaction_is_named_by_its_producer(
-    tidelog: Tidelog, cluster: AsyncCluster, admin: Admin
+    tidelog: AsyncTidelog, cluster: AsyncCluster, admin: Admin
 ) -> None:
     await hang(cluster, admin, 1, 4_712, epoch=3)
     naming = ("abort", "--topic", "t", "--partition", "1", "--producer-id", "4712", "--coordinator-epoch", "-1")
@@ -238,7 +223,7 @@ async def test_a_hanging_transaction_is_named_by_its_producer(
 
 
 async def test_transactions_whose_coordinators_forgot_them_hang(
-    tidelog: Tidelog, cluster: AsyncCluster, admin: Admin
+    tidelog: AsyncTidelog, cluster: AsyncCluster, admin: Admin
 ) -> None:
     async with Producer(cluster.bootstrap, transactional_id="pay") as producer:
         await producer.init_transactions()
@@ -265,7 +250,7 @@ async def test_transactions_whose_coordinators_forgot_them_hang(
 
 
 async def test_what_a_coordinator_will_end_does_not_hang_and_is_not_torn(
-    tidelog: Tidelog, cluster: AsyncCluster, admin: Admin
+    tidelog: AsyncTidelog, cluster: AsyncCluster, admin: Admin
 ) -> None:
     async with Producer(cluster.bootstrap, transactional_id="pay") as producer:
         await producer.init_transactions()
@@ -289,7 +274,7 @@ async def test_what_a_coordinator_will_end_does_not_hang_and_is_not_torn(
             await asyncio.sleep(0.005)
 
 
-async def test_a_prepared_transaction_is_terminated(tidelog: Tidelog, cluster: AsyncCluster, admin: Admin) -> None:
+async def test_a_prepared_transaction_is_terminated(tidelog: AsyncTidelog, cluster: AsyncCluster, admin: Admin) -> None:
     settings: Any = {"transactional_id": "pay", "transaction_two_phase_commit_enable": True}
     async with Producer(cluster.bootstrap, **settings) as producer:
         await producer.init_transactions()
