@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SIZES: Final = (2, 3, 3, 4)
 ASK_S: Final = 6.0
+AT_ONCE_S: Final = 1.0
+"""Who was answered within that long has asked once."""
 LIFT_S: Final = 60.0
 NO_RATE: Final = str(LONG_MAX)
 RATE_SETTINGS: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -47,6 +49,8 @@ class ReplicaMoves:
         """Every assignment that a partition may have in the end."""
         self._sure: dict[int, tuple[int, ...] | None] = {}
         """The one that it must have, where every outcome since is known."""
+        self._late: set[int] = set()
+        """Partitions with a wish that some node may still have, to come after later ones."""
         sim.hand.acts |= {
             "reassign": self._reassign,
             "cancel-reassignment": self._cancel,
@@ -87,7 +91,7 @@ class ReplicaMoves:
         at = TopicPartition(self.sim.topic, partition)
         name = "cancelled" if wish is None else str(wish)
         # Whatever it may do from here on is possible.
-        before = self._sure[partition]
+        before, began = self._sure[partition], self.sim.cluster.loop.now
         self._sure[partition] = None
         if wish is not None:
             self._wishes[partition].append(wish)
@@ -100,10 +104,14 @@ class ReplicaMoves:
                 self._sure[partition] = before
         except TidelogError as error:
             self.sim.world.note(f"{at} {name}: {type(error).__name__}")
+            self._late.add(partition)
         else:
             self.sim.world.note(f"{at} {name}: begun")
             self.events["reassignment" if wish is not None else "reassignment-cancelled"] += 1
-            self._sure[partition] = wish
+            if self.sim.cluster.loop.now - began > AT_ONCE_S:
+                self._late.add(partition)
+            if partition not in self._late:
+                self._sure[partition] = wish
         finally:
             self._asking.discard(partition)
 
