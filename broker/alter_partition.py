@@ -13,7 +13,7 @@ from typing import Final
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, NodeId
-from tidelog.proto.api import AlterPartitionItem, AlterPartitionRequest, AlterPartitionResponse
+from tidelog.proto.controller_api import AlterPartitionItem, AlterPartitionRequest, AlterPartitionResponse
 from tidelog.proto.network import ConnectionLost
 
 TRY_TIMEOUT_S: Final = 5.0

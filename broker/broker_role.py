@@ -57,12 +57,11 @@ from tidelog.proto.api import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
-    Endpoint,
     IncrementalAlterConfigsRequest,
     MetadataRequest,
-    SupportedFeature,
     UpdateFeaturesRequest,
 )
+from tidelog.proto.controller_api import Endpoint, SupportedFeature
 from tidelog.proto.group_api import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, FindCoordinatorRequest
 from tidelog.proto.network import Address, CallContext, Network, Server
 from tidelog.replication.flushing import RunBlocking

@@ -16,8 +16,8 @@ from typing import Final, TypeVar, cast
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId
-from tidelog.proto.api import Request, Response
 from tidelog.proto.network import Address, CallContext, CallTimeout, Connection, ConnectionLost, Service
+from tidelog.proto.request import Request, Response
 
 log = logging.getLogger(__name__)
 

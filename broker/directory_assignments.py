@@ -14,7 +14,7 @@ from typing import Final
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, TopicIdPartition
-from tidelog.proto.api import AssignReplicasToDirsRequest, DirectoryAssignment
+from tidelog.proto.controller_api import AssignReplicasToDirsRequest, DirectoryAssignment
 from tidelog.replication.partition_state import PartitionState
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from tidelog.broker.controller_channel import ControllerChannel, ControllerUnava
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Standing
 from tidelog.model.clock import Clock
 from tidelog.model.ids import BrokerEpoch, DirectoryId, Offset
-from tidelog.proto.api import BrokerHeartbeatResponse, RegisterBrokerRequest, RegisterBrokerResponse
+from tidelog.proto.controller_api import BrokerHeartbeatResponse, RegisterBrokerRequest, RegisterBrokerResponse
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     Endpoint,

@@ -25,7 +25,7 @@ from tidelog.model.ids import (
     Offset,
     TopicIdPartition,
 )
-from tidelog.proto.api import LogEnd, ReportLogEndsRequest
+from tidelog.proto.controller_api import LogEnd, ReportLogEndsRequest
 from tidelog.replication.partition import Partition
 from tidelog.replication.partition_state import PartitionState
 from tidelog.storage.log import Log

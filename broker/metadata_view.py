@@ -20,11 +20,7 @@ from tidelog.metadata_quorum.image_change import MetadataDelta, apply_records, d
 from tidelog.metadata_quorum.image_snapshot import BadSnapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset
-from tidelog.proto.api import (
-    FetchMetadataRequest,
-    FetchMetadataResponse,
-    FetchMetadataSnapshotRequest,
-)
+from tidelog.proto.controller_api import FetchMetadataRequest, FetchMetadataResponse, FetchMetadataSnapshotRequest
 from tidelog.proto.metadata_codec import decode_batch
 from tidelog.proto.network import CallTimeout, ConnectionLost
 

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.proto.api import Request
 from tidelog.proto.network import CallContext, CallHandler, Service, SessionFactory, StreamKind
+from tidelog.proto.request import Request
 
 Calls = Mapping[type[Request[Any]], CallHandler]
 

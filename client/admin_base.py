@@ -25,9 +25,9 @@ from tidelog.client.settings import parse_bootstrap
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import Request, Response
 from tidelog.proto.group_api import ListGroupsResponse
 from tidelog.proto.network import Network
+from tidelog.proto.request import Request, Response
 from tidelog.proto.sink_api import ListSinksResponse
 from tidelog.proto.transaction_api import ListTransactionsResponse
 

@@ -27,8 +27,9 @@ from tidelog.client.metrics import ClientMetrics
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, TopicPartition
-from tidelog.proto.api import MetadataRequest, Request, Response
+from tidelog.proto.api import MetadataRequest
 from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, Network
+from tidelog.proto.request import Request, Response
 
 R = TypeVar("R", bound=Response)
 

@@ -32,12 +32,7 @@ from tidelog.client.positions import UNKNOWN, Assignment, PartitionState
 from tidelog.client.record import corrupt
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicPartition
-from tidelog.proto.api import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    EpochEndPartition,
-    OffsetForLeaderEpochRequest,
-)
+from tidelog.proto.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndPartition, OffsetForLeaderEpochRequest
 from tidelog.proto.caller import FrameCaller
 from tidelog.proto.frames import (
     FetchedPartition,

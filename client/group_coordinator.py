@@ -27,7 +27,6 @@ from tidelog.client.membership import NEVER_MS, Generation, Membership, Next, Pu
 from tidelog.model.assignors import Assignor, RebalanceProtocol
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import Request, Response
 from tidelog.proto.consumer_protocol import PROTOCOL_TYPE, BadConsumerProtocol
 from tidelog.proto.group_api import (
     DescribeGroupsRequest,
@@ -40,6 +39,7 @@ from tidelog.proto.group_api import (
     MemberAssignment,
     SyncGroupRequest,
 )
+from tidelog.proto.request import Request, Response
 
 JOIN_LAPSE_MS: Final = 5_000
 """How much longer than the rebalance timeout a JoinGroup is waited for (Kafka's ``JOIN_GROUP_TIMEOUT_LAPSE``)."""

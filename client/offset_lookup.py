@@ -16,12 +16,7 @@ from tidelog.client.errors import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, TopicPartition
-from tidelog.proto.api import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsResult,
-)
+from tidelog.proto.api import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResult
 
 
 class OffsetAndTimestamp(NamedTuple):

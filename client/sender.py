@@ -32,7 +32,6 @@ from tidelog.client.transaction_errors import Meaning, of_records
 from tidelog.client.transaction_state import Identity, TransactionMachine
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
-from tidelog.proto.api import InitProducerIdRequest
 from tidelog.proto.caller import FrameCaller
 from tidelog.proto.frames import (
     ProducedPartition,
@@ -42,6 +41,7 @@ from tidelog.proto.frames import (
     encode_produce_request,
 )
 from tidelog.proto.network import BadFrame, Connection, ConnectionLost, Frame, StreamKind
+from tidelog.proto.transaction_api import InitProducerIdRequest
 
 log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from tidelog.model.ids import (
     TopicIdPartition,
     id_text,
 )
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,

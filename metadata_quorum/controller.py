@@ -47,21 +47,22 @@ from tidelog.model.config_def import LONG_MAX
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset, ProducerId
 from tidelog.proto.api import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    UpdateFeaturesRequest,
+)
+from tidelog.proto.controller_api import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    IncrementalAlterConfigsRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     ReportLogEndsRequest,
-    Request,
-    UpdateFeaturesRequest,
 )
 from tidelog.proto.metadata import MetadataRecord, ProducerIdsRecord
 from tidelog.proto.reassignment_api import (
@@ -69,6 +70,7 @@ from tidelog.proto.reassignment_api import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
+from tidelog.proto.request import Request
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
 """KIP-730's ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``."""

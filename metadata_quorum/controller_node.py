@@ -30,7 +30,6 @@ from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId, Offset
 from tidelog.proto.api import (
-    BrokerHeartbeatRequest,
     ClusterBroker,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -38,11 +37,14 @@ from tidelog.proto.api import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     FeatureLevel,
+    QuorumVoter,
+)
+from tidelog.proto.controller_api import (
+    BrokerHeartbeatRequest,
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,
     FetchMetadataSnapshotResponse,
-    QuorumVoter,
     RegisterBrokerRequest,
 )
 from tidelog.proto.metadata import BrokerRegistrationChangeRecord, MetadataRecord

@@ -13,7 +13,8 @@ from tidelog.metadata_quorum.decision import Decision
 from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import METADATA_VERSION, SUPPORTED_FEATURES
-from tidelog.proto.api import SupportedFeature, UpdateFeaturesRequest, UpdateFeaturesResponse
+from tidelog.proto.api import UpdateFeaturesRequest, UpdateFeaturesResponse
+from tidelog.proto.controller_api import SupportedFeature
 from tidelog.proto.metadata import FeatureLevelRecord
 
 

@@ -16,7 +16,7 @@ from tidelog.metadata_quorum.image_change import merged
 from tidelog.metadata_quorum.partition_change import change_partition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerEpoch, NodeId, TopicIdPartition
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     AlteredPartition,
     AlterPartitionItem,
     AlterPartitionRequest,

@@ -103,9 +103,9 @@ def change_partition(
     if assignment is not None:
         partition = _assigned(partition, assignment)
     partition = _assigned(partition, _completed(partition, isr_next, min_isr))
-    min_isr = effective_min_isr(min_isr, partition.replicas, partition.adding_replicas, partition.removing_replicas)
+    effective = _effective(partition, min_isr)
     isr_next = [node for node in isr_next if node in partition.replicas]
-    elr_next = _eligible(partition, isr_next, gone, min_isr)
+    elr_next = _eligible(partition, isr_next, gone, effective)
     remembered = [node for node in _had_everything(partition) if node not in wiped]
 
     elected = _elect(partition, isr_next, elr_next, remembered, can_lead, election, longest)
@@ -115,11 +115,14 @@ def change_partition(
     elif leader_changes and elected.unclean:
         isr_next = [elected.node_id]
         elr_next = []
-    if len(isr_next) >= min_isr:
+    partition = _assigned(partition, _completed(partition, isr_next, min_isr))  # who was elected alone may be enough
+    if len(isr_next) >= _effective(partition, min_isr):
         elr_next = []
         remembered = []
-    elr_next = [node for node in elr_next if node not in isr_next]
-    last_known = [node for node in remembered if node not in isr_next and node not in elr_next]
+    elr_next = [node for node in elr_next if node not in isr_next and node in partition.replicas]
+    last_known = [
+        node for node in remembered if node not in isr_next and node not in elr_next and node in partition.replicas
+    ]
 
     recovering = (partition.leader_recovery and not recovered) or (leader_changes and elected.unclean)
     placed = _placed(partition, directories)
@@ -139,6 +142,10 @@ def change_partition(
         directories=DirectoryList(placed) if placed != before.directories else None,
     )
     return None if _says_nothing(change) else change
+
+
+def _effective(partition: PartitionRecord, min_isr: int) -> int:
+    return effective_min_isr(min_isr, partition.replicas, partition.adding_replicas, partition.removing_replicas)
 
 
 def _completed(partition: PartitionRecord, isr: Sequence[NodeId], min_isr: int) -> Assignment:

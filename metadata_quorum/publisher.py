@@ -16,7 +16,7 @@ from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_snapshot import snapshot_chunks
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, ControllerEpoch, NodeId, Offset
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,

@@ -6,15 +6,7 @@ from typing import Any, assert_never
 
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.api import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
     AlteredResource,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
     CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -24,13 +16,23 @@ from tidelog.proto.api import (
     DeleteTopicsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    TopicResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tidelog.proto.controller_api import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     ReportLogEndsRequest,
     ReportLogEndsResponse,
-    TopicResult,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
 from tidelog.proto.reassignment_api import (
     AlterPartitionReassignmentsRequest,

@@ -31,7 +31,7 @@ from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.partition_change import asks_for_log_ends, change_partition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicIdPartition
-from tidelog.proto.api import ReportLogEndsRequest, ReportLogEndsResponse
+from tidelog.proto.controller_api import ReportLogEndsRequest, ReportLogEndsResponse
 from tidelog.proto.metadata import MetadataRecord, PartitionChangeRecord, PartitionRecord
 
 

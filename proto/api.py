@@ -19,7 +19,6 @@ from tidelog.model.ids import (
     NO_LEADER_EPOCH,
     NO_NODE,
     NO_OFFSET,
-    NO_PRODUCER_ID,
     ZERO_TOPIC_ID,
     BrokerEpoch,
     ControllerEpoch,
@@ -27,9 +26,26 @@ from tidelog.model.ids import (
     LeaderEpoch,
     NodeId,
     Offset,
-    PartitionEpoch,
-    ProducerId,
     TopicId,
+)
+from tidelog.proto.controller_api import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    Endpoint,
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    FetchMetadataSnapshotRequest,
+    FetchMetadataSnapshotResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    ReportLogEndsRequest,
+    ReportLogEndsResponse,
 )
 from tidelog.proto.group_api import (
     DeleteGroupsRequest,
@@ -63,103 +79,42 @@ from tidelog.proto.reassignment_api import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from tidelog.proto.request import Request as Request
-from tidelog.proto.request import Response as Response
+from tidelog.proto.request import Request, Response
 from tidelog.proto.sink_api import (
-    AbortJobRequest as AbortJobRequest,
-)
-from tidelog.proto.sink_api import (
-    AbortJobResponse as AbortJobResponse,
-)
-from tidelog.proto.sink_api import (
-    BeginSinkTransactionRequest as BeginSinkTransactionRequest,
-)
-from tidelog.proto.sink_api import (
-    BeginSinkTransactionResponse as BeginSinkTransactionResponse,
-)
-from tidelog.proto.sink_api import (
-    CommitBatchRequest as CommitBatchRequest,
-)
-from tidelog.proto.sink_api import (
-    CommitBatchResponse as CommitBatchResponse,
-)
-from tidelog.proto.sink_api import (
-    DeleteSinkRequest as DeleteSinkRequest,
-)
-from tidelog.proto.sink_api import (
-    DeleteSinkResponse as DeleteSinkResponse,
-)
-from tidelog.proto.sink_api import (
-    DescribeSinksRequest as DescribeSinksRequest,
-)
-from tidelog.proto.sink_api import (
-    DescribeSinksResponse as DescribeSinksResponse,
-)
-from tidelog.proto.sink_api import (
-    ListSinksRequest as ListSinksRequest,
-)
-from tidelog.proto.sink_api import (
-    ListSinksResponse as ListSinksResponse,
+    AbortJobRequest,
+    AbortJobResponse,
+    BeginSinkTransactionRequest,
+    BeginSinkTransactionResponse,
+    CommitBatchRequest,
+    CommitBatchResponse,
+    DeleteSinkRequest,
+    DeleteSinkResponse,
+    DescribeSinksRequest,
+    DescribeSinksResponse,
+    ListSinksRequest,
+    ListSinksResponse,
 )
 from tidelog.proto.transaction_api import (
-    AddOffsetsToTxnRequest as AddOffsetsToTxnRequest,
-)
-from tidelog.proto.transaction_api import (
-    AddOffsetsToTxnResponse as AddOffsetsToTxnResponse,
-)
-from tidelog.proto.transaction_api import (
-    AddPartitionsToTxnRequest as AddPartitionsToTxnRequest,
-)
-from tidelog.proto.transaction_api import (
-    AddPartitionsToTxnResponse as AddPartitionsToTxnResponse,
-)
-from tidelog.proto.transaction_api import (
-    DescribeProducersRequest as DescribeProducersRequest,
-)
-from tidelog.proto.transaction_api import (
-    DescribeProducersResponse as DescribeProducersResponse,
-)
-from tidelog.proto.transaction_api import (
-    DescribeTransactionsRequest as DescribeTransactionsRequest,
-)
-from tidelog.proto.transaction_api import (
-    DescribeTransactionsResponse as DescribeTransactionsResponse,
-)
-from tidelog.proto.transaction_api import (
-    EndTxnRequest as EndTxnRequest,
-)
-from tidelog.proto.transaction_api import (
-    EndTxnResponse as EndTxnResponse,
-)
-from tidelog.proto.transaction_api import (
-    InitProducerIdRequest as InitProducerIdRequest,
-)
-from tidelog.proto.transaction_api import (
-    InitProducerIdResponse as InitProducerIdResponse,
-)
-from tidelog.proto.transaction_api import (
-    ListTransactionsRequest as ListTransactionsRequest,
-)
-from tidelog.proto.transaction_api import (
-    ListTransactionsResponse as ListTransactionsResponse,
-)
-from tidelog.proto.transaction_api import (
-    PrepareTransactionRequest as PrepareTransactionRequest,
-)
-from tidelog.proto.transaction_api import (
-    PrepareTransactionResponse as PrepareTransactionResponse,
-)
-from tidelog.proto.transaction_api import (
-    TxnOffsetCommitRequest as TxnOffsetCommitRequest,
-)
-from tidelog.proto.transaction_api import (
-    TxnOffsetCommitResponse as TxnOffsetCommitResponse,
-)
-from tidelog.proto.transaction_api import (
-    WriteTxnMarkersRequest as WriteTxnMarkersRequest,
-)
-from tidelog.proto.transaction_api import (
-    WriteTxnMarkersResponse as WriteTxnMarkersResponse,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    PrepareTransactionRequest,
+    PrepareTransactionResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 # --- What a client learns of a cluster ---------------------------------------------------------
@@ -597,224 +552,6 @@ class DescribeLogDirsResponse(Response):
     """The log directories of the broker that answers."""
 
     dirs: tuple[LogDir, ...]
-
-
-# --- Broker to controller ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An advertised listener by its name."""
-
-    listener: str
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class SupportedFeature:
-    name: str
-    level_min: int
-    level_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerRequest(Request["RegisterBrokerResponse"]):
-    """KIP-631's BrokerRegistration. ``incarnation_id`` is new with each start of the process.
-    ``previous_broker_epoch`` is the one in the clean-shutdown file, -1 without one (KIP-966)."""
-
-    cluster_id: str
-    node_id: NodeId
-    incarnation_id: bytes
-    listeners: tuple[Endpoint, ...]
-    rack: str | None
-    log_dirs: tuple[DirectoryId, ...]
-    features: tuple[SupportedFeature, ...]
-    previous_broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerResponse(Response):
-    error: ErrorCode
-    broker_epoch: BrokerEpoch = BrokerEpoch(-1)
-    error_message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerHeartbeatRequest(Request["BrokerHeartbeatResponse"]):
-    """``current_metadata_offset`` is the highest offset the broker has applied; a broker is unfenced
-    once that has reached its own registration."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    current_metadata_offset: Offset
-    want_fence: bool
-    want_shut_down: bool
-    offline_log_dirs: tuple[DirectoryId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerHeartbeatResponse(Response):
-    error: ErrorCode
-    is_caught_up: bool = False
-    is_fenced: bool = True
-    should_shut_down: bool = False
-    error_message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class IsrMember:
-    """A replica and the broker epoch under which the leader saw it fetch (KIP-903)."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionItem:
-    topic_id: TopicId
-    partition: int
-    leader_epoch: LeaderEpoch
-    new_isr: tuple[IsrMember, ...]
-    partition_epoch: PartitionEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionRequest(Request["AlterPartitionResponse"]):
-    """A leader asks for another ISR (KIP-497)."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    partitions: tuple[AlterPartitionItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AlteredPartition:
-    """The partition's state after the change, or as it stands where ``error`` is set."""
-
-    topic_id: TopicId
-    partition: int
-    error: ErrorCode
-    leader: NodeId = NO_NODE
-    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
-    isr: tuple[NodeId, ...] = ()
-    partition_epoch: PartitionEpoch = PartitionEpoch(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionResponse(Response):
-    error: ErrorCode
-    partitions: tuple[AlteredPartition, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryAssignment:
-    directory_id: DirectoryId
-    topic_id: TopicId
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class AssignReplicasToDirsRequest(Request["AssignReplicasToDirsResponse"]):
-    """A broker says where its replicas stand (KIP-858)."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    assignments: tuple[DirectoryAssignment, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AssignReplicasToDirsResponse(Response):
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """How far a replica's log reaches while its partition has no leader under ``leader_epoch``: the epoch of
-    its last record (-1 without any) and the offset after it."""
-
-    topic_id: TopicId
-    partition: int
-    leader_epoch: LeaderEpoch
-    last_epoch: LeaderEpoch
-    end_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class ReportLogEndsRequest(Request["ReportLogEndsResponse"]):
-    """A broker says how far its logs reach, of partitions whose safe replicas all stopped uncleanly (KIP-966)."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    ends: tuple[LogEnd, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReportLogEndsResponse(Response):
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateProducerIdsRequest(Request["AllocateProducerIdsResponse"]):
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateProducerIdsResponse(Response):
-    """A block of ids that no other broker gets (KIP-730)."""
-
-    error: ErrorCode
-    first_producer_id: ProducerId = NO_PRODUCER_ID
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FetchMetadataRequest(Request["FetchMetadataResponse"]):
-    """Committed metadata from ``fetch_offset`` on; ``last_epoch`` is that of the entry before it.
-    Waits up to ``wait_ms`` for something new."""
-
-    node_id: NodeId
-    fetch_offset: Offset
-    last_epoch: ControllerEpoch
-    wait_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataEntry:
-    """One committed entry: its records as :mod:`tidelog.proto.metadata` encodes a batch of them."""
-
-    offset: Offset
-    epoch: ControllerEpoch
-    records: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class FetchMetadataResponse(Response):
-    """Either entries, or (too far behind, divergent) the offset and epoch of a snapshot to load."""
-
-    error: ErrorCode
-    leader_id: NodeId = NO_NODE
-    epoch: ControllerEpoch = ControllerEpoch(-1)
-    high_watermark: Offset = NO_OFFSET
-    entries: tuple[MetadataEntry, ...] = ()
-    snapshot_offset: Offset = NO_OFFSET
-    snapshot_epoch: ControllerEpoch = ControllerEpoch(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class FetchMetadataSnapshotRequest(Request["FetchMetadataSnapshotResponse"]):
-    node_id: NodeId
-    snapshot_offset: Offset
-    snapshot_epoch: ControllerEpoch
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class FetchMetadataSnapshotResponse(Response):
-    error: ErrorCode
-    size: int = 0
-    chunk: bytes = b""
 
 
 CALLS: Final[dict[type[Request[Any]], type[Response]]] = {

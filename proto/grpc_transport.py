@@ -25,15 +25,9 @@ import grpc
 import grpc.aio
 
 from tidelog.proto import call_stream
-from tidelog.proto.api import (
-    CALLS,
-    BrokerHeartbeatRequest,
-    FetchMetadataRequest,
-    RegisterBrokerRequest,
-    Request,
-    Response,
-)
+from tidelog.proto.api import CALLS
 from tidelog.proto.call_stream import Answer, CallSession, CallStream, RecurringCalls
+from tidelog.proto.controller_api import BrokerHeartbeatRequest, FetchMetadataRequest, RegisterBrokerRequest
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.network import (
     Address,
@@ -49,6 +43,7 @@ from tidelog.proto.network import (
     StreamKind,
 )
 from tidelog.proto.pump import serve_stream
+from tidelog.proto.request import Request, Response
 from tidelog.proto.transaction_api import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from tidelog.proto.api import Request, Response
 from tidelog.proto.network import (
     Address,
     BadFrame,
@@ -32,6 +31,7 @@ from tidelog.proto.network import (
     StreamKind,
 )
 from tidelog.proto.pump import serve_stream
+from tidelog.proto.request import Request, Response
 
 R = TypeVar("R", bound=Response)
 

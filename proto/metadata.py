@@ -19,7 +19,7 @@ from tidelog.model.ids import (
     ProducerId,
     TopicId,
 )
-from tidelog.proto.api import Endpoint, SupportedFeature
+from tidelog.proto.controller_api import Endpoint, SupportedFeature
 
 
 @dataclass(frozen=True, slots=True)

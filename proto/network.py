@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from tidelog.proto.api import Request, Response
+from tidelog.proto.request import Request, Response
 
 R = TypeVar("R", bound=Response)
 

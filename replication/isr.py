@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.model.ids import NodeId, PartitionEpoch
-from tidelog.proto.api import IsrMember
+from tidelog.proto.controller_api import IsrMember
 
 REFUSALS_AFTER_UNKNOWN: Final = 8
 """With the pauses between attempts some seconds: longer than a lost request survives in a network."""

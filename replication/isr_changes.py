@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicIdPartition
-from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
+from tidelog.proto.controller_api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
 from tidelog.proto.network import CallTimeout, ConnectionLost
 from tidelog.replication.isr import IsrProposal
 from tidelog.replication.replica import Replica

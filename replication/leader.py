@@ -22,7 +22,7 @@ from typing import Final
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_OFFSET, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
-from tidelog.proto.api import IsrMember
+from tidelog.proto.controller_api import IsrMember
 from tidelog.proto.frames import FetchPartition
 from tidelog.replication.isr import IsrProposal, IsrState
 from tidelog.storage.log import Log

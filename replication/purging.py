@@ -8,12 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_LEADER_EPOCH, Offset, TopicPartition
 from tidelog.model.names import is_internal
-from tidelog.proto.api import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsResult,
-)
+from tidelog.proto.api import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsResult
 from tidelog.replication.replica import Replica
 from tidelog.storage.log_errors import LogDirFailed
 

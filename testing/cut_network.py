@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tidelog.broker.node import NodeNetwork
-from tidelog.proto.api import Request, Response
 from tidelog.proto.network import (
     Address,
     CallTimeout,
@@ -25,6 +24,7 @@ from tidelog.proto.network import (
     Service,
     StreamKind,
 )
+from tidelog.proto.request import Request, Response
 
 R = TypeVar("R", bound=Response)
 

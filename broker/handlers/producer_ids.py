@@ -8,8 +8,9 @@ from typing import Final
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_ID, BrokerEpoch, NodeId, ProducerEpoch
-from tidelog.proto.api import AllocateProducerIdsRequest, InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.controller_api import AllocateProducerIdsRequest
 from tidelog.proto.network import CallContext
+from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.transactions.producer_ids import ProducerIdBlock, ProducerIds
 
 ALLOCATE_TIMEOUT_S: Final = 10.0

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from tidelog.broker.node import NodeNetwork
-from tidelog.proto.api import Request, Response
 from tidelog.proto.network import Address, Connection, ConnectionLost, Frame, FrameStream, StreamKind
+from tidelog.proto.request import Request, Response
 from tidelog.testing.cut_network import WrappedNetwork
 
 R = TypeVar("R", bound=Response)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidelog.broker.node import NodeNetwork
-from tidelog.proto.api import Request, Response
 from tidelog.proto.network import Address, Connection, FrameStream, StreamKind
+from tidelog.proto.request import Request, Response
 from tidelog.testing.cut_network import WrappedNetwork
 
 R = TypeVar("R", bound=Response)

@@ -26,7 +26,6 @@ from tidelog.chaos.live.client_network import Answered
 from tidelog.chaos.live.history_file import HistoryFile
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.api import Request, Response
 from tidelog.proto.consumer_protocol import BadConsumerProtocol, decode_assignment
 from tidelog.proto.group_api import (
     JoinGroupRequest,
@@ -39,6 +38,7 @@ from tidelog.proto.group_api import (
     SyncGroupResponse,
 )
 from tidelog.proto.network import Address
+from tidelog.proto.request import Request, Response
 
 REFUSED: Final = frozenset(
     {

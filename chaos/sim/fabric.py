@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidelog.chaos.sim.loop import SimulatedLoop
-from tidelog.proto.api import Request, Response
 from tidelog.proto.memory_transport import Link, MemoryFabric, Wire
 from tidelog.proto.network import StreamKind
+from tidelog.proto.request import Request, Response
 
 Passed = Callable[[str, Request[Any]], None]
 """Told of each request of a call: who sends it, or whom it has reached."""

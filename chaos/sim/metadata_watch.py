@@ -24,7 +24,7 @@ from tidelog.metadata_quorum.image import MetadataImage
 from tidelog.metadata_quorum.image_change import MetadataDelta
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, TopicIdPartition
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,

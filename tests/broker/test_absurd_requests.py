@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto.api import CALLS, Request
+from tidelog.proto.api import CALLS
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.frames import (
     FetchPartition,
@@ -31,6 +31,7 @@ from tidelog.proto.frames import (
 from tidelog.proto.grpc_transport import SERVICE
 from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, Frame, StreamKind
 from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.request import Request
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
 
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 7, 1000, 2**31 - 1, 2**63 - 1)

@@ -17,9 +17,10 @@ import pytest
 
 from tidelog.broker.node import Node
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import CALLS, Request
+from tidelog.proto.api import CALLS
 from tidelog.proto.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.network import CallContext
+from tidelog.proto.request import Request
 from tidelog.testing.async_cluster import AsyncCluster
 
 ROUNDS = 150

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import BrokerHeartbeatRequest
+from tidelog.proto.controller_api import BrokerHeartbeatRequest
 from tidelog.testing.async_cluster import AsyncCluster
 
 MIN_ISR_2 = {"min.insync.replicas": "2"}

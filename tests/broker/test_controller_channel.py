@@ -11,14 +11,8 @@ import pytest
 from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, NodeId, ProducerId
-from tidelog.proto.api import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    NewTopic,
-)
+from tidelog.proto.api import CreatedTopic, CreateTopicsRequest, CreateTopicsResponse, NewTopic
+from tidelog.proto.controller_api import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address, CallContext, Server, Service
 

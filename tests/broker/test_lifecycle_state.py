@@ -7,7 +7,7 @@ import pytest
 from tidelog.broker.lifecycle_state import BrokerLifecycle, Identity, Standing
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,

@@ -25,7 +25,7 @@ from tidelog.model.ids import (
     TopicId,
     TopicIdPartition,
 )
-from tidelog.proto.api import LogEnd, ReportLogEndsRequest, ReportLogEndsResponse
+from tidelog.proto.controller_api import LogEnd, ReportLogEndsRequest, ReportLogEndsResponse
 from tidelog.proto.metadata import PartitionRecord, TopicRecord
 from tidelog.replication.partition import Partition
 from tidelog.replication.partition_state import PartitionState

@@ -32,10 +32,10 @@ from tidelog.proto.api import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DescribeClusterRequest,
-    Endpoint,
     MetadataRequest,
     MetadataResponse,
 )
+from tidelog.proto.controller_api import Endpoint
 from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.metadata import (
     BrokerRegistrationChangeRecord,

@@ -15,7 +15,7 @@ from tidelog.metadata_quorum.image_change import MetadataDelta, apply_records
 from tidelog.metadata_quorum.image_snapshot import encode_snapshot
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,

@@ -30,13 +30,13 @@ from tidelog.proto.api import (
     DescribeConfigsRequest,
     EpochEndPartition,
     IncrementalAlterConfigsRequest,
-    InitProducerIdRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
 from tidelog.proto.api import ConfigResource as WireResource
+from tidelog.proto.transaction_api import InitProducerIdRequest
 from tidelog.testing.async_cluster import AsyncCluster
 
 

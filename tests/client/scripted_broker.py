@@ -22,8 +22,6 @@ from tidelog.proto.api import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     EpochEnd,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsResult,
@@ -49,6 +47,7 @@ from tidelog.proto.memory_transport import MemoryFabric
 from tidelog.proto.network import Address, CallContext, Frame, Server, Service, StreamKind
 from tidelog.proto.record_decoder import decode_records
 from tidelog.proto.records import Batch, patch_batch, split_batches
+from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
 
 from .scripted_groups import ScriptedGroups
 from .scripted_transactions import ScriptedTransactions, marker

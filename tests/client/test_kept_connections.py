@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tidelog.client.kept_connections import KeptConnections
-from tidelog.proto.api import InitProducerIdRequest
 from tidelog.proto.network import Address, CallTimeout, ConnectionLost, StreamKind
+from tidelog.proto.transaction_api import InitProducerIdRequest
 
 HERE, THERE = Address("here", 1), Address("there", 2)
 

@@ -14,29 +14,31 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, DirectoryId, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from tidelog.proto.api import (
-    AlteredPartition,
-    AlterPartitionItem,
-    AlterPartitionRequest,
     AlterResource,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
     ConfigChange,
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
     CreateTopicsRequest,
-    Endpoint,
     IncrementalAlterConfigsRequest,
-    IsrMember,
     NewTopic,
+    ReplicaAssignment,
+)
+from tidelog.proto.controller_api import (
+    AlteredPartition,
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    Endpoint,
+    IsrMember,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
-    ReplicaAssignment,
-    Request,
 )
 from tidelog.proto.metadata import MetadataRecord, PartitionRecord
 from tidelog.proto.metadata_codec import decode_batch, encode_batch
 from tidelog.proto.reassignment_api import AlterPartitionReassignmentsRequest, PartitionReassignment, PartitionResult
+from tidelog.proto.request import Request
 
 CLUSTER_ID = "the-cluster"
 

@@ -10,7 +10,7 @@ import pytest
 from tidelog.metadata_quorum.image import directory_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LOST_DIRECTORY, BrokerEpoch, ControllerEpoch, DirectoryId, NodeId
-from tidelog.proto.api import (
+from tidelog.proto.controller_api import (
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     DirectoryAssignment,

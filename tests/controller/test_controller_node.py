@@ -22,17 +22,14 @@ from tidelog.model.broker_config import NodeConfig
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, DirectoryId, NodeId, Offset
-from tidelog.proto.api import (
+from tidelog.proto.api import CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, NewTopic
+from tidelog.proto.controller_api import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeClusterRequest,
     Endpoint,
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,
-    NewTopic,
     RegisterBrokerRequest,
 )
 from tidelog.proto.memory_transport import MemoryFabric

@@ -30,7 +30,8 @@ from tidelog.model.ids import (
     TopicId,
     TopicIdPartition,
 )
-from tidelog.proto.api import ConfigResource, Endpoint
+from tidelog.proto.api import ConfigResource
+from tidelog.proto.controller_api import Endpoint
 from tidelog.proto.metadata import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,

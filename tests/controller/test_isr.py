@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, PartitionEpoch, TopicId
-from tidelog.proto.api import AlterPartitionItem, AlterPartitionRequest, IsrMember
+from tidelog.proto.controller_api import AlterPartitionItem, AlterPartitionRequest, IsrMember
 
 NONE = ErrorCode.NONE
 

@@ -71,6 +71,16 @@ def test_a_reassignment_ends_with_whatever_change_makes_it_possible(five: Any) -
     assert sets(five) == ((1, 3), (), (), (1,), 1)
 
 
+def test_a_reassignment_ends_with_the_election_that_makes_it_possible(bench: Any) -> None:
+    """Nobody of before is there. Who is to come leads, since that is allowed, and is all that was waited for."""
+    bench.up(1, 2, 3)
+    bench.create("t", (2, 3), unclean_leader_election_enable="true")
+    bench.silence(2, 3)
+    assert bench.move("t", (2, 1)).error is NONE
+    assert sets(bench) == ((2, 1), (), (), (1,), 1)
+    assert bench.partition("t").leader_recovery
+
+
 def test_fewer_replicas_at_once_where_enough_are_in_sync(five: Any) -> None:
     assert five.move("t", (3,)).error is NONE
     assert sets(five) == ((3,), (), (), (3,), 3)

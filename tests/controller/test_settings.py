@@ -10,7 +10,6 @@ import pytest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, NodeId, ProducerId
 from tidelog.proto.api import (
-    AllocateProducerIdsRequest,
     AlterResource,
     ConfigChange,
     ConfigResource,
@@ -18,6 +17,7 @@ from tidelog.proto.api import (
     IncrementalAlterConfigsRequest,
     UpdateFeaturesRequest,
 )
+from tidelog.proto.controller_api import AllocateProducerIdsRequest
 from tidelog.proto.metadata import ProducerIdsRecord
 
 NONE = ErrorCode.NONE

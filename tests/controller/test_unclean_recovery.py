@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto.api import LogEnd, ReportLogEndsRequest
+from tidelog.proto.controller_api import LogEnd, ReportLogEndsRequest
 
 TIMEOUT_MS = 300_000
 """The default of ``unclean.recovery.timeout.ms``, that of KIP-966."""

@@ -30,7 +30,7 @@ from tidelog.model.ids import (
     TopicPartition,
 )
 from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
+from tidelog.proto.controller_api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
 from tidelog.proto.frames import (
     FetchedPartition,
     FetchPartition,

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, NodeId, PartitionEpoch
-from tidelog.proto.api import IsrMember
+from tidelog.proto.controller_api import IsrMember
 from tidelog.replication.isr import REFUSALS_AFTER_UNKNOWN, IsrState
 
 LAG_MS = 30_000

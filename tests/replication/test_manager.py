@@ -8,14 +8,8 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId, TopicId, TopicIdPartition
-from tidelog.proto.api import (
-    AlteredPartition,
-    AlterPartitionResponse,
-    EpochEndPartition,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-)
+from tidelog.proto.api import EpochEndPartition, ListOffsetsPartition, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from tidelog.proto.controller_api import AlteredPartition, AlterPartitionResponse
 from tidelog.proto.frames import ProducePartition, ProduceRequest
 from tidelog.proto.network import CallTimeout, ConnectionLost
 from tidelog.proto.record_encoder import encode_values
