@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 SIZES: Final = (2, 3, 3, 4)
 ASK_S: Final = 6.0
-AT_ONCE_S: Final = 1.0
-"""Who was answered within that long has asked once."""
+AT_ONCE_S: Final = 0.09
+"""Who was answered within that long has asked once: before ``retry_backoff_ms`` nobody asks again."""
 LIFT_S: Final = 60.0
 NO_RATE: Final = str(LONG_MAX)
 RATE_SETTINGS: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
