@@ -68,7 +68,7 @@ def start(
             found.stop([number for number in found.running() if number not in before])
             raise
     try:
-        found.wait_ready(node_ids or None)
+        fresh += found.wait_ready(node_ids or None, found_running=before)
     except KeyboardInterrupt:
         found.stop(fresh)
         click.echo(f"interrupted: {_nodes(fresh)} stopped again", err=True)

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -387,16 +387,26 @@ class LocalCluster:
             node.spawn(environment)
         return [node.node_id for node in idle]
 
-    def wait_ready(self, node_ids: Iterable[int] | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_ready(
+        self,
+        node_ids: Iterable[int] | None = None,
+        timeout_s: float = READY_TIMEOUT_S,
+        *,
+        found_running: Collection[int] = (),
+    ) -> list[int]:
         """Wait until the named nodes (all) serve. Raises :class:`CommandFailed` with a dead or late node's
-        last words."""
+        last words. ``found_running``: nodes that may have been shutting down already; one of them that ends is started,
+        once. Returns those."""
+        revived: list[int] = []
         waiting = {number: self.node(number) for number in (self.nodes if node_ids is None else node_ids)}
         deadline = time.monotonic() + timeout_s
         outnumbered_until = time.monotonic() + OUTNUMBERED_S
         while waiting:
             for number, node in list(waiting.items()):
                 if node.mark is None:
-                    raise CommandFailed(f"node {number} ended while it was starting: {node.last_words()}")
+                    if number not in found_running or number in revived:
+                        raise CommandFailed(f"node {number} ended while it was starting: {node.last_words()}")
+                    revived += self.start([number])
                 if node.ready():
                     del waiting[number]
             if waiting and self._outnumbered():
@@ -413,6 +423,7 @@ class LocalCluster:
                 raise CommandFailed(f"node {late.node_id} does not serve after {timeout_s:g} s: {late.last_words()}")
             if waiting:
                 time.sleep(_POLL_S)
+        return revived
 
     def running(self) -> list[int]:
         """The nodes whose process runs."""

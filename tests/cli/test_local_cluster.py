@@ -73,6 +73,23 @@ def test_start_produce_kill_start_consume_stop(home: Path) -> None:
     assert not home.exists()
 
 
+def test_a_node_that_is_about_to_end_when_it_is_asked_for_is_started_again(home: Path) -> None:
+    assert tidelog("cluster", "start", "--nodes", "1", "--free-ports").returncode == 0
+    cluster = LocalCluster.open(home)
+    before = cluster.node(1).pid
+    assert before is not None
+    os.kill(before, signal.SIGSTOP)
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "cluster", "start", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as starting:
+        time.sleep(2.0)  # it finds the node running
+        assert starting.poll() is None, "it says that it does not serve"
+        os.kill(before, signal.SIGKILL)
+        out, _ = starting.communicate(timeout=60)
+    assert starting.returncode == 0
+    assert json.loads(out)["started"] == [1]
+    assert cluster.node(1).pid not in (None, before)
+
+
 def test_a_node_runs_with_the_tuned_allocator(home: Path) -> None:
     cluster = LocalCluster.create(home, nodes=1)
     cluster.start()
