@@ -203,6 +203,8 @@ class World:
                 )
                 assert len(left) >= needed, "too few are left of those that have everything"
         was_known = {*before.isr, *before.eligible_leader_replicas, *before.last_known_elr}
+        if (before.adding_replicas or before.removing_replicas) and partition.replicas != before.replicas:
+            was_known |= set(partition.isr)  # one more in sync has ended a reassignment, and may lead at once
         if partition.leader != before.leader and partition.leader >= 0 and not partition.leader_recovery:
             assert partition.leader in was_known, "a clean election of a replica that was not known to be whole"
 
