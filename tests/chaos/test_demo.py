@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,16 +60,14 @@ def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_takes_its_nodes_with_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_takes_its_nodes_with_it(
+    tmp_path: Path, number: signal.Signals, interruptible: Callable[[Sequence[str]], list[str]]
+) -> None:
     """An earlier version left three nodes running when it was ended with SIGTERM."""
     place = tmp_path / "demo"
     command = [sys.executable, "-P", "-m", "tidelog.cli.main", "demo", "--part", "log"]
     command += ["--dir", str(place)]
-
-    def listen() -> None:  # whoever runs the tests in the background has SIGINT ignored, and so would the demo
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen) as demo:
+    with subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
         try:
             deadline = time.monotonic() + 40
             assert demo.stdout is not None

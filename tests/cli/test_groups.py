@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -307,15 +307,12 @@ def test_offsets_of_a_deleted_topic_are_no_obstacle(tidelog: Tidelog, admin: Adm
     assert admin.list_consumer_group_offsets("g-topic-gone")[TopicPartition(topic, 0)].offset == 0
 
 
-def test_an_interrupted_member_has_committed_what_it_printed(bootstrap: str, admin: Admin, topic: str) -> None:
+def test_an_interrupted_member_has_committed_what_it_printed(
+    bootstrap: str, admin: Admin, topic: str, interruptible: Callable[[Sequence[str]], list[str]]
+) -> None:
     command = [sys.executable, "-P", "-m", "tidelog.cli.main", "consume", topic, "--group", "g-interrupted"]
-
-    def listen() -> None:  # whoever runs the tests in the background has SIGINT ignored, and so would the command
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        [*command, "--from-beginning", "--bootstrap", bootstrap], stdout=subprocess.PIPE, preexec_fn=listen
-    ) as consume:
+    command += ["--from-beginning", "--bootstrap", bootstrap]
+    with subprocess.Popen(interruptible(command), stdout=subprocess.PIPE) as consume:
         try:
             assert consume.stdout is not None
             lines = [consume.stdout.readline() for _ in range(14)]

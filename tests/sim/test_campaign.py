@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -157,15 +157,12 @@ def _gone(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="wants /proc, which Linux has")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_no_worker_outlives_its_campaign(number: signal.Signals, code: int) -> None:
+def test_no_worker_outlives_its_campaign(
+    number: signal.Signals, code: int, interruptible: Callable[[Sequence[str]], list[str]]
+) -> None:
     """Interrupted it says how far it came; killed, its workers end by themselves, amid an endless run."""
-    # A test run in the background may have interrupts ignored, which a child would inherit.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tidelog.chaos.sim", *MINE, "--seeds", f"{ENDLESS - 1}-{ENDLESS}"],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    command = [sys.executable, "-P", "-m", "tidelog.chaos.sim", *MINE, "--seeds", f"{ENDLESS - 1}-{ENDLESS}"]
+    process = subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, text=True)
     try:
         until = time.monotonic() + 20
         while len(workers := _children(process.pid)) < 2 and time.monotonic() < until:

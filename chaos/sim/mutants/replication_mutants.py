@@ -319,9 +319,8 @@ _IN_SYNC: Final = (
         more=(
             Edit(
                 "tidelog.replication.isr_changes",
-                "from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse\n",
-                "from tidelog.proto.api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse, "
-                "IsrMember\n",
+                "AlterPartitionItem, AlterPartitionResponse\n",
+                "AlterPartitionItem, AlterPartitionResponse, IsrMember\n",
             ),
             Edit(
                 _ISR,
@@ -437,7 +436,7 @@ _ELECTION: Final = (
         old="    if len(isr_next) >= min_isr:\n        return []\n",
         new="",
         scenario="unclean",
-        more=(Edit(_CHANGE, "    if len(isr_next) >= min_isr:\n        elr_next = []\n", ""),),
+        more=(Edit(_CHANGE, "        elr_next = []\n        remembered = []\n", "        remembered = []\n"),),
     ),
     Mutant(
         id="unclean-broker-stays-eligible",
@@ -494,8 +493,8 @@ _RECOVERIES: Final = (
         what="Of those that were safe before their unclean stops only the first is remembered, and leads without a "
         "word: it may be the one that lost its tail (so does Kafka with the last leader).",
         module=_CHANGE,
-        old="    last_known = [node for node in remembered if node not in isr_next and node not in elr_next]\n",
-        new="    last_known = [node for node in remembered if node not in isr_next and node not in elr_next][:1]\n",
+        old="    ]\n\n    recovering = (",
+        new="    ][:1]\n\n    recovering = (",
         scenario="unclean",
     ),
     Mutant(
