@@ -1,7 +1,7 @@
-"""Builds the one optional part: the compiled record codec. All else stands in pyproject.toml.
+"""Builds the optional parts: the compiled record codec and the producers' fast path. All else stands in pyproject.toml.
 
-Without Cython, a compiler or Python's headers the package is complete all the same: ``tidelog.proto``
-then uses its plain Python codec. ``TIDELOG_NO_COMPILE=1`` leaves the part out on purpose.
+Without Cython, a compiler or Python's headers the package is complete all the same: plain Python does the work.
+``TIDELOG_NO_COMPILE=1`` leaves the parts out on purpose.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 
 def left_out(why: object) -> None:
-    sys.stderr.write(f"warning: the compiled record codec is left out, plain Python does its work: {why}\n")
+    sys.stderr.write(f"warning: compiled code is left out, plain Python does its work: {why}\n")
 
 
 class OptionalBuild(build_ext):
@@ -36,11 +36,14 @@ class OptionalBuild(build_ext):
 def extensions() -> list[Extension]:
     if os.environ.get("TIDELOG_NO_COMPILE"):
         return []
-    source = Extension("tidelog.proto._codec", ["src/tidelog/proto/_codec.pyx"], optional=True)
+    sources = [
+        Extension(f"tidelog.{path.replace('/', '.')}", [f"src/tidelog/{path}.pyx"], optional=True)
+        for path in ("proto/records/_codec", "client/_fast_path")
+    ]
     try:
         from Cython.Build import cythonize
 
-        found: list[Extension] = cythonize([source], build_dir="build", quiet=True)
+        found: list[Extension] = cythonize(sources, build_dir="build", quiet=True)
     except Exception as error:
         left_out(error)
         return []

@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = " ".join(["./dev bench", *(sys.argv[1:] if arguments is None else arguments)])
     outcomes: list[runner.Outcome] = []
     failed: list[str] = []
-    place = Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
+    root = Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
     numbers = itertools.count(1)
 
     def work_in() -> Path:
-        for old in place.iterdir():
+        for old in root.iterdir():
             shutil.rmtree(old)
-        made = place / str(next(numbers))
+        made = root / str(next(numbers))
         made.mkdir()
         return made
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not options.no_history:
                 runner.keep(found, command)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(root, ignore_errors=True)
     print("\n".join(runner.report(outcomes, check=options.check)))
     below = [outcome.figure.name for outcome in outcomes if not outcome.holds] if options.check else []
     if below:

@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from tidelog.proto import record_decoder
-from tidelog.proto.compiled_codec import COMPILED
-from tidelog.proto.compression import Compression, compress, decompress
-from tidelog.proto.record_encoder import BatchBuilder, encode_values
-from tidelog.proto.record_validation import validate_for_append
-from tidelog.proto.records import Batch, patched_header, split_batches
+from tidelog.proto.records import decoder as record_decoder
+from tidelog.proto.records.batches import Batch, patched_header, split_batches
+from tidelog.proto.records.compiled_codec import COMPILED
+from tidelog.proto.records.compression import Compression, compress, decompress
+from tidelog.proto.records.encoder import BatchBuilder, encode_values
+from tidelog.proto.records.validation import validate_for_append
 
 COUNT = 1000
 RUNS = 7

@@ -1,4 +1,5 @@
-"""Consumer groups: how long a rebalance takes, and whether a cooperative one stops who keeps its partitions."""
+"""Consumer groups: how long a rebalance takes, and whether a cooperative one interrupts members that keep their
+partitions."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ TIMEOUT_S: Final = 120.0
 _TOPIC: Final = "bench"
 
 
-def rebalance(place: Path) -> Mapping[str, float]:
+def rebalance(root: Path) -> Mapping[str, float]:
     """A group of many members on three nodes; one more joins, with every setting of the consumer at its default.
 
-    The time goes from the newcomer's first poll until every member is in the new generation. A member hears of a
+    The time runs from the newcomer's first poll until every member is in the new generation. A member learns of a
     rebalance with its next heartbeat, up to ``heartbeat_interval_ms`` later.
     """
     from tidelog import Admin
 
-    with running(place, 3) as cluster:
+    with running(root, 3) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC, partitions=PARTITIONS, copies=1)
         took = asyncio.run(_rebalance(cluster.bootstrap))
@@ -61,11 +62,11 @@ def _shared_out(members: Sequence[Consumer]) -> bool:
     )
 
 
-def join(place: Path) -> Mapping[str, float]:
+def join(root: Path) -> Mapping[str, float]:
     """The first member of a new group, no initial delay: from its first poll to its assignment."""
     from tidelog import Admin
 
-    with running(place, 3) as cluster:
+    with running(root, 3) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC, copies=3)
         found = asyncio.run(_joins(cluster.bootstrap))
@@ -82,15 +83,15 @@ async def _joins(bootstrap: str) -> list[float]:
     return found[1:]  # with the first one the topic of the offsets is made
 
 
-def during_rebalance(place: Path) -> Mapping[str, float]:
-    """Two members read what is sent at an even pace, one of them busy for a second after each poll; a third joins.
+def during_rebalance(root: Path) -> Mapping[str, float]:
+    """Two members read records sent at an even pace, one of them busy for a second after each poll; a third joins.
 
-    Of the partitions that the other one keeps: the longest time without a record in ms, for both kinds of protocol,
+    For the partitions that the other one keeps: the longest time without a record in ms, for both kinds of protocol,
     and for the cooperative one the records per second while the group rebalances, as a share of those sent.
     """
     from tidelog import Admin
 
-    with running(place, 3) as cluster:
+    with running(root, 3) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC, partitions=12, copies=1)
         share, pause = asyncio.run(_third_joins(cluster.bootstrap, "cooperative-sticky"))

@@ -21,7 +21,7 @@ DIRECTORY: Final = Path(__file__).resolve().parent / "history"
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on besides our code."""
+    """The factors behind a figure besides our code."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -33,7 +33,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that is measured; ends in ``+`` where files differ from it; "" outside a checkout."""
+    """The measured commit; ends in ``+`` if files differ from it; "" outside a checkout."""
     root = DIRECTORY.parents[1]
     try:
         head = subprocess.run(

@@ -1,6 +1,6 @@
 """A consumer as a process of its own, as librdkafka's C benchmark is.
 
-In one that has just produced millions of records, what its memory looks like takes part in what is measured.
+In a process that has just produced millions of records, the state of its memory would affect the measurement.
 """
 
 from __future__ import annotations

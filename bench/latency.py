@@ -1,4 +1,4 @@
-"""How long one record takes from ``send()`` to its acknowledgement, at a light and even rate."""
+"""Time from a record's ``send()`` to its acknowledgement, at a light and even rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.bench.clusters import create_topic, running
-from tidelog.cli.workload import latencies, percentile
+from tidelog.cli.work.workload import latencies, percentile
 
 RATE_PER_S: Final = 1_000
 SIZE: Final = 1024
@@ -16,10 +16,10 @@ _TOPIC: Final = "bench"
 _SHARES: Final = {"latency_p50": 0.5, "latency_p99": 0.99, "latency_p999": 0.999}
 
 
-def latency(place: Path) -> Mapping[str, float]:
+def latency(root: Path) -> Mapping[str, float]:
     from tidelog import Admin
 
-    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
         create_topic(admin, _TOPIC, copies=3)
         found = latencies(cluster.bootstrap, _TOPIC, rate=RATE_PER_S, size=SIZE, seconds=SECONDS)
     return {name: percentile(found, share) for name, share in _SHARES.items()}

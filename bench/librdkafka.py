@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -58,20 +58,15 @@ def library() -> Any:
         import confluent_kafka
     except ImportError:
         raise LibrdkafkaMissing("expected the package confluent-kafka, found none: ./dev setup installs it") from None
-    place = Path(confluent_kafka.__file__).resolve().parent.parent / "confluent_kafka.libs"
-    found = sorted(place.glob("librdkafka*.so*"))
+    root = Path(confluent_kafka.__file__).resolve().parent.parent / "confluent_kafka.libs"
+    found = sorted(root.glob("librdkafka*.so*"))
     if not found:
-        raise LibrdkafkaMissing(f"expected librdkafka's shared library in {place.name}, found none")
+        raise LibrdkafkaMissing(f"expected librdkafka's shared library in {root.name}, found none")
     loaded: Any = ctypes.CDLL(str(found[0]))
-    pointers = (
-        "conf_new", "new", "topic_new", "topic_name", "queue_new", "handle_mock_cluster", "conf_dup", "consume_queue"
-    )  # fmt: skip
-    for name in pointers:
+    for name in ("conf_new", "new", "topic_new", "topic_name", "queue_new", "conf_dup", "consume_queue"):
         getattr(loaded, f"rd_kafka_{name}").restype = c_void_p
-    for name in ("err2str", "mock_cluster_bootstraps", "version_str"):
+    for name in ("err2str", "version_str"):
         getattr(loaded, f"rd_kafka_{name}").restype = c_char_p
-    loaded.rd_kafka_mock_cluster_bootstraps.argtypes = [c_void_p]
-    loaded.rd_kafka_handle_mock_cluster.argtypes = [c_void_p]
     loaded.rd_kafka_conf_set.argtypes = [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t]
     loaded.rd_kafka_new.argtypes = [c_int, c_void_p, c_char_p, c_size_t]
     loaded.rd_kafka_topic_new.argtypes = [c_void_p, c_char_p, c_void_p]
@@ -104,15 +99,6 @@ class Client:
         self._handle = self._library.rd_kafka_new(kind, conf, text, len(text))
         if not self._handle:
             raise Failed(text.value.decode())
-
-    @property
-    def mock_bootstrap(self) -> str:
-        """Where the brokers are that ``test.mock.num.brokers`` made within this handle."""
-        cluster = self._library.rd_kafka_handle_mock_cluster(self._handle)
-        if not cluster:
-            raise Failed("expected a mock cluster in this handle, found none")
-        found: bytes = self._library.rd_kafka_mock_cluster_bootstraps(cluster)
-        return found.decode()
 
     def produce(self, topic: str, partitions: int, size: int, count: int, timeout_s: float) -> float:
         """Send ``count`` values of ``size`` bytes, a partition in turn; returns how many a second, until the last is
@@ -189,19 +175,9 @@ class Client:
         self._library.rd_kafka_destroy(self._handle)
 
 
-@contextmanager
-def producer(configuration: Mapping[str, str]) -> Iterator[Client]:
-    made = Client(_PRODUCER, configuration)
-    try:
-        yield made
-    finally:
-        made.close()
+def producer(configuration: Mapping[str, str]) -> closing[Client]:
+    return closing(Client(_PRODUCER, configuration))
 
 
-@contextmanager
-def consumer(configuration: Mapping[str, str]) -> Iterator[Client]:
-    made = Client(_CONSUMER, configuration)
-    try:
-        yield made
-    finally:
-        made.close()
+def consumer(configuration: Mapping[str, str]) -> closing[Client]:
+    return closing(Client(_CONSUMER, configuration))

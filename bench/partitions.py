@@ -1,4 +1,4 @@
-"""What ten thousand partitions on one node cost: to create, to start with, and for every change after that."""
+"""The cost of ten thousand partitions on one node: to create, to start with, and for every change after that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
 from tidelog.bench.startup import first_record
-from tidelog.cli.cluster_watch import wait_until
+from tidelog.cli.local.watch import wait_until
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -22,10 +22,10 @@ CHANGES: Final = 15
 TIMEOUT_S: Final = 300.0
 
 
-def ten_thousand_partitions(place: Path) -> Mapping[str, float]:
+def ten_thousand_partitions(root: Path) -> Mapping[str, float]:
     from tidelog import Admin, NewTopic
 
-    with running(place, 1) as cluster:
+    with running(root, 1) as cluster:
         with Admin(cluster.bootstrap, request_timeout_ms=120_000) as admin:
             create_topic(admin, "few", partitions=FEW)
             at_few = _change_s(admin, "at-few")

@@ -26,9 +26,9 @@ import uvloop
 
 from tidelog.metadata_quorum.quorum import Quorum
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset
-from tidelog.proto.grpc_transport import GrpcNetwork
-from tidelog.proto.network import Address, Service, StreamKind
-from tidelog.storage.files import SystemFiles
+from tidelog.proto.transport.grpc_transport import GrpcNetwork
+from tidelog.proto.transport.network import Address, Service, StreamKind
+from tidelog.storage.disk.files import SystemFiles
 from tidelog.testing.ports import free_ports
 
 PAYLOAD = bytes(200)
@@ -52,7 +52,7 @@ class _Controller:
             voters=voters,
             directory=directory,
             files=SystemFiles(),
-            network=self._network,
+            connect=self._network.connect,
             rng=random.Random(),
             listener=self,
             on_fatal=lambda error: os._exit(3),

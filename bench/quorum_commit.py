@@ -11,6 +11,6 @@ from tidelog.bench import quorum_bench
 COMMITS: Final = 2_000
 
 
-def quorum_commit(place: Path) -> Mapping[str, float]:
-    found = quorum_bench.measure(place, commits=COMMITS, failovers=0, idle_s=0.0)
+def quorum_commit(root: Path) -> Mapping[str, float]:
+    found = quorum_bench.measure(root, commits=COMMITS, failovers=0, idle_s=0.0)
     return {"quorum_commit_p50": found["one_at_a_time"]["p50_ms"]}

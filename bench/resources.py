@@ -1,4 +1,4 @@
-"""Memory and processor time of nodes that do nothing, and of nodes that do a lot."""
+"""Memory and processor time of idle nodes, and of busy ones."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.bench.clusters import create_topic, running
-from tidelog.cli.local_cluster import LocalCluster
-from tidelog.cli.local_process import ProcessUse, use_of
-from tidelog.cli.workload import produce_many
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.process import ProcessUse, use_of
+from tidelog.cli.work.workload import produce_many
 
 IDLE_S: Final = 60.0
 SETTLE_S: Final = 5.0
 LOAD_S: Final = 60.0
 
 
-def idle(place: Path) -> Mapping[str, float]:
+def idle(root: Path) -> Mapping[str, float]:
     """Three nodes and one topic, no clients."""
     from tidelog import Admin
 
-    with running(place, 3) as cluster:
+    with running(root, 3) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, "bench", copies=3)
         time.sleep(SETTLE_S)
@@ -34,14 +34,14 @@ def idle(place: Path) -> Mapping[str, float]:
     }
 
 
-def memory_loaded(place: Path) -> Mapping[str, float]:
-    """The highest that any node's resident memory ever was during a minute of produce."""
+def memory_loaded(root: Path) -> Mapping[str, float]:
+    """The highest resident memory of any node during a minute of produce."""
     from tidelog import Admin
 
     # Old segments go, so that a minute at full speed does not fill a small disk.
     settings = {"retention.bytes": str(256 * 2**20), "segment.bytes": str(64 * 2**20)}
     brisk = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "1000"}
-    with running(place, 3, brisk) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3, brisk) as cluster, Admin(cluster.bootstrap) as admin:
         create_topic(admin, "bench", copies=3, settings=settings)
         produce_many(cluster.bootstrap, "bench", 100, LOAD_S, acks="all")
         return {"memory_loaded": max(use.memory_peak_bytes for use in _uses(cluster).values()) / 1e6}

@@ -1,4 +1,4 @@
-"""Runs benchmarks, as often as wanted, and says how the figures stand against their bounds."""
+"""Runs benchmarks, as often as requested, and compares the figures with their bounds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ BENCHMARKS: Final = {
     "produce-matrix": "tidelog.bench.throughput:produce_matrix",
     "consume": "tidelog.bench.throughput:consume_one_node",
     "latency": "tidelog.bench.latency:latency",
+    "authorizer": "tidelog.bench.authorizer:authorizer",
+    "rebalance": "tidelog.bench.rebalance:rebalance",
     "startup": "tidelog.bench.startup:startup",
     "idle": "tidelog.bench.resources:idle",
     "memory-loaded": "tidelog.bench.resources:memory_loaded",
     "controller-failover": "tidelog.bench.failover:controller_failover",
     "leader-failover": "tidelog.bench.failover:leader_failover",
+    "large-topics": "tidelog.bench.large_topics:large_topics",
     "partitions": "tidelog.bench.partitions:ten_thousand_partitions",
     "quorum-commit": "tidelog.bench.quorum_commit:quorum_commit",
     "group-rebalance": "tidelog.bench.groups:rebalance",
@@ -39,6 +42,10 @@ BENCHMARKS: Final = {
     "read-committed": "tidelog.bench.transactions:read_committed",
     "kafka": "tidelog.bench.kafka:kafka_throughput",
     "kafka-requests": "tidelog.bench.kafka:kafka_requests",
+    "one-record": "tidelog.bench.kafka:one_record_requests",
+    "connections": "tidelog.bench.security:idle_connections",
+    "secured": "tidelog.bench.security:secured_throughput",
+    "restore": "tidelog.bench.backup:restore",
     "spark-source": "tidelog.bench.spark:source_to_noop",
     "spark-sink": "tidelog.bench.spark:source_to_sink",
     "spark-trigger": "tidelog.bench.spark:trigger_overhead",

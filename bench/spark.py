@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
-from tidelog.cli.workload import fill
+from tidelog.cli.work.workload import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,34 +26,34 @@ TRIGGERS: Final = 30
 WARM_UP: Final = 8
 """Small triggers before them: Java compiles what it runs often."""
 TRIGGERS_MAX: Final = 2_000
-"""For so many there are rows; counting them takes a while, in which more are run."""
+"""There are rows for this many; counting them takes a while, during which more triggers run."""
 TRIGGERS_TIMEOUT_S: Final = 180.0
 _TOPIC: Final = "bench"
 _COPY: Final = "copy"
 
 
-def source_to_noop(place: Path) -> Mapping[str, float]:
+def source_to_noop(root: Path) -> Mapping[str, float]:
     """Read what lies in the page cache into nothing, as a batch and as a stream that ends; the second run counts."""
     from tidelog import Admin
 
-    with running(place, 1) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
         create_topic(admin, _TOPIC)
         fill(cluster.bootstrap, _TOPIC, 100, RECORDS, acks="1")
         options = {"tidelog.bootstrap.servers": cluster.bootstrap, "subscribe": _TOPIC}
         with _session() as spark:
             batch = [_batch(spark, options) for _ in range(2)]
-            stream = [_stream(_source(spark, options), place / f"to-noop-{number}", "noop", {}) for number in range(2)]
+            stream = [_stream(_source(spark, options), root / f"to-noop-{number}", "noop", {}) for number in range(2)]
     return {"spark_source_batch": RECORDS / batch[-1], "spark_source_stream": RECORDS / stream[-1]}
 
 
-def source_to_sink(place: Path) -> Mapping[str, float]:
+def source_to_sink(root: Path) -> Mapping[str, float]:
     """Copy a topic into another, exactly once, as one large trigger of a stream; the second run counts.
 
-    Three nodes, both topics with three copies. What a reader of what is committed finds is counted.
+    Three nodes, both topics with three copies. Counts the records that a reader of committed records finds.
     """
     from tidelog import Admin
 
-    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
         for topic in (_TOPIC, _COPY):
             create_topic(admin, topic, copies=3)
         fill(cluster.bootstrap, _TOPIC, 100, COPIED, acks="all")
@@ -62,7 +62,7 @@ def source_to_sink(place: Path) -> Mapping[str, float]:
             took = [
                 _stream(
                     _source(spark, to | {"subscribe": _TOPIC}).select("value"),
-                    place / f"to-sink-{number}",
+                    root / f"to-sink-{number}",
                     "tidelog",
                     to | {"topic": _COPY},
                     rows=COPIED,
@@ -74,12 +74,12 @@ def source_to_sink(place: Path) -> Mapping[str, float]:
     return {"spark_source_to_sink": COPIED / took[-1]}
 
 
-def trigger_overhead(place: Path) -> Mapping[str, float]:
-    """What a small trigger from topic to topic takes (two tasks of 50 rows, three nodes, three copies), and one of
+def trigger_overhead(root: Path) -> Mapping[str, float]:
+    """The time of a small trigger from topic to topic (two tasks of 50 rows, three nodes, three copies), and one of
     the same size whose source and sink are Python that does nothing; medians, in turns within one session."""
     from tidelog import Admin, Producer
 
-    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
         for topic in (_TOPIC, _COPY):
             create_topic(admin, topic, partitions=TASKS, copies=3)
         to = {"tidelog.bootstrap.servers": cluster.bootstrap}
@@ -96,9 +96,9 @@ def trigger_overhead(place: Path) -> Mapping[str, float]:
             spark_alone: list[float] = []
             for turn in range(2):
                 frame = spark.readStream.format("constants").options(**constants).load()
-                spark_alone += _triggers(frame, place / f"alone-{turn}", "constants", constants)
+                spark_alone += _triggers(frame, root / f"alone-{turn}", "constants", constants)
                 frame = _source(spark, few).select("value")
-                ours += _triggers(frame, place / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
+                ours += _triggers(frame, root / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
     return {
         "spark_trigger_overhead": median(ours) - median(spark_alone),
         "spark_trigger": median(ours),

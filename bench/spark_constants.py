@@ -1,4 +1,5 @@
-"""A Spark source in Python that makes rows up and a sink in Python that drops them: what a trigger costs by itself."""
+"""A Spark source in Python that makes up rows, and a sink in Python that drops them: the cost of a trigger by
+itself."""
 
 from __future__ import annotations
 

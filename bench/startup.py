@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidelog.bench.clusters import create_topic
-from tidelog.cli.local_cluster import LocalCluster
+from tidelog.cli.local.cluster import LocalCluster
 
 
-def startup(place: Path) -> Mapping[str, float]:
+def startup(root: Path) -> Mapping[str, float]:
     _compile()
-    return {"startup_one": _start(place / "one", 1), "startup_three": _start(place / "three", 3)}
+    return {"startup_one": _start(root / "one", 1), "startup_three": _start(root / "three", 3)}
 
 
 def _compile() -> None:
@@ -29,10 +29,10 @@ def _compile() -> None:
             compileall.compile_file(path, quiet=2)
 
 
-def _start(place: Path, nodes: int) -> float:
+def _start(root: Path, nodes: int) -> float:
     from tidelog import Admin
 
-    cluster = LocalCluster.create(place / "cluster", nodes=nodes)
+    cluster = LocalCluster.create(root / "cluster", nodes=nodes)
     try:
         cluster.start()
         cluster.wait_ready()

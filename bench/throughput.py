@@ -1,4 +1,4 @@
-"""How many records a second go in and come out through the SDK; all processes on this machine."""
+"""Records per second in and out through the SDK; all processes on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.bench.clusters import create_topic, running
-from tidelog.cli.workload import consume_all, fill, produce_many, produce_one_by_one
+from tidelog.cli.work.workload import consume_all, fill, produce_many, produce_one_by_one
 
 SECONDS: Final = 6.0
 SECONDS_OF_MATRIX: Final = 4.0
@@ -15,31 +15,31 @@ CONSUME_RECORDS: Final = {100: 6_000_000, 1024: 600_000}
 _TOPIC: Final = "bench"
 
 
-def produce_three_nodes(place: Path) -> Mapping[str, float]:
+def produce_three_nodes(root: Path) -> Mapping[str, float]:
     from tidelog import Admin
 
-    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
         create_topic(admin, _TOPIC, copies=3)
         many = produce_many(cluster.bootstrap, _TOPIC, 100, SECONDS, acks="all")
         single = produce_one_by_one(cluster.bootstrap, _TOPIC, 100, SECONDS, acks="all")
         return {"produce_send_many_rf3": many.per_second, "produce_send_rf3": single.per_second}
 
 
-def produce_one_node(place: Path) -> Mapping[str, float]:
+def produce_one_node(root: Path) -> Mapping[str, float]:
     from tidelog import Admin
 
-    with running(place, 1) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
         create_topic(admin, _TOPIC)
         found = produce_many(cluster.bootstrap, _TOPIC, 100, SECONDS, acks="1")
         return {"produce_send_many_rf1": found.per_second}
 
 
-def produce_matrix(place: Path) -> Mapping[str, float]:
+def produce_matrix(root: Path) -> Mapping[str, float]:
     """MB of values a second for two sizes, two kinds of acknowledgement, one and three replicas."""
     from tidelog import Admin
 
     found = {}
-    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
         for copies in (1, 3):
             for name, size in (("100b", 100), ("1k", 1024)):
                 for acks, acks_name in (("1", "acks1"), ("all", "all")):
@@ -51,12 +51,12 @@ def produce_matrix(place: Path) -> Mapping[str, float]:
     return found
 
 
-def consume_one_node(place: Path) -> Mapping[str, float]:
+def consume_one_node(root: Path) -> Mapping[str, float]:
     """Read back what lies in the page cache: as values, as records."""
     from tidelog import Admin
 
     found = {}
-    with running(place, 1) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
         for size, count in CONSUME_RECORDS.items():
             topic = f"{_TOPIC}-{size}"
             create_topic(admin, topic)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
-from tidelog.cli.workload import consume_all, percentile, values_of
+from tidelog.cli.work.workload import consume_all, percentile, values_of
 
 ONE_TIMES: Final = 300
 ONE_WARM_UP: Final = 30
@@ -30,12 +30,12 @@ _TOPIC: Final = "bench"
 _VALUE: Final = values_of(100, 1)[0]
 
 
-def one_at_a_time(place: Path) -> Mapping[str, float]:
-    """From entering the block to having left it, in ms: begin, 100 records to four partitions, commit. The next
-    begins at once, so what the one before left to be done counts, too."""
+def one_at_a_time(root: Path) -> Mapping[str, float]:
+    """Time from entering the block to leaving it, in ms: begin, 100 records to four partitions, commit. The next
+    transaction begins at once, so it includes work that the previous one left behind."""
     from tidelog import Admin
 
-    with running(place, 3) as cluster:
+    with running(root, 3) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC, partitions=ONE_PARTITIONS, copies=3)
         took = asyncio.run(_one_at_a_time(cluster.bootstrap))
@@ -57,11 +57,11 @@ async def _one_at_a_time(bootstrap: str) -> list[float]:
     return took[ONE_WARM_UP:]
 
 
-def many_at_once(place: Path) -> Mapping[str, float]:
+def many_at_once(root: Path) -> Mapping[str, float]:
     """Transactions per second of 32 producers, each with one after the other, on one node."""
     from tidelog import Admin
 
-    with running(place, 1) as cluster:
+    with running(root, 1) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC, partitions=RATE_PARTITIONS)
         return {"transaction_rate_32": asyncio.run(_many_at_once(cluster.bootstrap))}
@@ -92,7 +92,7 @@ async def _one_after_another(producer: Any, number: int, begin: float, end: floa
     return count
 
 
-def large_batches(place: Path) -> Mapping[str, float]:
+def large_batches(root: Path) -> Mapping[str, float]:
     """Records per second of an idempotent and of a transactional producer over those of a plain one, in turns."""
     from tidelog import Admin
 
@@ -102,7 +102,7 @@ def large_batches(place: Path) -> Mapping[str, float]:
         "transactional": {"transactional_id": "bench"},
     }
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with running(place, 3) as cluster, Admin(cluster.bootstrap) as admin:
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
         create_topic(admin, _TOPIC, copies=3)
         for number in range(ROUNDS + 1):
             for kind in list(kinds) if number % 2 else reversed(kinds):
@@ -135,13 +135,13 @@ def _produce(bootstrap: str, settings: Mapping[str, Any]) -> float:
         return sent / (time.perf_counter() - started)
 
 
-def read_committed(place: Path) -> Mapping[str, float]:
-    """Values per second of a reader of what is committed over those of one that sees everything, in turns."""
+def read_committed(root: Path) -> Mapping[str, float]:
+    """Values per second of a reader of committed records, relative to one that sees everything, in turns."""
     from tidelog import Admin, Producer
 
     rates: dict[str, list[float]] = {"read_committed": [], "read_uncommitted": []}
     values = values_of(100, CONSUME_IN_ONE)
-    with running(place, 1) as cluster:
+    with running(root, 1) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC)
         with Producer(cluster.bootstrap, transactional_id="bench") as producer:
@@ -157,5 +157,5 @@ def read_committed(place: Path) -> Mapping[str, float]:
 
 
 def _ratio(rates: Sequence[float], to: Sequence[float]) -> float:
-    """Of what was measured one right after the other, the median: whatever else the machine does hits both."""
+    """The median ratio of two measurements in direct succession: other work on the machine hits both."""
     return median([one / other for one, other in zip(rates, to, strict=True)])

@@ -46,7 +46,7 @@ class MemoryBudget:
     def give(self, size: int) -> None:
         """Count ``size`` bytes as free again, and let others go on as far as there is room."""
         self.bytes_used -= size
-        assert self.bytes_used >= 0, "more bytes returned than used"
+        assert self.bytes_used >= 0, "more bytes returned than taken"
         while self._line and self.bytes_used < self.bytes_max:
             self._line.popleft()()
         if self._pauses and not self.full:
@@ -69,7 +69,7 @@ class MemoryBudget:
     def pause(self) -> asyncio.Future[None] | None:
         """Return ``None`` where there is room, else a future that is done once there is some again.
 
-        Who wakes asks again, since others were woken too.
+        A woken task asks again, since others were woken too.
         """
         if not self.full:
             return None

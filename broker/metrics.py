@@ -2,8 +2,8 @@
 
 A name is Kafka's MBean in lower case, joined by ``_``: ``kafka.server:type=ReplicaManager,name=LeaderCount``
 becomes ``kafka_server_replicamanager_leadercount``; a meter ("…PerSec") becomes a counter that ends in
-``_total``, since Prometheus takes rates itself. What Kafka has no name for begins with ``tidelog_``.
-Nothing is counted here: the data path keeps plain integers, and they are read when somebody scrapes.
+``_total``, since Prometheus takes rates itself. Metrics without a counterpart in Kafka begin with ``tidelog_``.
+This module counts nothing: the data path keeps plain integers, and a scrape reads them.
 ``docs/metrics.md`` lists every name; a test holds the two equal.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -27,7 +28,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """One metric: its name without the suffix of its kind, what it is in Kafka, and what it says."""
+    """A metric: its name without its kind's suffix, its name in Kafka, and its meaning."""
 
     name: str
     kind: str
@@ -43,7 +44,7 @@ class MetricName:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one metric stands at. ``labels`` are values in the order of the metric's label names."""
+    """A metric's value. ``labels`` are values in the order of the metric's label names."""
 
     metric: MetricName
     value: float | Latency
@@ -56,46 +57,26 @@ class MetricSource(Protocol):
     def readings(self) -> Iterable[Reading]: ...
 
 
-def _topic(name: str, meaning: str) -> MetricName:
+def _kafka(bean: str, kind: str, name: str, meaning: str, *labels: str) -> MetricName:
+    """One of Kafka's own; ``labels`` as the MBean spells them."""
+    joined = f"{bean.replace(':type=', '_')}_{name}".lower().replace(".", "_").replace("-", "_")
     return MetricName(
-        f"kafka_server_brokertopicmetrics_{name.lower()}",
-        COUNTER,
-        f"kafka.server:type=BrokerTopicMetrics,name={name}PerSec",
+        joined.removesuffix("persec").removesuffix("_total"),
+        kind,
+        f"{bean},name={name}" + "".join(f",{label}=…" for label in labels),
         meaning,
+        tuple(label.lower() for label in labels),
     )
 
 
-def _replicas(name: str, meaning: str) -> MetricName:
-    return MetricName(
-        f"kafka_server_replicamanager_{name.lower()}", GAUGE, f"kafka.server:type=ReplicaManager,name={name}", meaning
-    )
-
-
-def _replica_events(name: str, meaning: str) -> MetricName:
-    return MetricName(
-        f"kafka_server_replicamanager_{name.lower()}",
-        COUNTER,
-        f"kafka.server:type=ReplicaManager,name={name}PerSec",
-        meaning,
-    )
-
-
-def _controller(name: str, meaning: str) -> MetricName:
-    return MetricName(
-        f"kafka_controller_kafkacontroller_{name.lower()}",
-        GAUGE,
-        f"kafka.controller:type=KafkaController,name={name}",
-        meaning,
-    )
-
-
-def _groups(name: str, meaning: str) -> MetricName:
-    return MetricName(
-        f"kafka_coordinator_group_groupmetadatamanager_{name.lower()}",
-        GAUGE,
-        f"kafka.coordinator.group:type=GroupMetadataManager,name={name}",
-        meaning,
-    )
+_topics = partial(_kafka, "kafka.server:type=BrokerTopicMetrics", COUNTER)
+_replicas = partial(_kafka, "kafka.server:type=ReplicaManager", GAUGE)
+_replica_events = partial(_kafka, "kafka.server:type=ReplicaManager", COUNTER)
+_controller = partial(_kafka, "kafka.controller:type=KafkaController", GAUGE)
+_groups = partial(_kafka, "kafka.coordinator.group:type=GroupMetadataManager", GAUGE)
+_cleaner = partial(_kafka, "kafka.log:type=LogCleaner", GAUGE)
+_cleaner_manager = partial(_kafka, "kafka.log:type=LogCleanerManager", GAUGE)
+_sockets = partial(_kafka, "kafka.server:type=socket-server-metrics")
 
 
 def _group_events(name: str, meaning: str, kind: str = COUNTER, kafka: str = "", *labels: str) -> MetricName:
@@ -108,25 +89,14 @@ def _group_events(name: str, meaning: str, kind: str = COUNTER, kafka: str = "",
     )
 
 
-def _cleaner(name: str, meaning: str, *labels: str, owner: str = "LogCleaner") -> MetricName:
-    plain = name.lower().replace("-", "_")
-    suffix = "".join(f",{label}=…" for label in labels)
+def _quota(bean: str, kind: str, name: str, meaning: str) -> MetricName:
+    """What the clients that share a quota used, or were told to wait."""
     return MetricName(
-        f"kafka_log_{owner.lower()}_{plain}",
-        GAUGE,
-        f"kafka.log:type={owner},name={name}{suffix}",
-        meaning,
-        tuple(label.lower() for label in labels),
-    )
-
-
-def _sockets(name: str, meaning: str, kind: str = COUNTER) -> MetricName:
-    plain = name.replace("-", "_").removesuffix("_total")
-    return MetricName(
-        f"kafka_server_socket_server_metrics_{plain}",
+        f"kafka_server_{bean.lower()}_{name.replace('-', '_')}",
         kind,
-        f"kafka.server:type=socket-server-metrics,name={name}",
+        f"kafka.server:type={bean},user=…,client-id=…, attribute {name}",
         meaning,
+        ("user", "client_id"),
     )
 
 
@@ -135,209 +105,316 @@ def _own(name: str, kind: str, meaning: str, *labels: str) -> MetricName:
 
 
 BATCHES_IN: Final = _own("batches_in", COUNTER, "Record batches that clients appended here.")
-BYTES_IN: Final = _topic("BytesIn", "Bytes of record batches that clients appended here.")
-BYTES_OUT: Final = _topic("BytesOut", "Bytes of record batches that consumers were sent.")
-MESSAGES_IN: Final = _topic("MessagesIn", "Records that clients appended here.")
-PRODUCES: Final = _topic("TotalProduceRequests", "Produce requests of clients.")
-FETCHES: Final = _topic("TotalFetchRequests", "Fetch requests of consumers.")
-FAILED_PRODUCES: Final = _topic("FailedProduceRequests", "Partitions of produce requests that were refused.")
-FAILED_FETCHES: Final = _topic("FailedFetchRequests", "Partitions of fetch requests that were refused.")
-REPLICATION_BYTES_IN: Final = _topic("ReplicationBytesIn", "Bytes that this node's followers fetched.")
-REPLICATION_BYTES_OUT: Final = _topic("ReplicationBytesOut", "Bytes that this node sent to other nodes' followers.")
-PRODUCE_TIME: Final = MetricName(
+BYTES_IN: Final = _topics(
+    "BytesInPerSec",
+    "Bytes of record batches that clients appended here, by topic; without a topic: of all together.",
+    "topic",
+)
+BYTES_OUT: Final = _topics("BytesOutPerSec", "Bytes of record batches sent to consumers, likewise.", "topic")
+MESSAGES_IN: Final = _topics("MessagesInPerSec", "Records that clients appended here, likewise.", "topic")
+PRODUCES: Final = _topics("TotalProduceRequestsPerSec", "Produce requests from clients.")
+FETCHES: Final = _topics("TotalFetchRequestsPerSec", "Fetch requests from consumers.")
+FAILED_PRODUCES: Final = _topics("FailedProduceRequestsPerSec", "Partitions refused in produce requests.")
+FAILED_FETCHES: Final = _topics("FailedFetchRequestsPerSec", "Partitions refused in fetch requests.")
+REPLICATION_BYTES_IN: Final = _topics("ReplicationBytesInPerSec", "Bytes that this node's followers fetched.")
+REPLICATION_BYTES_OUT: Final = _topics(
+    "ReplicationBytesOutPerSec", "Bytes that this node sent to followers on other nodes."
+)
+TOTAL_TIME: Final = MetricName(
     "kafka_network_requestmetrics_totaltime_seconds",
     HISTOGRAM,
-    "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=Produce",
-    "Time from a produce request's arrival to its answer.",
+    "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=Produce / FetchConsumer",
+    "Time from the arrival of a produce or a consumer's fetch to its answer; a fetch may wait for data.",
     ("request",),
+)
+REQUEST_QUEUE: Final = _kafka(
+    "kafka.network:type=RequestChannel",
+    GAUGE,
+    "RequestQueueSize",
+    "Requests and produce streams in line for memory (queued.max.request.bytes); nothing else makes one wait its turn.",
 )
 
-KAFKA_REQUESTS: Final = MetricName(
-    "kafka_network_requestmetrics_requests",
-    COUNTER,
-    "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=…",
-    "Requests of Kafka's protocol.",
-    ("request",),
+KAFKA_REQUESTS: Final = _kafka(
+    "kafka.network:type=RequestMetrics", COUNTER, "RequestsPerSec", "Requests over Kafka's protocol.", "request"
 )
-KAFKA_ERRORS: Final = MetricName(
-    "kafka_network_requestmetrics_errors",
+KAFKA_ERRORS: Final = _kafka(
+    "kafka.network:type=RequestMetrics",
     COUNTER,
-    "kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=…,error=…",
-    "Error codes in answers of Kafka's protocol.",
-    ("request", "error"),
+    "ErrorsPerSec",
+    "Error codes in answers over Kafka's protocol.",
+    "request",
+    "error",
 )
-KAFKA_CONNECTIONS: Final = _sockets("connection-count", "Open connections of Kafka's protocol.", GAUGE)
-KAFKA_CONNECTIONS_MADE: Final = _sockets("connection-creation-total", "Connections of Kafka's protocol accepted.")
-KAFKA_CONNECTIONS_CLOSED: Final = _sockets("connection-close-total", "Those that have ended.")
-KAFKA_IDLE_CLOSED: Final = _sockets("expired-connections-killed-count", "Those that stood still for too long.")
-KAFKA_BYTES_IN: Final = _sockets("incoming-byte-total", "Bytes that came on connections of Kafka's protocol.")
-KAFKA_BYTES_OUT: Final = _sockets("outgoing-byte-total", "Bytes that went out on them.")
+KAFKA_CONNECTIONS: Final = _sockets(GAUGE, "connection-count", "Open connections that speak Kafka's protocol.")
+KAFKA_CONNECTIONS_MADE: Final = _sockets(
+    COUNTER, "connection-creation-total", "Accepted connections that speak Kafka's protocol."
+)
+KAFKA_CONNECTIONS_CLOSED: Final = _sockets(COUNTER, "connection-close-total", "Such connections that have ended.")
+KAFKA_IDLE_CLOSED: Final = _sockets(
+    COUNTER, "expired-connections-killed-count", "Such connections closed because they stood still for too long."
+)
+KAFKA_BYTES_IN: Final = _sockets(COUNTER, "incoming-byte-total", "Bytes received on such connections.")
+KAFKA_BYTES_OUT: Final = _sockets(COUNTER, "outgoing-byte-total", "Bytes sent on such connections.")
 KAFKA_BYTES_FROM_FILES: Final = _own(
-    "kafka_bytes_from_files", COUNTER, "Of the bytes to clients of Kafka's protocol, those sent from log files."
+    "kafka_bytes_from_files", COUNTER, "Bytes sent straight from log files to clients of Kafka's protocol."
 )
 KAFKA_REFUSED: Final = _own(
-    "kafka_connections_refused", COUNTER, "Connections of Kafka's protocol beyond max.connections, closed at once."
+    "kafka_connections_refused",
+    COUNTER,
+    "Connections to Kafka listeners beyond max.connections, max.connections.per.ip or connection_creation_rate, "
+    "closed unserved.",
 )
 KAFKA_MALFORMED: Final = _own(
-    "kafka_connections_malformed", COUNTER, "Connections of Kafka's protocol that were closed for what they sent."
+    "kafka_connections_malformed", COUNTER, "Connections to Kafka listeners closed because of malformed input."
+)
+FAILED_AUTHENTICATIONS: Final = _sockets(
+    COUNTER,
+    "failed-authentication-total",
+    "Refused logins, at Kafka's and at gRPC listeners, and TLS handshakes that failed at Kafka's.",
 )
 
 PARTITION_COUNT: Final = _replicas("PartitionCount", "Replicas on this node.")
 LEADER_COUNT: Final = _replicas("LeaderCount", "Partitions that this node leads.")
-UNDER_REPLICATED: Final = _replicas("UnderReplicatedPartitions", "Led partitions whose ISR lacks a replica.")
-REASSIGNING: Final = _replicas("ReassigningPartitions", "Led partitions whose replicas are being moved.")
-UNDER_MIN_ISR: Final = _replicas("UnderMinIsrPartitionCount", "Led partitions with fewer than min.insync.replicas.")
-AT_MIN_ISR: Final = _replicas("AtMinIsrPartitionCount", "Led partitions with just min.insync.replicas.")
+UNDER_REPLICATED: Final = _replicas("UnderReplicatedPartitions", "Led partitions with a replica outside the ISR.")
+REASSIGNING: Final = _replicas("ReassigningPartitions", "Led partitions with replicas on the move.")
+UNDER_MIN_ISR: Final = _replicas(
+    "UnderMinIsrPartitionCount", "Led partitions with fewer in-sync replicas than min.insync.replicas."
+)
+AT_MIN_ISR: Final = _replicas("AtMinIsrPartitionCount", "Led partitions with exactly min.insync.replicas in sync.")
 THROTTLED_BYTES: Final = MetricName(
     "kafka_server_replication_byte",
     COUNTER,
     "kafka.server:type=LeaderReplication / FollowerReplication,name=byte-rate",
-    "Bytes that throttled replicas were sent, or fetched, while they were not in sync.",
+    "Bytes sent to, or fetched by, throttled replicas while they were not in sync.",
     ("side",),
 )
-THROTTLE_HOLDS: Final = _own("replication_throttle_holds", COUNTER, "How often one was held back.", "side")
-THROTTLE_RATE: Final = _own("replication_throttle_rate", GAUGE, "Bytes a second that they may cost.", "side")
+THROTTLE_HOLDS: Final = _own(
+    "replication_throttle_holds", COUNTER, "How often the throttle held a replica back.", "side"
+)
+THROTTLE_RATE: Final = _own(
+    "replication_throttle_rate", GAUGE, "Bytes a second that throttled replicas may use.", "side"
+)
+QUOTA_PRODUCE_RATE: Final = _quota(
+    "Produce",
+    GAUGE,
+    "byte-rate",
+    "Bytes a second from producers with a quota; an empty label: all together.",
+)
+QUOTA_PRODUCE_WAITS: Final = _quota(
+    "Produce", COUNTER, "throttle-time", "Milliseconds for which they were told to wait."
+)
+QUOTA_FETCH_RATE: Final = _quota("Fetch", GAUGE, "byte-rate", "Bytes a second to consumers with a quota.")
+QUOTA_FETCH_WAITS: Final = _quota("Fetch", COUNTER, "throttle-time", "Milliseconds for which they were told to wait.")
+QUOTA_REQUEST_RATE: Final = _quota(
+    "Request", GAUGE, "request-time", "Per cent of the event loop's time for clients with a quota on it."
+)
+QUOTA_REQUEST_WAITS: Final = _quota(
+    "Request", COUNTER, "throttle-time", "Milliseconds for which they were told to wait."
+)
+MAX_LAG: Final = MetricName(
+    "kafka_server_replicafetchermanager_maxlag",
+    GAUGE,
+    "kafka.server:type=ReplicaFetcherManager,name=MaxLag,clientId=Replica",
+    "Most committed records that a follower here lacks, by its leader's last answer.",
+)
 OFFLINE_REPLICAS: Final = _replicas("OfflineReplicaCount", "Replicas whose log directory has failed.")
-ISR_SHRINKS: Final = _replica_events("IsrShrinks", "ISR shrinks that leaders here asked for.")
-ISR_EXPANDS: Final = _replica_events("IsrExpands", "ISR expansions that leaders here asked for.")
-ISR_UPDATES_FAILED: Final = _replica_events("FailedIsrUpdates", "ISR changes that had to be tried again.")
+ISR_SHRINKS: Final = _replica_events("IsrShrinksPerSec", "ISR shrinks requested by leaders here.")
+ISR_EXPANDS: Final = _replica_events("IsrExpandsPerSec", "ISR expansions requested by leaders here.")
+ISR_UPDATES_FAILED: Final = _replica_events("FailedIsrUpdatesPerSec", "ISR changes that failed and were retried.")
 REQUESTS_WAITING: Final = MetricName(
     "kafka_server_delayedoperationpurgatory_purgatorysize",
     GAUGE,
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Produce|Fetch",
-    "Requests that wait for replicas, for a disk or for data.",
+    "Requests waiting for replicas, a disk or data.",
     ("delayedoperation",),
 )
-OFFLINE_DIRS: Final = MetricName(
-    "kafka_log_logmanager_offlinelogdirectorycount",
-    GAUGE,
-    "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
-    "Log directories that have failed.",
+OFFLINE_DIRS: Final = _kafka(
+    "kafka.log:type=LogManager", GAUGE, "OfflineLogDirectoryCount", "Log directories that have failed."
 )
-LOG_SIZE: Final = MetricName(
-    "kafka_log_log_size",
+DISK_FREE: Final = _own("disk_free_bytes", GAUGE, "Bytes that a log directory's disk has left.", "logdirectory")
+DISK_TOTAL: Final = _own("disk_total_bytes", GAUGE, "Bytes of that disk.", "logdirectory")
+LOG_SIZE: Final = _kafka(
+    "kafka.log:type=Log", GAUGE, "Size", "Bytes of a topic's logs on this node, summed over its partitions.", "topic"
+)
+SCRUB_BYTES: Final = _own("log_scrub_bytes", COUNTER, "Segment bytes that the scrub has read.")
+SCRUB_PASSES: Final = _own("log_scrub_passes", COUNTER, "Full passes of the scrub since the node's start.")
+DAMAGE_FOUND: Final = _own("log_damage_found", COUNTER, "Damaged ranges found in segments.")
+DAMAGE_MENDED: Final = _own("log_damage_mended", COUNTER, "Damaged ranges replaced with another replica's bytes.")
+DAMAGED: Final = _own(
+    "log_damaged_ranges",
     GAUGE,
-    "kafka.log:type=Log,name=Size,topic=…",
-    "Bytes of a topic's logs on this node, over its partitions here.",
-    ("topic",),
+    "Damaged, unmended ranges in a topic's segments here; /health names each.",
+    "topic",
+)
+DAMAGED_ANSWERS: Final = _own(
+    "replication_damaged_answers",
+    COUNTER,
+    "Leaders' answers that a follower here refused because they held damaged batches.",
 )
 
-CLEANER_SINCE_RUN: Final = _cleaner(
+CLEANER_SINCE_RUN: Final = _cleaner_manager(
     "time-since-last-run-ms",
-    "Time since somebody last looked for logs to compact; nobody does if it is far over log.cleaner.backoff.ms.",
-    owner="LogCleanerManager",
+    "Time since the cleaner last looked for logs to compact; far over log.cleaner.backoff.ms, the cleaner has stopped.",
 )
-CLEANER_DIRTY: Final = _cleaner(
-    "max-dirty-percent", "Share of the dirtiest compacted log that was not compacted yet.", owner="LogCleanerManager"
-)
-CLEANER_UNCLEANABLE: Final = _cleaner(
+CLEANER_DIRTY: Final = _cleaner_manager("max-dirty-percent", "Uncompacted share of the dirtiest compacted log.")
+CLEANER_UNCLEANABLE: Final = _cleaner_manager(
     "uncleanable-partitions-count",
-    "Logs that compaction failed on and leaves alone.",
+    "Logs that the cleaner leaves alone after a failure.",
     "logDirectory",
-    owner="LogCleanerManager",
 )
-CLEANER_UNCLEANABLE_BYTES: Final = _cleaner(
-    "uncleanable-bytes", "What is not compacted in them.", "logDirectory", owner="LogCleanerManager"
+CLEANER_UNCLEANABLE_BYTES: Final = _cleaner_manager(
+    "uncleanable-bytes", "Uncompacted bytes in those logs.", "logDirectory"
 )
-CLEANER_DEAD: Final = _cleaner("DeadThreadCount", "1 if the task that compacts has ended, else 0.")
-CLEANER_RECOPY: Final = _cleaner("cleaner-recopy-percent", "Share of the bytes read that the last pass wrote again.")
+CLEANER_DEAD: Final = _cleaner("DeadThreadCount", "1 if the cleaner's task has ended, else 0.")
+CLEANER_RECOPY: Final = _cleaner("cleaner-recopy-percent", "Share of the bytes read that the last pass wrote back.")
 CLEANER_TIME: Final = _cleaner("max-clean-time-secs", "How long the last pass took.")
-CLEANER_DELAY: Final = _cleaner(
-    "max-compaction-delay-secs", "By how much max.compaction.lag.ms is exceeded, at most over all logs."
-)
+CLEANER_DELAY: Final = _cleaner("max-compaction-delay-secs", "Most by which any log exceeds max.compaction.lag.ms.")
 CLEANER_BUFFER: Final = _cleaner(
-    "max-buffer-utilization-percent", "How full the last pass's map of keys was (log.cleaner.dedupe.buffer.size)."
+    "max-buffer-utilization-percent", "How full the last pass's key map was (log.cleaner.dedupe.buffer.size)."
 )
 
 ACTIVE_CONTROLLERS: Final = _controller("ActiveControllerCount", "1 on the active controller, else 0.")
-TOPICS: Final = _controller("GlobalTopicCount", "Topics of the cluster.")
-PARTITIONS: Final = _controller("GlobalPartitionCount", "Partitions of the cluster.")
+TOPICS: Final = _controller("GlobalTopicCount", "Topics in the cluster.")
+PARTITIONS: Final = _controller("GlobalPartitionCount", "Partitions in the cluster.")
 OFFLINE_PARTITIONS: Final = _controller("OfflinePartitionsCount", "Partitions without a leader.")
-ACTIVE_BROKERS: Final = _controller("ActiveBrokerCount", "Brokers that are registered and not fenced.")
-FENCED_BROKERS: Final = _controller("FencedBrokerCount", "Brokers that are registered and fenced.")
-METADATA_OFFSET: Final = MetricName(
-    "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+ACTIVE_BROKERS: Final = _controller("ActiveBrokerCount", "Registered brokers that are not fenced.")
+FENCED_BROKERS: Final = _controller("FencedBrokerCount", "Registered brokers that are fenced.")
+UNCLEAN_ELECTIONS: Final = _kafka(
+    "kafka.controller:type=ControllerStats",
+    COUNTER,
+    "UncleanLeaderElectionsPerSec",
+    "Elections of leaders that may lack committed records, while this controller was active.",
+)
+METADATA_OFFSET: Final = _kafka(
+    "kafka.server:type=broker-metadata-metrics",
     GAUGE,
-    "kafka.server:type=broker-metadata-metrics,name=last-applied-record-offset",
+    "last-applied-record-offset",
     "Offset of the newest metadata that this node has applied.",
 )
 RAFT_EPOCH: Final = MetricName(
     "kafka_server_raft_metrics_current_epoch",
     GAUGE,
     "kafka.server:type=raft-metrics",
-    "The quorum's epoch as known here.",
+    "The quorum's epoch, as known here.",
 )
 RAFT_LEADER: Final = MetricName(
     "kafka_server_raft_metrics_current_leader",
     GAUGE,
     "kafka.server:type=raft-metrics",
-    "Node id of the active controller as known here, -1 for none.",
+    "Node id of the active controller, as known here; -1 for none.",
+)
+RAFT_VOTERS: Final = _kafka(
+    "kafka.server:type=raft-metrics",
+    GAUGE,
+    "number-of-voters",
+    "Voting controllers, as known here; fewer than configured while one that lost its directory waits for admission.",
+)
+CONTROLLERS_UNREACHED: Final = _own(
+    "controllers_unreached",
+    GAUGE,
+    "Other controllers to which this one has no stream: down, or cut off from it.",
 )
 
 REQUEST_BYTES_HELD: Final = _own(
-    "request_bytes_held", GAUGE, "Bytes of requests and answers held for clients; bounded by queued.max.request.bytes."
+    "request_bytes_held", GAUGE, "Bytes held for clients in requests and answers; queued.max.request.bytes bounds them."
 )
 REQUEST_BYTES_PEAK: Final = _own(
-    "request_bytes_held_peak", GAUGE, "The most for producers at one time since the start, plus the most for consumers."
+    "request_bytes_held_peak", GAUGE, "Peak of these bytes for producers since the start, plus the peak for consumers."
 )
-REQUEST_WAITS: Final = _own("request_waits", COUNTER, "How often a stream was not read because that bound was reached.")
-STREAMS: Final = _own("streams", GAUGE, "Open data streams of clients.", "kind")
-BROKER_STATE: Final = MetricName(
-    "kafka_server_kafkaserver_brokerstate",
+REQUEST_WAITS: Final = _own("request_waits", COUNTER, "How often the broker stopped reading a stream at that bound.")
+STREAMS: Final = _own("streams", GAUGE, "Clients' open data streams.", "kind")
+BROKER_STATE: Final = _kafka(
+    "kafka.server:type=KafkaServer",
     GAUGE,
-    "kafka.server:type=KafkaServer,name=BrokerState",
+    "BrokerState",
     "1 starting, 2 fenced, 3 running, 6 shutting down, 7 stopped (Kafka's numbers).",
 )
+TLS_EXPIRY: Final = _own(
+    "tls_certificate_expiry_seconds",
+    GAUGE,
+    "Time until the first of this node's certificates expires; +Inf without any.",
+)
+TLS_RELOADS: Final = _own("tls_reloads", COUNTER, "How often a listener took a new key or certificates.")
+TLS_RELOADS_REFUSED: Final = _own(
+    "tls_reloads_refused", COUNTER, "How often a listener refused new ones, and kept the old."
+)
+AUDIT_EVENTS: Final = _own("audit_events", COUNTER, "Events for the audit log, by kind.", "kind")
+AUDIT_DROPPED: Final = _own(
+    "audit_dropped",
+    COUNTER,
+    "Those of them that it does not tell of: more than audit.events.max, or the file could not be written.",
+)
+AUDIT_TOPIC_DROPPED: Final = _own(
+    "audit_topic_dropped",
+    COUNTER,
+    "Those of them that the topic lacks: more than audit.topic.queue.bytes waited, or the node ended.",
+)
+AUDIT_TOPIC_WAITING: Final = _own(
+    "audit_topic_waiting_bytes", GAUGE, "Bytes of the audit log that wait for the leader of its topic."
+)
 UPTIME: Final = _own("uptime_seconds", GAUGE, "Time since the node's start.")
+CLOCK: Final = _own("clock_seconds", GAUGE, "The node's clock, since 1970; nodes' clocks should agree within a second.")
+LOOP_BUSY: Final = _own(
+    "loop_busy_seconds", COUNTER, "Processor time that the event loop's thread has used; its rate is the busy share."
+)
+LOOP_BUSY_RATIO: Final = _own(
+    "loop_busy_ratio",
+    GAUGE,
+    "Share of a processor that this thread used since the last scrape, 0 to 1; near 1, add nodes.",
+)
 
 GROUPS: Final = _groups("NumGroups", "Groups that this node coordinates.")
 GROUP_OFFSETS: Final = _groups("NumOffsets", "Committed offsets of these groups.")
 GROUPS_BY_STATE: Final[Mapping[str, MetricName]] = {
     "Empty": _groups("NumGroupsEmpty", "Groups without members."),
-    "PreparingRebalance": _groups("NumGroupsPreparingRebalance", "Groups whose members are awaited."),
-    "CompletingRebalance": _groups("NumGroupsCompletingRebalance", "Groups whose leader's assignment is awaited."),
+    "PreparingRebalance": _groups("NumGroupsPreparingRebalance", "Groups waiting for their members."),
+    "CompletingRebalance": _groups("NumGroupsCompletingRebalance", "Groups waiting for their leader's assignment."),
     "Stable": _groups("NumGroupsStable", "Groups whose members have their assignment."),
-    "Dead": _groups("NumGroupsDead", "Groups that are about to be gone."),
+    "Dead": _groups("NumGroupsDead", "Groups about to be removed."),
 }
-OFFSET_COMMITS: Final = _group_events("offset-commit", "Partitions whose offset was to be committed, and let through.")
+OFFSET_COMMITS: Final = _group_events("offset-commit", "Partitions in accepted offset commits.")
 OFFSET_EXPIRATIONS: Final = _group_events("offset-expiration", "Committed offsets that expired.")
 OFFSET_DELETIONS: Final = _group_events("offset-deletion", "Committed offsets that were deleted.")
-REBALANCES: Final = _group_events("group-completed-rebalance", "Generations whose assignment was stored.")
+REBALANCES: Final = _group_events("group-completed-rebalance", "Generations with a stored assignment.")
 GROUP_PARTITIONS: Final = _group_events(
     "num-partitions", "Partitions of __consumer_offsets led here, by state.", GAUGE, "num-partitions,state=…", "state"
 )
 GROUP_LOAD_TIME: Final = _group_events(
-    "partition-load-time-seconds", "Time that loading them took, summed.", kafka="partition-load-time-avg"
+    "partition-load-time-seconds", "Total time spent loading these partitions.", kafka="partition-load-time-avg"
 )
-GROUP_LOADS: Final = _own("group_partition_loads", COUNTER, "How many of them were loaded.")
+GROUP_LOADS: Final = _own("group_partition_loads", COUNTER, "Partitions of __consumer_offsets loaded.")
 GROUP_LOADS_FAILED: Final = _own("group_partition_loads_failed", COUNTER, "How often one could not be loaded.")
 GROUP_RECORDS_PASSED_OVER: Final = _own(
     "group_records_passed_over", COUNTER, "Records in them that could not be used when they were loaded."
 )
 GROUP_MEMBERS: Final = _own("group_members", GAUGE, "Members of the groups that this node coordinates.")
-REBALANCES_BEGUN: Final = _own("group_rebalances_begun", COUNTER, "How often members were called to join anew.")
-SESSIONS_EXPIRED: Final = _own("group_sessions_expired", COUNTER, "Members that were not heard of in time.")
-GROUP_APPENDS: Final = _own("group_appends", COUNTER, "Batches that groups wrote.")
-GROUP_APPENDS_FAILED: Final = _own("group_appends_failed", COUNTER, "Those that were refused, or ended unknown.")
+REBALANCES_BEGUN: Final = _own("group_rebalances_begun", COUNTER, "Rebalances begun.")
+SESSIONS_EXPIRED: Final = _own("group_sessions_expired", COUNTER, "Members removed because their session expired.")
+GROUP_APPENDS: Final = _own("group_appends", COUNTER, "Batches written for groups.")
+GROUP_APPENDS_FAILED: Final = _own(
+    "group_appends_failed", COUNTER, "Those batches that were refused, or whose outcome stayed unknown."
+)
 
-MARKERS_LEADERLESS: Final = MetricName(
-    "kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize",
+MARKERS_LEADERLESS: Final = _kafka(
+    "kafka.coordinator.transaction:type=TransactionMarkerChannelManager",
     GAUGE,
-    "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=UnknownDestinationQueueSize",
-    "Markers of ended transactions whose partition has no leader.",
+    "UnknownDestinationQueueSize",
+    "Markers that wait because their partition has no leader.",
 )
 VERIFICATION_FAILURES: Final = MetricName(
     "kafka_server_addpartitionstotxnmanager_verificationfailures",
     COUNTER,
     "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
-    "Partitions led here that a transaction's coordinator did not take in, or could not be asked for.",
+    "Partitions led here that a coordinator did not confirm for a transaction, or could not be asked about.",
 )
-VERIFICATIONS: Final = _own("transaction_partition_questions", COUNTER, "Questions to coordinators about partitions.")
+VERIFICATIONS: Final = _own(
+    "transaction_partition_questions", COUNTER, "Requests to coordinators to verify a partition."
+)
 TRANSACTION_LOAD_TIME: Final = MetricName(
     "kafka_server_transaction_coordinator_metrics_partition_load_time_seconds",
     COUNTER,
     "kafka.server:type=transaction-coordinator-metrics,name=partition-load-time-avg",
-    "Time that loading partitions of __transaction_state took, summed.",
+    "Total time spent loading partitions of __transaction_state.",
 )
 TRANSACTIONS: Final = _own(
     "transactional_ids", GAUGE, "Transactional ids that this node coordinates, by their transaction's state.", "state"
@@ -346,30 +423,30 @@ TRANSACTION_PARTITIONS: Final = _own(
     "transaction_partitions", GAUGE, "Partitions of __transaction_state led here, by state.", "state"
 )
 MARKERS_AWAITED: Final = _own(
-    "transaction_markers_awaited", GAUGE, "Partitions that do not have the marker of their ended transaction yet."
+    "transaction_markers_awaited", GAUGE, "Partitions that still lack the marker of an ended transaction."
 )
 MARKERS_WAITING: Final = _own(
-    "transaction_markers_waiting", GAUGE, "Those of them whose marker waits for its turn, or to be sent again."
+    "transaction_markers_waiting", GAUGE, "Those partitions whose marker waits for its turn, or for a retry."
 )
-MARKERS_RETRIED: Final = _own("transaction_markers_retried", COUNTER, "Markers that were to be sent again.")
+MARKERS_RETRIED: Final = _own("transaction_markers_retried", COUNTER, "Markers that had to be retried.")
 MARKERS_REFUSED: Final = _own(
-    "transaction_markers_refused", COUNTER, "Markers that a leader refused, as somebody newer has spoken."
+    "transaction_markers_refused",
+    COUNTER,
+    "Markers refused by leaders that a newer coordinator or producer had reached.",
 )
 TRANSACTION_CALLS_LATE: Final = _own(
-    "transaction_calls_late", COUNTER, "Requests refused, as the same producer has spoken on a newer connection."
+    "transaction_calls_late", COUNTER, "Requests refused because the same producer had spoken on a newer connection."
 )
-TRANSACTIONS_BEGUN: Final = _own("transactions_begun", COUNTER, "Transactions that took in their first partition.")
+TRANSACTIONS_BEGUN: Final = _own("transactions_begun", COUNTER, "Transactions that added their first partition.")
 TRANSACTIONS_PREPARED: Final = _own("transactions_prepared", COUNTER, "Transactions that wait for an outside decision.")
-TRANSACTIONS_COMMITTED: Final = _own("transactions_committed", COUNTER, "Decisions to commit that are durable.")
-TRANSACTIONS_ABORTED: Final = _own("transactions_aborted", COUNTER, "Decisions to abort that are durable.")
-TRANSACTIONS_TIMED_OUT: Final = _own("transactions_timed_out", COUNTER, "Those of them for the timeout.")
-TRANSACTIONS_FENCED: Final = _own("transactions_fenced", COUNTER, "Those of them for a new producer of the same id.")
-TRANSACTIONS_COMPLETED: Final = _own(
-    "transactions_completed", COUNTER, "Transactions all of whose markers are written."
-)
-TRANSACTIONAL_IDS_EXPIRED: Final = _own("transactional_ids_expired", COUNTER, "Transactional ids that were forgotten.")
-SINKS: Final = _own("sinks", GAUGE, "Ledgers of sinks that this node keeps.")
-SINK_BATCHES: Final = _own("sink_batches_decided", COUNTER, "Batches of sinks that were decided.")
+TRANSACTIONS_COMMITTED: Final = _own("transactions_committed", COUNTER, "Durable decisions to commit.")
+TRANSACTIONS_ABORTED: Final = _own("transactions_aborted", COUNTER, "Durable decisions to abort.")
+TRANSACTIONS_TIMED_OUT: Final = _own("transactions_timed_out", COUNTER, "Aborts because of the timeout.")
+TRANSACTIONS_FENCED: Final = _own("transactions_fenced", COUNTER, "Aborts because a new producer took over the id.")
+TRANSACTIONS_COMPLETED: Final = _own("transactions_completed", COUNTER, "Transactions with every marker written.")
+TRANSACTIONAL_IDS_EXPIRED: Final = _own("transactional_ids_expired", COUNTER, "Expired transactional ids.")
+SINKS: Final = _own("sinks", GAUGE, "Sink ledgers that this node keeps.")
+SINK_BATCHES: Final = _own("sink_batches_decided", COUNTER, "Decided sink batches.")
 SINK_TAKEOVERS: Final = _own("sink_takeovers", COUNTER, "Jobs that began to write a sink's batch.")
 TRANSACTION_LOADS: Final = _own("transaction_partition_loads", COUNTER, "Partitions of __transaction_state loaded.")
 TRANSACTION_LOADS_FAILED: Final = _own(
@@ -378,50 +455,18 @@ TRANSACTION_LOADS_FAILED: Final = _own(
 TRANSACTION_RECORDS_PASSED_OVER: Final = _own(
     "transaction_records_passed_over", COUNTER, "Records in them that could not be used when they were loaded."
 )
-TRANSACTION_APPENDS: Final = _own("transaction_appends", COUNTER, "Batches that coordinators of transactions wrote.")
+TRANSACTION_APPENDS: Final = _own("transaction_appends", COUNTER, "Batches written by transaction coordinators.")
 TRANSACTION_APPENDS_FAILED: Final = _own(
-    "transaction_appends_failed", COUNTER, "Those that were refused, or ended unknown."
+    "transaction_appends_failed", COUNTER, "Those batches that were refused, or whose outcome stayed unknown."
 )
 
-BROKER_METRICS: Final = (
-    BATCHES_IN, BYTES_IN, BYTES_OUT, MESSAGES_IN, PRODUCES, FETCHES, FAILED_PRODUCES, FAILED_FETCHES,
-    REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT, PRODUCE_TIME, PARTITION_COUNT, LEADER_COUNT, UNDER_REPLICATED,
-    REASSIGNING, UNDER_MIN_ISR, AT_MIN_ISR, THROTTLED_BYTES, THROTTLE_HOLDS, THROTTLE_RATE,
-    OFFLINE_REPLICAS, ISR_SHRINKS, ISR_EXPANDS, ISR_UPDATES_FAILED, REQUESTS_WAITING,
-    OFFLINE_DIRS, LOG_SIZE, CLEANER_SINCE_RUN, CLEANER_DIRTY, CLEANER_UNCLEANABLE, CLEANER_UNCLEANABLE_BYTES,
-    CLEANER_DEAD, CLEANER_RECOPY, CLEANER_TIME, CLEANER_DELAY, CLEANER_BUFFER,
-    REQUEST_BYTES_HELD, REQUEST_BYTES_PEAK, REQUEST_WAITS, STREAMS, BROKER_STATE,
-)  # fmt: skip
-GROUP_METRICS: Final = (
-    GROUPS, GROUP_OFFSETS, *GROUPS_BY_STATE.values(), OFFSET_COMMITS, OFFSET_EXPIRATIONS, OFFSET_DELETIONS, REBALANCES,
-    GROUP_PARTITIONS, GROUP_LOAD_TIME, GROUP_LOADS, GROUP_LOADS_FAILED, GROUP_RECORDS_PASSED_OVER, GROUP_MEMBERS,
-    REBALANCES_BEGUN, SESSIONS_EXPIRED, GROUP_APPENDS, GROUP_APPENDS_FAILED,
-)  # fmt: skip
-TRANSACTION_METRICS: Final = (
-    MARKERS_LEADERLESS, VERIFICATION_FAILURES, VERIFICATIONS, TRANSACTION_LOAD_TIME, TRANSACTIONS,
-    TRANSACTION_PARTITIONS, MARKERS_AWAITED, MARKERS_WAITING, MARKERS_RETRIED, MARKERS_REFUSED, TRANSACTION_CALLS_LATE,
-    TRANSACTIONS_BEGUN, TRANSACTIONS_PREPARED, TRANSACTIONS_COMMITTED, TRANSACTIONS_ABORTED, TRANSACTIONS_TIMED_OUT,
-    TRANSACTIONS_FENCED, TRANSACTIONS_COMPLETED, TRANSACTIONAL_IDS_EXPIRED, TRANSACTION_LOADS, TRANSACTION_LOADS_FAILED,
-    TRANSACTION_RECORDS_PASSED_OVER, TRANSACTION_APPENDS, TRANSACTION_APPENDS_FAILED, SINKS, SINK_BATCHES,
-    SINK_TAKEOVERS,
-)  # fmt: skip
-KAFKA_METRICS: Final = (
-    KAFKA_REQUESTS, KAFKA_ERRORS, KAFKA_CONNECTIONS, KAFKA_CONNECTIONS_MADE, KAFKA_CONNECTIONS_CLOSED,
-    KAFKA_IDLE_CLOSED, KAFKA_BYTES_IN, KAFKA_BYTES_OUT, KAFKA_BYTES_FROM_FILES, KAFKA_REFUSED, KAFKA_MALFORMED,
-)  # fmt: skip
-CONTROLLER_METRICS: Final = (
-    ACTIVE_CONTROLLERS, TOPICS, PARTITIONS, OFFLINE_PARTITIONS, ACTIVE_BROKERS, FENCED_BROKERS,
-)  # fmt: skip
-NODE_METRICS: Final = (METADATA_OFFSET, RAFT_EPOCH, RAFT_LEADER, UPTIME)
 ALL_METRICS: Final[Mapping[str, MetricName]] = {
-    metric.name: metric
-    for group in (BROKER_METRICS, KAFKA_METRICS, GROUP_METRICS, TRANSACTION_METRICS, CONTROLLER_METRICS, NODE_METRICS)
-    for metric in group
+    metric.name: metric for metric in (*globals().values(), *GROUPS_BY_STATE.values()) if isinstance(metric, MetricName)
 }
 
 
 class MetricsPage:
-    """Renders what the sources read, with the process's own figures, in Prometheus's text format."""
+    """Renders the sources' readings and the process's own figures in Prometheus's text format."""
 
     def __init__(self, *sources: MetricSource) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector

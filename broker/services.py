@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.proto.network import CallContext, CallHandler, Service, SessionFactory, StreamKind
-from tidelog.proto.request import Request
+from tidelog.proto.calls.request import Request
+from tidelog.proto.transport.network import CallContext, CallHandler, Service, SessionFactory, StreamKind
+from tidelog.security.session import FindSession
 
 Calls = Mapping[type[Request[Any]], CallHandler]
 
@@ -34,10 +35,15 @@ def held_until(ready: asyncio.Event, calls: Calls) -> dict[type[Request[Any]], C
 
 
 def broker_service(
-    calls: Calls, produce: SessionFactory, fetch: SessionFactory, follow: SessionFactory | None
+    calls: Calls,
+    produce: SessionFactory,
+    fetch: SessionFactory,
+    follow: SessionFactory | None,
+    elsewhere: str,
+    sessions: FindSession | None,
 ) -> Service:
-    """What a broker's listener serves; ``follow`` where followers may come to it."""
+    """The service of a broker's listener; ``follow`` if followers may come to it. For the rest see ``Service``."""
     streams: dict[StreamKind, SessionFactory] = {StreamKind.PRODUCE: produce, StreamKind.FETCH: fetch}
     if follow is not None:
         streams[StreamKind.REPLICA_FETCH] = follow
-    return Service(dict(calls), streams)
+    return Service(dict(calls), streams, elsewhere, sessions)

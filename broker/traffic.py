@@ -6,13 +6,18 @@ Counting costs an integer addition a request or partition, never a record.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.frames import FetchResponse, ProducedPartition
+from tidelog.model.ids import TopicId
+from tidelog.proto.transport.frames import FetchResponse, ProducedPartition
+from tidelog.replication.partition.topic_traffic import TopicTraffic
 
 LATENCY_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+_NO_TOPICS: Final[Mapping[TopicId, TopicTraffic]] = MappingProxyType({})
 
 
 class Latency:
@@ -30,12 +35,14 @@ class Latency:
 
 
 class Traffic:
-    """Counters of the client data streams of one node."""
+    """Counters of the client data streams of one node. ``topics``: those with replicas here, which count by topic."""
 
     __slots__ = (
+        "_topics",
         "bytes_out",
         "failed_fetches",
         "failed_produces",
+        "fetch_latency",
         "fetch_requests",
         "fetch_streams",
         "produce_latency",
@@ -43,13 +50,15 @@ class Traffic:
         "produce_streams",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Mapping[TopicId, TopicTraffic] = _NO_TOPICS) -> None:
+        self._topics = topics
         self.produce_requests = 0
         self.produce_streams = 0
         self.produce_latency = Latency()
         self.failed_produces = 0
         self.fetch_requests = 0
         self.fetch_streams = 0
+        self.fetch_latency = Latency()
         self.failed_fetches = 0
         self.bytes_out = 0
 
@@ -60,9 +69,14 @@ class Traffic:
             if item.error:
                 self.failed_produces += 1
 
-    def fetched(self, response: FetchResponse) -> None:
+    def fetched(self, response: FetchResponse, seconds: float) -> None:
         """Count the answer to one fetch."""
+        self.fetch_latency.add(seconds)
         for item in response.partitions:
             if item.error is not ErrorCode.NONE:
                 self.failed_fetches += 1
-            self.bytes_out += item.size
+            elif size := item.size:
+                self.bytes_out += size
+                topic = self._topics.get(item.topic_id)
+                if topic is not None:
+                    topic.bytes_out += size

@@ -1,1 +1,1 @@
-"""Real processes, real kills, and histories that judge what came of it."""
+"""Proof: simulated and real clusters under faults, and the judges of what their clients were told."""

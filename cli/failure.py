@@ -1,6 +1,12 @@
-"""What a command raises when it cannot do what it was asked."""
+"""How a command ends when it cannot do what it was asked."""
 
 from __future__ import annotations
+
+from typing import Final
+
+EXIT_FAILURE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 
 class CommandFailed(Exception):

@@ -5,23 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Final
 
-ALLOCATOR: Final = {
-    "MALLOC_MMAP_THRESHOLD_": str(256 * 1024 * 1024),
-    "MALLOC_TRIM_THRESHOLD_": str(512 * 1024 * 1024),
-    "MALLOC_TOP_PAD_": str(16 * 1024 * 1024),
-}
-"""glibc reads these when a process starts. Without them every large message is mapped and unmapped again:
-a third of the throughput at 1 MiB messages. What the user has set already is left alone."""
-
-
-def tuned_environment(environment: dict[str, str]) -> dict[str, str]:
-    """Return ``environment`` with the allocator's settings, for a process that will be a node."""
-    return {**ALLOCATOR, **environment}
-
-
-EXIT_INTERRUPTED: Final = 130
+from tidelog.cli.allocator import ALLOCATOR, tuned_environment
+from tidelog.cli.failure import EXIT_INTERRUPTED
 
 
 def main() -> None:
@@ -61,7 +47,7 @@ def _open_closed_streams() -> None:
 
 
 def _flush_output() -> None:
-    """Let go of what is still to be printed. A full disk behind it must not change the exit code to Python's 120."""
+    """Drop what is still to be printed. A full disk behind it must not change the exit code to Python's 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

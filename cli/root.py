@@ -12,39 +12,86 @@ from typing import Any, Final
 import click
 
 import tidelog
-from tidelog.cli.failure import CommandFailed
-from tidelog.cli.main import EXIT_INTERRUPTED
-from tidelog.model.config_def import ConfigError
+from tidelog.cli.failure import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed
 from tidelog.model.errors import TidelogError
+from tidelog.model.escaping import escaped
+from tidelog.model.settings.config_def import ConfigError
 
-EXIT_FAILURE: Final = 1
-EXIT_USAGE: Final = 2
+CONNECTING: Final = ("bootstrap", "profile")
+"""The parameters of options that commands also have for themselves (:mod:`tidelog.cli.terminal.connection`)."""
 
 _COMMANDS: Final = {
-    "server": ("tidelog.cli.server:server", "Run one node in the foreground."),
-    "cluster": ("tidelog.cli.cluster:cluster", "Start, watch, hurt and stop a cluster on this machine."),
-    "topics": ("tidelog.cli.topics:topics", "List, create, describe, grow and delete topics."),
-    "groups": ("tidelog.cli.groups:groups", "List and describe consumer groups, reset their offsets, delete them."),
+    "server": ("nodes.server:server", "Run one node in the foreground."),
+    "status": ("nodes.status:status", "Say whether the cluster is well, and what to do where it is not."),
+    "cluster": ("nodes.cluster:cluster", "Start, watch, break and stop a cluster on this machine."),
+    "quorum": ("nodes.quorum:quorum", "Recover a cluster that lost most controllers' disks."),
+    "metadata-shell": (
+        "nodes.metadata_shell:metadata_shell",
+        "Walk through what a controller's directory says, as through files.",
+    ),
+    "topics": ("administration.topics:topics", "List, create, describe, grow and delete topics."),
+    "groups": (
+        "coordination.groups:groups",
+        "List and describe consumer groups, reset their offsets, delete them.",
+    ),
     "transactions": (
-        "tidelog.cli.transactions:transactions",
+        "coordination.transactions:transactions",
         "List and describe transactions, find those that hang, end them.",
     ),
-    "configs": ("tidelog.cli.configs:configs", "Show and change settings of topics and brokers."),
-    "reassign": ("tidelog.cli.reassign:reassign", "Move replicas of partitions to other brokers, with a throttle."),
-    "elect": ("tidelog.cli.elect:elect", "Elect leaders: the preferred ones, or any where there is none."),
-    "produce": ("tidelog.cli.produce:produce", "Send lines of a file or of standard input as records."),
-    "consume": ("tidelog.cli.consume:consume", "Print records of a topic."),
-    "log": ("tidelog.cli.log:log", "Look into the log files of a stopped or running node."),
-    "perf": ("tidelog.cli.perf:perf", "Measure throughput and latency of a cluster."),
+    "acls": ("access.acls:acls", "List, add and remove access control lists."),
+    "quotas": ("access.quotas:quotas", "Show and change quotas of users, client ids and addresses."),
+    "users": ("access.users:users", "List users that log in by password; set and delete passwords."),
+    "tokens": ("access.tokens:tokens", "Create, renew, expire and list delegation tokens."),
+    "configs": ("administration.configs:configs", "Show and change settings of topics and brokers."),
+    "brokers": (
+        "placement.brokers:brokers",
+        "List brokers, drain one, forget those that are gone for good.",
+    ),
+    "log-dirs": (
+        "placement.log_dirs:log_dirs",
+        "Show brokers' log directories; move replicas from one disk to another.",
+    ),
+    "features": ("administration.features:features", "Show feature levels, finalise an upgrade or undo it."),
+    "reassign": (
+        "placement.reassign:reassign",
+        "Move replicas of partitions to other brokers, with a throttle.",
+    ),
+    "rebalance": (
+        "placement.rebalance:rebalance",
+        "Even out bytes and leaders over the brokers: propose a plan, carry it out.",
+    ),
+    "elect": ("placement.elect:elect", "Elect leaders: the preferred ones, or any where there is none."),
+    "metrics": (
+        "administration.metrics:metrics",
+        "Print rules for Prometheus's alerts, and a dashboard for Grafana.",
+    ),
+    "profile": ("administration.profile:profile", "Name clusters, and say once how to reach each."),
+    "backup": ("administration.backup:backup", "Back up a cluster into a directory; check and show backups."),
+    "links": ("administration.links:links", "Keep topics of another cluster up to date here; promote them."),
+    "restore": ("administration.backup:restore", "Restore a backup into a new cluster."),
+    "plan": ("administration.plan:plan_command", "Say how many nodes a load takes, and what binds."),
+    "security": ("access.security:security", "Make certificates of nodes and users, for TLS."),
+    "produce": ("records.produce:produce", "Send lines of a file or of standard input as records."),
+    "consume": ("records.consume:consume", "Print records of a topic."),
+    "verifiable-producer": (
+        "records.verifiable:verifiable_producer",
+        "Send numbers and say of each whether it was acknowledged, as JSON.",
+    ),
+    "verifiable-consumer": (
+        "records.verifiable:verifiable_consumer",
+        "Read as a member of a group and say what came and was committed, as JSON.",
+    ),
+    "log": ("nodes.log:log", "Inspect the log files of a stopped or running node."),
+    "perf": ("records.perf:perf", "Measure throughput and latency of a cluster."),
 }
-"""Name → where it is, and its line in the list of commands (which must not import anything)."""
+"""Name → where it is below ``cli/commands``, and its line in the list of commands (which must not import anything)."""
 
 PLUGIN_GROUP: Final = "tidelog.commands"
 """Entry points of other distributions and of folders above this one, e.g. ``demo``."""
 
 
 class _ReaderLeft(Exception):
-    """Whoever read our output has had enough (``| head``). A type of its own, because click would exit with 1."""
+    """The reader of our output has closed the pipe (``| head``). A separate type, because click would exit with 1."""
 
 
 class _Tree(click.Group):
@@ -64,12 +111,26 @@ class _Tree(click.Group):
         except BrokenPipeError:
             raise _ReaderLeft from None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            found = super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as unknown:  # click suggests only what it has imported
+            raise click.exceptions.NoSuchCommand(
+                unknown.command_name, possibilities=self.list_commands(ctx), ctx=ctx
+            ) from None
+        given = [name for name in CONNECTING if ctx.params.get(name) is not None]
+        if given and not ctx.resilient_parsing:
+            _check_connects(ctx, args, given[0])
+        return found
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS, *sorted(point.name for point in entry_points(group=PLUGIN_GROUP))]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in _COMMANDS:
-            module, _, attribute = _COMMANDS[name][0].partition(":")
+            module, _, attribute = f"tidelog.cli.commands.{_COMMANDS[name][0]}".partition(":")
             return _as_command(getattr(importlib.import_module(module), attribute))
         for point in entry_points(group=PLUGIN_GROUP, name=name):
             return _as_command(point.load())
@@ -84,6 +145,18 @@ class _Tree(click.Group):
             formatter.write_dl(rows)
 
 
+def _check_connects(ctx: click.Context, words: Sequence[str], given: str) -> None:
+    """An address before a command that cannot use one is a mistake. It is better to refuse it than to ignore it."""
+    command, path = ctx.command, ctx.command_path
+    for word in words:
+        found = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+        if found is None:
+            break
+        command, path = found, f"{path} {word}"
+    if not isinstance(command, click.Group) and all(option.name != given for option in command.params):
+        raise click.UsageError(f"expected no --{given}: {path} does not connect to a cluster", ctx)
+
+
 def _as_command(found: Any) -> click.Command:
     if not isinstance(found, click.Command):
         raise CommandFailed(f"expected a click command, found {found!r}")
@@ -92,16 +165,17 @@ def _as_command(found: Any) -> click.Command:
 
 @click.group(cls=_Tree, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(tidelog.__version__, prog_name="tidelog")
-def tree() -> None:
+@click.option("--bootstrap", "-b", metavar="HOST:PORT,...", help="For the command, which takes it too.")
+@click.option("--profile", metavar="NAME", help="Likewise.")
+def tree(bootstrap: str | None, profile: str | None) -> None:
     """A replicated event log with Kafka's guarantees.
 
-    To begin with: `tidelog cluster start`, then `produce`, `consume`, and `tidelog cluster stop`.
+    To get started: `tidelog cluster start`, then `produce`, `consume`, and `tidelog cluster stop`.
     """
 
 
 def run(arguments: Sequence[str], command: click.Command = tree, name: str = "tidelog") -> int:
-    """Run one command, or the ``command`` called ``name``; return its exit code. Everything that went wrong is one
-    line on stderr."""
+    """Run one command, or the ``command`` called ``name``; return its exit code. Any error is one line on stderr."""
     try:
         result = command.main(list(arguments), prog_name=name, standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -122,6 +196,8 @@ def run(arguments: Sequence[str], command: click.Command = tree, name: str = "ti
         return _say(f"{failed.code.name}: {failed}" if str(failed) != failed.code.name else str(failed), EXIT_FAILURE)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
+    except MemoryError:
+        return _say("out of memory: this command needs more than there is; ask for less at once", EXIT_FAILURE)
     except UnicodeEncodeError as wrong:
         return _say(f"expected UTF-8, found {wrong.object[:80]!r}", EXIT_USAGE)
     except _ReaderLeft:
@@ -134,5 +210,5 @@ def run(arguments: Sequence[str], command: click.Command = tree, name: str = "ti
 
 
 def _say(text: str, code: int) -> int:
-    click.echo(f"tidelog: {' '.join(text.split())}", err=True)
+    click.echo(escaped(f"tidelog: {' '.join(text.split())}"), err=True)
     return code

@@ -1,4 +1,4 @@
-"""The thread in which the blocking clients' IO runs: one event loop per process, while any client is open."""
+"""The thread for the blocking clients' IO: one event loop per process, while any client is open."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class BackgroundLoop:
         return threading.get_ident() == self._thread.ident
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float | None = None) -> R:
-        """Run ``work`` on the loop and block until it is done; what it raises is raised here.
+        """Run ``work`` on the loop and block until it is done; raise what it raises.
 
         Raises ``RequestTimedOutError`` after ``timeout_s``, ``IllegalStateError`` on the loop's own
         thread (a callback that calls a blocking method would wait for itself), ``ClientClosedError``
-        in a process that was forked from the one the loop runs in.
+        in a process forked from the one that runs the loop.
         """
         if self.is_own_thread or self._pid != os.getpid() or not self._thread.is_alive():
             work.close()
@@ -66,7 +66,7 @@ class BackgroundLoop:
             raise
 
     def call(self, action: Callable[[], object]) -> None:
-        """Have ``action`` called on the loop soon; return at once."""
+        """Schedule ``action`` on the loop; return at once."""
         try:
             self.loop.call_soon_threadsafe(action)
         except RuntimeError:
@@ -124,10 +124,10 @@ os.register_at_fork(after_in_child=_shared.forget)
 
 
 def acquire() -> BackgroundLoop:
-    """The process's loop, made if there is none; to be given back with :func:`release`."""
+    """The process's loop, created if there is none. Give it back with :func:`release`."""
     return _shared.acquire()
 
 
 def release(loop: BackgroundLoop) -> None:
-    """No longer needed by one user; the last one stops it."""
+    """One user no longer needs the loop; the last one stops it."""
     _shared.release(loop)

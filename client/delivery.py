@@ -1,7 +1,7 @@
-"""What becomes of records that were sent: one shared :class:`Delivery` per batch, and light handles on it.
+"""The outcome of sent records: one shared :class:`Delivery` per batch, and light handles on it.
 
-The sender resolves a whole batch with one call; a record's :class:`DeliveryFuture` is a pair (delivery,
-index) made without work, and its metadata is computed when somebody asks.
+The sender resolves a whole batch with one call. A record's :class:`DeliveryFuture` is a pair (delivery,
+index) that costs nothing to make; it computes its metadata on demand.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from tidelog.client.errors import RequestTimedOutError, TidelogError
+from tidelog.client.fast_path import Handle
 from tidelog.model.ids import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record stands. ``offset`` is -1 where the broker did not say (acks=0, or a duplicate of
+    """A record's place in the log. ``offset`` is -1 if the broker did not say (acks=0, or a duplicate of
     an old batch). ``timestamp`` in ms: the record's own, or the broker's with LogAppendTime."""
 
     topic: str
@@ -52,7 +53,7 @@ class Timestamps(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeliveredRange:
-    """``count`` records from ``first`` (index within the delivery) on lie at ``base_offset`` and after it."""
+    """``count`` records, starting with number ``first`` of the delivery, lie from ``base_offset`` on."""
 
     first: int
     count: int
@@ -68,8 +69,8 @@ Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 class Delivery:
     """The fate of ``count`` records of one topic, handed over together.
 
-    Pieces of it (batches, halves of a split batch) succeed or fail one by one through :meth:`succeed`
-    and :meth:`fail`; it is done when every record has its answer. Thread-safe.
+    Its pieces (batches, halves of a split batch) succeed or fail one by one through :meth:`succeed`
+    and :meth:`fail`. It is done when every record has its answer. Thread-safe.
     """
 
     __slots__ = ("_callbacks", "_failed", "_lock", "_open", "_ranges", "_watchers", "timestamps", "topic")
@@ -87,7 +88,7 @@ class Delivery:
     # --- the sender's side ----------------------------------------------------------------------
 
     def expect(self, count: int) -> None:
-        """Say how many records it has, once that is known and before any of them has its answer."""
+        """Set the number of records, once it is known and before any record has its answer."""
         self._open = count
 
     def call_back(self, index: int, callback: Callback) -> None:
@@ -101,7 +102,7 @@ class Delivery:
         self._finish(first, count, None)
 
     def fail(self, first: int, count: int, error: BaseException) -> None:
-        self._failed.append((first, count, error))
+        self._failed.append((first, count, _copied(error)))
         self._finish(first, count, error)
 
     def _finish(self, first: int, count: int, error: BaseException | None) -> None:
@@ -110,19 +111,23 @@ class Delivery:
             watchers = None
             if not self._open:
                 watchers, self._watchers = self._watchers, None
+            over = not self._open
         if self._callbacks:
-            self._run_callbacks(first, count, error)
+            self._run_callbacks(self._callbacks, first, count, error)
+        if over:
+            self._callbacks = None  # they may refer to futures of this delivery
         for watcher in watchers or ():
             try:
                 watcher()
             except Exception:
                 log.exception("a callback on a delivery raised")
 
-    def _run_callbacks(self, first: int, count: int, error: BaseException | None) -> None:
-        assert self._callbacks is not None
-        several = len(self._callbacks) > count
-        for index in range(first, first + count) if several else sorted(self._callbacks):
-            if not first <= index < first + count or (callback := self._callbacks.get(index)) is None:
+    def _run_callbacks(
+        self, callbacks: dict[int, Callback], first: int, count: int, error: BaseException | None
+    ) -> None:
+        several = len(callbacks) > count
+        for index in range(first, first + count) if several else sorted(callbacks):
+            if not first <= index < first + count or (callback := callbacks.get(index)) is None:
                 continue
             try:
                 callback(None if error else self.metadata(index), error)
@@ -137,25 +142,25 @@ class Delivery:
 
     @property
     def ranges(self) -> list[DeliveredRange]:
-        """What was delivered, ordered by index."""
+        """The delivered ranges, ordered by index."""
         return sorted(self._ranges)
 
     def error_of(self, index: int) -> BaseException | None:
         for first, count, error in self._failed:
             if first <= index < first + count:
-                return error
+                return _copied(error)
         return None
 
     @property
     def first_error(self) -> BaseException | None:
-        return min(self._failed, key=lambda failed: failed[0])[2] if self._failed else None
+        return _copied(min(self._failed, key=lambda failed: failed[0])[2]) if self._failed else None
 
     @property
     def failed_count(self) -> int:
         return sum(count for _, count, _ in self._failed)
 
     def metadata(self, index: int) -> RecordMetadata:
-        """Of a delivered record."""
+        """The metadata of a delivered record."""
         for found in self._ranges:
             if found.first <= index < found.first + found.count:
                 offset = found.base_offset + index - found.first if found.base_offset >= 0 else UNKNOWN_OFFSET
@@ -164,7 +169,7 @@ class Delivery:
         raise AssertionError(f"record {index} has no answer yet")
 
     def watch(self, watcher: Callable[[], object]) -> None:
-        """Call ``watcher`` once all is done; at once if it is."""
+        """Call ``watcher`` once everything is done; immediately if it already is."""
         with self._lock:
             if self._open:
                 if self._watchers is None:
@@ -212,63 +217,71 @@ class Delivery:
             self.unwatch(wake)
 
 
-class DeliveryFuture(tuple[Delivery, int]):
-    """The fate of one record. ``await`` it, or block on :meth:`result`; both may be done many times."""
+def _copied(error: BaseException) -> BaseException:
+    """An error that is raised refers to frames, and they to futures. So what a delivery keeps is never raised."""
+    found = error.__class__.__new__(error.__class__, *error.args)
+    found.__dict__.update(error.__dict__)
+    if error.__cause__ is not None:
+        found.__cause__ = error.__cause__
+    return found
+
+
+class DeliveryFuture(Handle):
+    """The fate of one record. ``await`` it, or block on :meth:`result`, as often as you like."""
 
     __slots__ = ()
+    _delivery: Delivery
 
     def done(self) -> bool:
         """Whether the record's batch has its answer."""
-        return self[0].done
+        return self._delivery.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Block until the record is delivered; ``timeout`` in seconds.
 
-        Raises what made it fail, or ``RequestTimedOutError`` when ``timeout`` is over (the record may
-        still be delivered). Not for use on an event loop: ``await`` there.
+        Raises the error that made it fail, or ``RequestTimedOutError`` after ``timeout`` (the record may
+        still be delivered). On an event loop, use ``await`` instead.
         """
-        if not self[0].wait(timeout):
-            raise RequestTimedOutError(f"no answer for a record of topic {self[0].topic} within {timeout} s")
+        if not self._delivery.wait(timeout):
+            raise RequestTimedOutError(f"no answer for a record of topic {self._delivery.topic} within {timeout} s")
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As :meth:`result`, but return the error, or ``None`` for a delivered record."""
-        delivery, index = self
-        if not delivery.wait(timeout):
-            raise RequestTimedOutError(f"no answer for a record of topic {delivery.topic} within {timeout} s")
-        return delivery.error_of(index)
+        if not self._delivery.wait(timeout):
+            raise RequestTimedOutError(f"no answer for a record of topic {self._delivery.topic} within {timeout} s")
+        return self._delivery.error_of(self._index)
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:
-        """Call ``callback(self)`` once done, in the thread of the producer's IO; at once if it is."""
-        self[0].watch(lambda: callback(self))
+        """Call ``callback(self)`` once done, in the producer's IO thread; immediately if it already is."""
+        self._delivery.watch(lambda: callback(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self[0].done:
-            yield from self[0].wait_async().__await__()
+        if not self._delivery.done:
+            yield from self._delivery.wait_async().__await__()
         return self._outcome()
 
     def _outcome(self) -> RecordMetadata:
-        delivery, index = self
-        error = delivery.error_of(index)
+        error = self._delivery.error_of(self._index)
         if error is not None:
             raise error
-        return delivery.metadata(index)
+        return self._delivery.metadata(self._index)
 
     def __repr__(self) -> str:
-        delivery, index = self
+        delivery, index = self._delivery, self._index
         return f"<DeliveryFuture record {index} of a batch for {delivery.topic}, {'done' if delivery.done else 'open'}>"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What ``send_many`` delivered: ranges of consecutive records, ordered by their index in the input."""
+    """The records that ``send_many`` delivered: consecutive ranges, ordered by their index in the input."""
 
     topic: str
     count: int
     ranges: tuple[DeliveredRange, ...]
 
     def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Per partition the lowest and the highest offset written."""
+        """The lowest and highest offset written to each partition."""
         out: dict[TopicPartition, tuple[int, int]] = {}
         for found in self.ranges:
             at = TopicPartition(self.topic, found.partition)
@@ -287,14 +300,19 @@ class BulkFuture:
         self._delivery = delivery
         self._count = count
 
+    def __repr__(self) -> str:
+        state = "done" if self._delivery.done else "open"
+        return f"<BulkFuture {self._count} records for {self._delivery.topic}, {state}>"
+
     def done(self) -> bool:
+        """Whether every record has its outcome."""
         return self._delivery.done
 
     def result(self, timeout: float | None = None) -> BulkResult:
         """Block until every record has its answer; ``timeout`` in seconds.
 
-        Raises the error of the first record that failed, with a note of how many did; or
-        ``RequestTimedOutError`` when ``timeout`` is over.
+        Raises the first failed record's error, with a note of how many failed; or
+        ``RequestTimedOutError`` after ``timeout``.
         """
         if not self._delivery.wait(timeout):
             raise RequestTimedOutError(f"no answer for all {self._count} records within {timeout} s")
@@ -306,7 +324,7 @@ class BulkFuture:
         return self._outcome()
 
     def partial(self) -> BulkResult:
-        """What was delivered so far, errors or not."""
+        """The records delivered so far, whether or not others failed."""
         return BulkResult(self._delivery.topic, self._count, tuple(self._delivery.ranges))
 
     def _outcome(self) -> BulkResult:

@@ -1,19 +1,20 @@
 """The exceptions that users of the SDK see, under Kafka's names.
 
-A protocol outcome that has no class of its own here becomes the class that
-:data:`tidelog.model.errors.EXCEPTIONS` makes of it; :func:`exception_for` knows which is which. Every
-one of them is a :class:`TidelogError` with a ``code`` and a ``retriable`` property.
+A protocol outcome without its own class here takes the class from
+:data:`tidelog.model.errors.EXCEPTIONS`; :func:`exception_for` picks the right one. Each
+is a :class:`TidelogError` with a ``code`` and a ``retriable`` property.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
-from tidelog.model.config_def import ConfigError
 from tidelog.model.errors import EXCEPTIONS, ErrorCode, TidelogError, error_for
 from tidelog.model.ids import Offset, TopicPartition
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.proto.records.walk import RecordHeaders
 
 __all__ = [
     "BrokerNotAvailableError",
@@ -29,17 +30,23 @@ __all__ = [
     "NoOffsetForPartitionError",
     "OffsetOutOfRangeError",
     "RebalanceCallbackError",
+    "RecordDeserializationError",
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetriableCommitFailedError",
+    "SaslAuthenticationError",
     "SerializationError",
     "SinkDecisionTooLargeError",
     "SinkJobFencedError",
     "SinkTransactionLostError",
+    "SslAuthenticationError",
+    "ThrottlingQuotaExceededError",
     "TidelogError",
     "TopicExistsError",
     "TransactionAbortedError",
     "UnknownTopicOrPartitionError",
+    "WakeupError",
+    "WrongAddressError",
     "exception_for",
 ]
 
@@ -47,14 +54,14 @@ __all__ = [
 class RequestTimedOutError(TidelogError, builtins.TimeoutError):
     """No answer, or no delivery, within a time bound (Kafka's ``TimeoutException``).
 
-    Whether what was asked for took effect is unknown unless the text says otherwise.
+    The request may or may not have taken effect, unless the text says otherwise.
     """
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
 class BufferExhaustedError(RequestTimedOutError):
-    """``buffer_memory`` stayed full for ``max_block_ms``; the record was not taken."""
+    """``buffer_memory`` stayed full for ``max_block_ms``; the producer did not accept the record."""
 
 
 class RecordTooLargeError(TidelogError):
@@ -76,13 +83,20 @@ class UnknownTopicOrPartitionError(TidelogError):
 
 
 class TopicExistsError(TidelogError):
-    """A topic of this name exists already."""
+    """A topic of this name already exists."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+class ThrottlingQuotaExceededError(TidelogError):
+    """A quota on partitions created and deleted kept the change back until time was over. Nothing was changed
+    (Kafka's ``ThrottlingQuotaExceededException``, KIP-599)."""
+
+    code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
 class CorruptRecordError(TidelogError):
-    """Records that fail their checksum or cannot be read (Kafka's ``CorruptRecordException``)."""
+    """Records are unreadable or fail their checksum (Kafka's ``CorruptRecordException``)."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
@@ -97,28 +111,79 @@ class BrokerNotAvailableError(TidelogError):
         return True
 
 
+class WrongAddressError(TidelogError):
+    """None of ``bootstrap_servers`` is a broker's listener; the text says what each address is."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+
+    @property
+    def retriable(self) -> bool:
+        return False
+
+
+class SslAuthenticationError(WrongAddressError):
+    """No TLS connection could be made: a certificate was not accepted, or one end speaks plaintext."""
+
+
+class SaslAuthenticationError(WrongAddressError):
+    """No login could be made: a wrong user or password, no login where one is needed, or a server that does not prove
+    itself."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
 class SerializationError(TidelogError):
     """A serializer or deserializer refused a key or a value."""
+
+
+class RecordDeserializationError(SerializationError):
+    """A deserializer refused a record; ``seek`` past ``offset`` to go on. ``origin`` is ``"key"`` or ``"value"``.
+    ``key``, ``value``, ``headers`` and ``timestamp`` are the record as it was fetched, to put it aside
+    (Kafka's ``RecordDeserializationException``, KIP-334, KIP-1036)."""
+
+    def __init__(
+        self,
+        message: str,
+        origin: Literal["key", "value"],
+        topic_partition: TopicPartition,
+        offset: int,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+    ) -> None:
+        super().__init__(message)
+        self.origin: Final = origin
+        self.topic_partition: Final = topic_partition
+        self.offset: Final = offset
+        self.timestamp: Final = timestamp
+        self.key: Final = key
+        self.value: Final = value
+        self.headers: Final = headers
 
 
 class IllegalStateError(TidelogError):
     """A call that does not fit the client's state, e.g. a poll without an assignment."""
 
 
+class WakeupError(TidelogError):
+    """``wakeup()`` was called, to end a wait (Kafka's ``WakeupException``). The consumer goes on as before."""
+
+
 class ClientClosedError(IllegalStateError):
-    """The client was closed, or its process was forked away from the threads that served it."""
+    """The client was closed, or a fork left its process without the threads that served it."""
 
 
 class CommitFailedError(TidelogError):
-    """Offsets could not be committed and never will be: this consumer is not (or no longer) in the group, and
-    its partitions may belong to others (Kafka's ``CommitFailedException``)."""
+    """The commit failed for good: this consumer is not (or no longer) in the group, and its partitions may belong
+    to others (Kafka's ``CommitFailedException``)."""
 
     code = ErrorCode.ILLEGAL_GENERATION
 
 
 class RetriableCommitFailedError(TidelogError):
-    """Offsets were not committed, or whether they were is unknown; the same or later offsets may be committed
-    again (Kafka's ``RetriableCommitFailedException``)."""
+    """The commit failed, or its outcome is unknown; you may commit the same or later offsets again
+    (Kafka's ``RetriableCommitFailedException``)."""
 
     @property
     def retriable(self) -> bool:
@@ -126,20 +191,20 @@ class RetriableCommitFailedError(TidelogError):
 
 
 class TransactionAbortedError(TidelogError):
-    """The record belongs to a transaction that was aborted, or can only be aborted: nobody who reads what is
-    committed ever sees it. ``__cause__`` is what spoilt the transaction, if something did
+    """The record belongs to a transaction that was aborted, or can only be aborted. Readers of committed records
+    never see it. ``__cause__`` is the error that spoilt the transaction, if there was one
     (Kafka's ``TransactionAbortedException``)."""
 
 
 class SinkJobFencedError(TidelogError):
-    """This job of a sink is over: it was aborted, or another job has taken over its batch."""
+    """A sink's job is over: it was aborted, or another job has taken over its batch."""
 
     code = ErrorCode.PRODUCER_FENCED
     fatal = True
 
 
 class SinkTransactionLostError(TidelogError):
-    """A transaction of a sink's batch is not prepared, or not there: it took too long, or was aborted. Nothing of the
+    """A transaction of a sink's batch is not prepared, or is gone: it took too long, or was aborted. No part of the
     batch is committed; run it again, as another job."""
 
     code = ErrorCode.INVALID_TXN_STATE
@@ -147,22 +212,22 @@ class SinkTransactionLostError(TidelogError):
 
 
 class SinkDecisionTooLargeError(TidelogError):
-    """The decision about a sink's batch would not fit into one record batch: it has too many transactions, with too
-    many partitions. Nothing of it is committed; run it again, as another job, with fewer."""
+    """The decision about a sink's batch does not fit into one record batch: it has too many transactions, with too
+    many partitions. No part of it is committed; run it again, as another job, with fewer."""
 
     code = ErrorCode.RECORD_LIST_TOO_LARGE
     abortable = True
 
 
 class RebalanceCallbackError(TidelogError):
-    """A rebalance listener or an assignor of the user's raised; ``__cause__`` is what it raised.
+    """The user's rebalance listener or assignor raised; ``__cause__`` is its exception.
 
-    The rebalance was carried through all the same: the assignment holds, and the next poll goes on.
+    The rebalance still completed: the assignment holds, and the next poll goes on.
     """
 
 
 class InvalidOffsetError(TidelogError):
-    """No valid position for some partitions. ``partitions`` says which and what was asked for."""
+    """Some partitions have no valid position. ``partitions`` names them and the requested positions."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -180,9 +245,9 @@ class NoOffsetForPartitionError(InvalidOffsetError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """The log was cut below what this consumer had read (an unclean election; KIP-320).
+    """The log was truncated below this consumer's position (by an unclean election; KIP-320).
 
-    ``divergent`` is, per partition, the first offset known to differ from what was read.
+    ``divergent`` maps each partition to the first offset known to differ from what the consumer read.
     """
 
     def __init__(
@@ -203,6 +268,7 @@ _OURS: Final[dict[ErrorCode, type[TidelogError]]] = {
         InvalidTopicError,
         UnknownTopicOrPartitionError,
         TopicExistsError,
+        ThrottlingQuotaExceededError,
         CorruptRecordError,
         BrokerNotAvailableError,
         OffsetOutOfRangeError,

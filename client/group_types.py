@@ -1,4 +1,4 @@
-"""What users of a consumer group see: committed offsets, who they are in the group, the rebalance listener."""
+"""What users of a consumer group see: committed offsets, the member's identity, the rebalance listener."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tidelog.model.ids import TopicPartition
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read. ``leader_epoch`` is that of the record before it, -1
-    unknown; ``metadata`` any text of the user's, bounded by the broker's ``offset.metadata.max.bytes``."""
+    """A committed offset: the next record to read. ``leader_epoch`` is the epoch of the record before it, -1 if
+    unknown. ``metadata`` is any text from the user; the broker's ``offset.metadata.max.bytes`` bounds it."""
 
     offset: int
     leader_epoch: int = -1
@@ -20,12 +20,12 @@ class OffsetAndMetadata(NamedTuple):
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
-"""Told how an asynchronous commit ended: what was to be committed, and the error or ``None``."""
+"""Called when an asynchronous commit ends, with its offsets and the error or ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who a consumer is in its group; generation -1 and no member id while it is not a member."""
+    """A consumer's identity in its group; generation -1 and no member id while it is not a member."""
 
     group_id: str
     generation_id: int = -1
@@ -34,29 +34,29 @@ class ConsumerGroupMetadata:
 
 
 class ConsumerRebalanceListener:
-    """What a consumer is told about its partitions; override what is of interest.
+    """Tells a consumer about changes to its partitions; override the methods that you need.
 
-    The methods are called from within ``poll``, ``unsubscribe`` and ``close``, in the thread (or task) that
-    called these. With ``tidelog.aio`` they may be coroutine functions. Within them all of the consumer may be
-    used except ``poll``, ``subscribe`` and their like, ``unsubscribe`` and ``close``. What they raise reaches the
+    ``poll``, ``unsubscribe`` and ``close`` call these methods, in the calling thread (or task). With
+    ``tidelog.aio`` they may be coroutine functions. They may use the consumer, except for ``poll``, ``subscribe``
+    and similar calls, ``unsubscribe`` and ``close``. Their exceptions reach the
     caller of ``poll`` as ``RebalanceCallbackError``; the rebalance itself goes on.
     Source: Kafka's ``ConsumerRebalanceListener``.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These were added (with an eager assignor: all there are), perhaps none. ``seek`` works here."""
+        """The partitions just added (with an eager assignor: all partitions), perhaps none. ``seek`` works here."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These are about to be given up in good order: the last moment to commit what was done with them."""
+        """The partitions that the consumer is about to give up: the last moment to commit work on them."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These were taken away already, and others may read them; a commit would be refused.
-        Unless overridden, the same as :meth:`on_partitions_revoked`."""
+        """The partitions already lost. Others may read them; the group would refuse a commit.
+        By default the same as :meth:`on_partitions_revoked`."""
         return self.on_partitions_revoked(partitions)
 
 
 def offsets_given(offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Check what a user wants to be committed. Raises ``ValueError``."""
+    """Check the offsets that a user wants to commit. Raises ``ValueError``."""
     found = {}
     for at, given in offsets.items():
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)

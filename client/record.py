@@ -1,4 +1,4 @@
-"""What a consumer hands out: records, and whole batches that are read only when somebody looks."""
+"""What a consumer hands out: records, and whole batches that are decoded only on use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 from tidelog.client.errors import CorruptRecordError
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.record_columns import ColumnBuffer, add_batch
-from tidelog.proto.record_decoder import decode_fields, decode_values
-from tidelog.proto.record_walk import RecordHeaders
-from tidelog.proto.records import Batch, CorruptBatch
+from tidelog.proto.records.batches import Batch, CorruptBatch
+from tidelog.proto.records.columns import ColumnBuffer, add_batch
+from tidelog.proto.records.decoder import decode_as, decode_fields, decode_values
+from tidelog.proto.records.walk import RecordHeaders
 
 
 class ConsumerRecord(NamedTuple):
     """One record. ``timestamp`` in ms since the epoch: the producer's, or with LogAppendTime the broker's.
 
-    ``key`` and ``value`` are bytes or ``None``, unless deserializers make something else of them.
+    ``key`` and ``value`` are bytes or ``None``, unless deserializers convert them.
     """
 
     offset: int
@@ -36,8 +36,8 @@ class ConsumerRecord(NamedTuple):
 class ConsumerBatch:
     """Records of one partition, still packed. Iterating unpacks them; ``len`` does not.
 
-    ``records()``, ``values()`` and ``add_to()`` leave out what lies before the consumer's position when the
-    batch was fetched. All raise ``CorruptRecordError``.
+    ``records()``, ``values()`` and ``add_to()`` skip records before the consumer's position at the time of the
+    fetch. All raise ``CorruptRecordError``.
     """
 
     __slots__ = ("_batch", "_from", "partition", "topic")
@@ -68,7 +68,7 @@ class ConsumerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """As stored, with header, perhaps compressed."""
+        """The batch as stored, with its header, perhaps compressed."""
         return self._batch.size
 
     def __len__(self) -> int:
@@ -77,17 +77,17 @@ class ConsumerBatch:
         return batch.record_count if self._from <= batch.base_offset else max(0, batch.next_offset - self._from)
 
     def records(self) -> list[ConsumerRecord]:
-        tail = (self.topic, self.partition, self._batch.leader_epoch)
+        """Decode the batch. Raises ``CorruptRecordError``."""
         try:
-            fields = decode_fields(self._batch)
+            found = decode_as(ConsumerRecord, self._batch, (self.topic, self.partition, self._batch.leader_epoch))
         except CorruptBatch as error:
             raise self._corrupt(error) from None
         if self._from > self._batch.base_offset:
-            fields = [field for field in fields if field[0] >= self._from]
-        new = tuple.__new__
-        return [new(ConsumerRecord, field + tail) for field in fields]
+            return [record for record in found if record.offset >= self._from]
+        return found
 
     def values(self) -> list[bytes | None]:
+        """The values alone, the fastest way to read them. Raises ``CorruptRecordError``."""
         try:
             if self._from > self._batch.base_offset:
                 return [field[3] for field in decode_fields(self._batch) if field[0] >= self._from]
@@ -96,7 +96,7 @@ class ConsumerBatch:
             raise self._corrupt(error) from None
 
     def add_to(self, columns: ColumnBuffer, end: int) -> None:
-        """Add the records before offset ``end`` to columns; those before the consumer's position stay out, too."""
+        """Add the records before offset ``end`` to columns, without those before the consumer's position."""
         try:
             add_batch(columns, self._batch, self._from, end)
         except CorruptBatch as error:
@@ -110,7 +110,7 @@ class ConsumerBatch:
 
 
 def corrupt(topic: str, partition: int, offset: int, error: CorruptBatch) -> CorruptRecordError:
-    """What a user is told of a batch that cannot be read: where it lies, and how to get past it."""
+    """The error text for an unreadable batch: its place, and how to get past it."""
     return CorruptRecordError(
         f"{topic}-{partition}: the batch at offset {offset} cannot be read: {error}; seek past it to go on"
     )

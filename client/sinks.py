@@ -1,6 +1,6 @@
-"""What the parts of a program that writes to a sink hand to each other: jobs, messages, outcomes.
+"""What the parts of a program that writes to a sink pass to each other: jobs, messages, outcomes.
 
-All of them are plain values that can be pickled, or written as JSON, on their way between processes.
+All are plain values. You can pickle them, or write them as JSON, to send them between processes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tidelog.client.transaction_errors import FENCED
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from tidelog.model.sinks import job_fault, part_fault, sink_fault
-from tidelog.proto.sink_api import SinkWinner
+from tidelog.proto.calls.sink_api import SinkWinner
 
 
 class SinkJob(NamedTuple):
-    """One run of one batch of a sink: what its tasks are given. ``batch`` counts from 0; whoever runs a batch again
-    does so as another job."""
+    """One run of a sink's batch; the driver gives it to its tasks. ``batch`` counts from 0. To run a batch again, make
+    another job."""
 
     sink: str
     batch: int
@@ -36,8 +36,8 @@ class SinkJob(NamedTuple):
 
     @classmethod
     def new(cls, sink: str, batch: int, rng: random.Random | None = None) -> SinkJob:
-        """A job that nobody else is (``rng``: where its name comes from, for tests). Raises ``ValueError`` for what can
-        be no sink or batch."""
+        """A new, unique job (``rng`` is the source of its name, for tests). Raises ``ValueError`` for an invalid sink
+        or batch."""
         return cls(sink, batch, fresh_name(rng)).checked()
 
     def checked(self) -> SinkJob:
@@ -50,8 +50,8 @@ class SinkJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SinkMessage:
-    """What a task tells its driver. ``attempt`` is None where it wrote nothing: because there was nothing to write,
-    or (``already_committed``) because its batch is decided. ``rows``: how many records it wrote."""
+    """A task's report to its driver. ``attempt`` is None if the task wrote nothing: because there was nothing to write,
+    or (``already_committed``) because its batch is decided. ``rows`` is the number of records that it wrote."""
 
     sink: str
     batch: int
@@ -63,6 +63,7 @@ class SinkMessage:
     already_committed: bool = False
 
     def to_json(self) -> str:
+        """The message as text, for a driver that passes it on."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
@@ -83,7 +84,7 @@ class SinkMessage:
 
     @property
     def winner(self) -> SinkWinner | None:
-        """The transaction that is to be committed, if there is one."""
+        """The transaction to commit, if there is one."""
         if self.attempt is None:
             return None
         return SinkWinner(self.attempt, ProducerId(self.producer_id), ProducerEpoch(self.producer_epoch))
@@ -91,8 +92,8 @@ class SinkMessage:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutcome:
-    """``already_committed``: the batch was decided before, and nothing was done now. ``last_batch`` is the last that
-    is decided, ``last_job`` the job that it was decided for (empty and -1: none is)."""
+    """``already_committed``: the batch was decided before, and this call changed nothing. ``last_batch`` is the last
+    decided batch, ``last_job`` its winning job (-1 and empty: none yet)."""
 
     already_committed: bool
     last_batch: int
@@ -100,12 +101,12 @@ class SinkOutcome:
 
 
 def fresh_name(rng: random.Random | None) -> str:
-    """A name that nobody else has: from the system, which a process that was forked off asks anew."""
+    """A unique name, from the operating system, which a forked process asks again."""
     return uuid.uuid4().hex if rng is None else f"{rng.getrandbits(128):032x}"
 
 
 def job_of(messages: Iterable[SinkMessage]) -> SinkJob | None:
-    """The one job that messages are of; None without any. Raises ``ValueError`` for those of several."""
+    """The job that all messages belong to; None without messages. Raises ``ValueError`` if they belong to several."""
     jobs = {message.of for message in messages}
     if len(jobs) > 1:
         named = ", ".join(f"batch {job.batch} of {job.sink!r} by {job.job}" for job in sorted(jobs)[:3])
@@ -114,8 +115,8 @@ def job_of(messages: Iterable[SinkMessage]) -> SinkJob | None:
 
 
 def sink_error(code: ErrorCode, message: str) -> TidelogError:
-    """The exception for a ledger's refusal: ``abortable``, run the batch again as another job; ``fatal``, this job is
-    over, and whether the batch is to be run again is another's business."""
+    """The exception for a ledger's refusal. ``abortable``: run the batch again as another job. ``fatal``: this job is
+    over, and another one decides whether to run the batch again."""
     if code in FENCED:
         found: TidelogError = SinkJobFencedError(message)
     elif code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING):

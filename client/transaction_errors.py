@@ -18,12 +18,13 @@ class Meaning(enum.Enum):
     ABORT = enum.auto()
     """The transaction can only be aborted."""
     GIVE_UP = enum.auto()
-    """The producer has done its last transaction."""
+    """The producer cannot start another transaction."""
 
 
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-"""What partitions and coordinators say of a transaction that has ended already, by another's doing or by its time."""
+"""The answers of partitions and coordinators for a transaction that has already ended: it timed out, or another process
+ended it."""
 _NOT_IN_GROUP: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
     ErrorCode.TRANSACTION_ABORTABLE,
@@ -36,8 +37,8 @@ _ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
     ErrorCode.INVALID_TXN_STATE,
 }
 _ABORTABLE_END: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE})
-"""The second: what was to be committed is aborted already, since it timed out, say. Then the abort that follows is
-answered with the next identity, and the producer goes on; Kafka's would be lost (but see KIP-588)."""
+"""The second: the transaction to commit is already aborted, for example because it timed out. The abort that follows
+then gets the next identity, and the producer goes on; Kafka's would be lost (but see KIP-588)."""
 _FATAL_OF_RECORDS: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
@@ -60,8 +61,8 @@ def of_offsets(code: ErrorCode) -> Meaning:
 
 
 def of_records(code: ErrorCode) -> Meaning:
-    """Of a batch that will not be sent again. That it was refused for its epoch is abortable, not fatal: whether
-    the producer is fenced, or its transaction took too long, the coordinator says (KIP-588)."""
+    """The error for a batch that will not be sent again. A refusal because of its epoch is abortable, not fatal: only
+    the coordinator knows whether the producer is fenced or its transaction took too long (KIP-588)."""
     return Meaning.GIVE_UP if code in _FATAL_OF_RECORDS else Meaning.ABORT
 
 
@@ -71,7 +72,7 @@ def error_of(code: ErrorCode, message: str) -> TidelogError:
         said = "another producer with the same transactional_id has taken over"
         return exception_for(ErrorCode.PRODUCER_FENCED, f"{message}: {said}")
     if code is ErrorCode.INVALID_TXN_STATE:
-        message += ": the transaction is over already: it timed out, or was decided from elsewhere"
+        message += ": the transaction is already over: it timed out, or another process decided it"
     if code in _NOT_IN_GROUP:
         return CommitFailedError(f"{message}: this consumer is no longer in the group in that generation")
     return exception_for(code, message)

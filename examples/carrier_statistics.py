@@ -6,7 +6,7 @@
     python examples/carrier_statistics.py check      # once all is counted
 
 The group shares out the partitions, and that is all it is used for: where to go on is written in the database
-(SQLite here), by the same transaction that adds to the results. So whoever is given a partition goes on exactly
+(SQLite here), by the same transaction that adds to the results. So the next owner of a partition goes on exactly
 behind what is counted, whatever was killed. `check` computes the statistics of every carrier itself and compares.
 """
 
@@ -31,8 +31,10 @@ TOPIC = "flights"
 GROUP = "carrier-statistics"
 COLUMNS = ("flights", "cancelled", "late", "minutes_late")
 SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS statistics (carrier TEXT PRIMARY KEY, {", ".join(f"{name} INTEGER" for name in COLUMNS)});
 CREATE TABLE IF NOT EXISTS offsets (topic TEXT, partition INTEGER, next INTEGER, PRIMARY KEY (topic, partition));
+COMMIT;
 """
 ADD = f"""
 INSERT INTO statistics VALUES (?{", ?" * len(COLUMNS)})
@@ -54,7 +56,6 @@ def measure(flight: dict[str, Any]) -> tuple[int, ...]:
 
 def connect(database: str) -> sqlite3.Connection:
     connection = sqlite3.connect(database, timeout=30.0, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(SCHEMA)
     return connection

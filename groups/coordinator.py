@@ -1,7 +1,7 @@
 """The group coordinator of a node: the shell around the partitions of ``__consumer_offsets`` that it leads.
 
-What is common to coordinators is in :mod:`tidelog.replication.coordinator_shell`, what a partition decides in
-:mod:`tidelog.groups.shard`.
+:mod:`tidelog.replication.coordinators.coordinator_shell` has the parts that all coordinators share,
+:mod:`tidelog.groups.shard` the decisions of one partition.
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
-from urllib.parse import unquote
 
 from tidelog.groups.adding import Adding, AddPartitions, Role
 from tidelog.groups.batches import batch_of
-from tidelog.groups.counters import GroupCounters, GroupGauges
-from tidelog.groups.effects import Answer, Append, AppendMarker, Effect
+from tidelog.groups.offsets.committing import commit_answer
+from tidelog.groups.offsets.transactional import adding_error, txn_commit_answer
 from tidelog.groups.routing import group_id_fault, partition_for
-from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
-from tidelog.groups.transactional import adding_error, txn_commit_answer
+from tidelog.groups.state.counters import GroupCounters, GroupGauges
+from tidelog.groups.state.effects import Answer, Append, AppendMarker, Effect
+from tidelog.groups.state.settings import GroupSettings
+from tidelog.groups.state.topics import NoTopics, Topics
 from tidelog.model.clock import Clock
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.consumer_group_api import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
+)
+from tidelog.proto.calls.group_api import (
     CommittedOffset,
     DeletedGroup,
     DeleteGroupsRequest,
@@ -39,12 +47,10 @@ from tidelog.proto.group_api import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetCommitResult,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchGroup,
@@ -54,10 +60,10 @@ from tidelog.proto.group_api import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tidelog.proto.network import CallContext
-from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from tidelog.replication.coordinator_log import CoordinatorLog
-from tidelog.replication.coordinator_shell import CoordinatorShell, Led, Standing, done, settle
+from tidelog.proto.calls.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from tidelog.proto.transport.network import CallContext
+from tidelog.replication.coordinators.coordinator_log import CoordinatorLog
+from tidelog.replication.coordinators.coordinator_shell import CoordinatorShell, Led, Standing, done, settle
 
 _LEADER_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -66,7 +72,7 @@ _LEADER_ERRORS: Final = {
 
 
 class GroupCoordinator(CoordinatorShell[Shard, Effect]):
-    """See the module. ``context.peer`` is the host that members are described with."""
+    """See the module. ``context.host`` is the host in the members' descriptions."""
 
     def __init__(
         self,
@@ -77,6 +83,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         on_fatal: Callable[[BaseException], None],
         add_partitions: AddPartitions,
         partitions: int | None = None,
+        topics: Callable[[], Topics] = NoTopics,
     ) -> None:
         self.counters = GroupCounters()
         count = settings.offsets_topic_num_partitions if partitions is None else partitions
@@ -84,6 +91,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         self.settings = settings
         """Of the partitions that are led from now on."""
         self._rng = rng
+        self._topics = topics
         self._adding = Adding(add_partitions, on_fatal)
 
     # --- Life ---------------------------------------------------------------------------------------
@@ -97,7 +105,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
 
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
         bytes_max = self._log.batch_bytes_max(partition)
-        return Shard(epoch, self.settings, self._rng, bytes_max, counters=self.counters)
+        return Shard(epoch, self.settings, self._rng, bytes_max, counters=self.counters, topics=self._topics)
 
     def _load_bytes(self) -> int:
         return self.settings.offsets_load_buffer_size
@@ -107,7 +115,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         return led.shard.resign(self._now())
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Forget what is committed of topics that are no more."""
+        """Forget the committed offsets of deleted topics."""
         topics = tuple(names)
         for led in self._actives():
             self._perform(led, led.shard.topics_deleted(topics, self._now()))
@@ -115,98 +123,75 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
     # --- Membership ---------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, context: CallContext) -> asyncio.Future[JoinGroupResponse]:
-        fault = group_id_fault(request.group_id)
-        if fault is not None:
-            return done(JoinGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
-        led = self._active(request.group_id)
-        if not isinstance(led, Led):
-            return done(JoinGroupResponse(led, member_id=request.member_id))
-        waiter, future = self._waiter(JoinGroupResponse)
-        self._perform(led, led.shard.join(request, client_host(context.peer), waiter, self._now()))
-        return future
+        refused = partial(JoinGroupResponse, member_id=request.member_id)
+        return self._ask(_key(request.group_id), refused, Shard.join, request, f"/{context.host}")
 
     def sync(self, request: SyncGroupRequest, context: CallContext) -> asyncio.Future[SyncGroupResponse]:
-        fault = group_id_fault(request.group_id)
-        if fault is not None:
-            return done(SyncGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
-        led = self._active(request.group_id)
-        if not isinstance(led, Led):
-            return done(SyncGroupResponse(led))
-        waiter, future = self._waiter(SyncGroupResponse)
-        self._perform(led, led.shard.sync(request, waiter, self._now()))
-        return future
+        return self._ask(_key(request.group_id), SyncGroupResponse, Shard.sync, request)
 
     def heartbeat(self, request: HeartbeatRequest, context: CallContext) -> asyncio.Future[HeartbeatResponse]:
         """While the group is loaded, all is well: sessions begin anew after it (as Kafka)."""
-        fault = group_id_fault(request.group_id)
-        if fault is not None:
-            return done(HeartbeatResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
-        led = self._active(request.group_id)
+        led = self._active(_key(request.group_id))
         if isinstance(led, Led):
             return done(led.shard.heartbeat(request, self._now()))
-        return done(HeartbeatResponse(ErrorCode.NONE if led is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else led))
+        code = ErrorCode.NONE if led.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else led.code
+        return done(HeartbeatResponse(code, error_message=led.message))
 
     def leave(self, request: LeaveGroupRequest, context: CallContext) -> asyncio.Future[LeaveGroupResponse]:
-        fault = group_id_fault(request.group_id)
-        if fault is not None:
-            return done(LeaveGroupResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
-        led = self._active(request.group_id)
-        if not isinstance(led, Led):
-            return done(LeaveGroupResponse(led))
+        led = self._active(_key(request.group_id))
+        if isinstance(led, Refusal):
+            return done(LeaveGroupResponse(led.code, error_message=led.message))
         response, effects = led.shard.leave(request, self._now())
         self._perform(led, effects)
         return done(response)
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        context: CallContext,
+        may_see: Callable[[str], bool] = lambda _: True,
+    ) -> asyncio.Future[ConsumerGroupHeartbeatResponse]:
+        """``may_see``: the topics that the member may describe."""
+        host = f"/{context.host}"
+        refused = ConsumerGroupHeartbeatResponse
+        return self._ask(_key(request.group_id), refused, Shard.consumer_heartbeat, request, host, may_see)
 
     # --- Offsets ------------------------------------------------------------------------------------
 
     def commit_offsets(
         self, request: OffsetCommitRequest, context: CallContext
     ) -> asyncio.Future[OffsetCommitResponse]:
-        led = self._active_for_offsets(request.group_id)
-        if not isinstance(led, Led):
-            results = (OffsetCommitResult(item.topic, item.partition, led) for item in request.partitions)
-            return done(OffsetCommitResponse(tuple(results)))
-        waiter, future = self._waiter(OffsetCommitResponse)
-        self._perform(led, led.shard.commit_offsets(request, waiter, self._now()))
-        return future
+        refused = partial(commit_answer, request)
+        return self._ask(_offsets_key(request.group_id), refused, Shard.commit_offsets, request)
 
     def fetch_offsets(self, request: OffsetFetchRequest, context: CallContext) -> asyncio.Future[OffsetFetchResponse]:
         groups = tuple(self._fetch(group, request.require_stable) for group in request.groups)
         return done(OffsetFetchResponse(groups))
 
     def _fetch(self, group: OffsetFetchGroup, require_stable: bool) -> OffsetFetchResult:
-        led = self._active_for_offsets(group.group_id)
-        if isinstance(led, Led):
-            return led.shard.fetch_offsets(group, require_stable=require_stable)
-        failed = tuple(CommittedOffset(item.topic, item.partition, led) for item in group.partitions)
-        return OffsetFetchResult(group.group_id, led, failed)
+        def refused(error: ErrorCode, /, *, error_message: str) -> OffsetFetchResult:
+            failed = (CommittedOffset(item.topic, item.partition, error) for item in group.partitions)
+            return OffsetFetchResult(group.group_id, error, tuple(failed), error_message=error_message)
+
+        key = _offsets_key(group.group_id)
+        return self._look(key, refused, lambda shard: shard.fetch_offsets(group, require_stable=require_stable))
 
     def delete_offsets(
         self, request: OffsetDeleteRequest, context: CallContext
     ) -> asyncio.Future[OffsetDeleteResponse]:
-        fault = group_id_fault(request.group_id)
-        if fault is not None:
-            return done(OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID, error_message=fault))
-        led = self._active(request.group_id)
-        if not isinstance(led, Led):
-            return done(OffsetDeleteResponse(led))
-        waiter, future = self._waiter(OffsetDeleteResponse)
-        self._perform(led, led.shard.delete_offsets(request, waiter, self._now()))
-        return future
+        return self._ask(_key(request.group_id), OffsetDeleteResponse, Shard.delete_offsets, request)
 
     # --- Transactions -------------------------------------------------------------------------------
 
     def commit_transactional(
         self, request: TxnOffsetCommitRequest, context: CallContext
     ) -> asyncio.Future[TxnOffsetCommitResponse]:
-        """Offsets that count if the transaction commits. Its coordinator is asked before the first of them here."""
-        fault = group_id_fault(request.group_id)
-        if fault is not None:
-            return done(txn_commit_answer(request, ErrorCode.INVALID_GROUP_ID, fault))
-        led = self._active(request.group_id)
-        if not isinstance(led, Led):
-            return done(txn_commit_answer(request, led))
-        waiter, future = self._waiter(TxnOffsetCommitResponse)
+        """Commit offsets that count if the transaction commits. Before the first of them here, ask its coordinator."""
+        led = self._active(_key(request.group_id))
+        if isinstance(led, Refusal):
+            return done(txn_commit_answer(request, led.code, led.message))
+        future: asyncio.Future[TxnOffsetCommitResponse] = asyncio.get_running_loop().create_future()
+        waiter = self._wait(partial(settle, future))
         if led.shard.has_open(request.producer_id, request.producer_epoch):
             self._perform(led, led.shard.commit_transactional(request, waiter, self._now()))
         elif self._adding.waiting >= self.settings.appends_max:
@@ -238,49 +223,33 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
     # --- Administration -----------------------------------------------------------------------------
 
     def list_groups(self, request: ListGroupsRequest, context: CallContext) -> asyncio.Future[ListGroupsResponse]:
-        """The groups that are loaded; COORDINATOR_LOAD_IN_PROGRESS beside them while others are not."""
-        found: list[ListedGroup] = []
-        error = ErrorCode.NONE
-        for led in self._led.values():
-            if led.standing is Standing.ACTIVE:
-                found += led.shard.list_groups(request.states, request.types)
-            else:
-                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return done(ListGroupsResponse(error, tuple(found)))
+        return done(ListGroupsResponse(*self._list(lambda shard: shard.list_groups(request.states, request.types))))
 
     def describe(self, request: DescribeGroupsRequest, context: CallContext) -> asyncio.Future[DescribeGroupsResponse]:
         return done(DescribeGroupsResponse(tuple(self._describe(group_id) for group_id in request.group_ids)))
 
     def _describe(self, group_id: str) -> DescribedGroup:
-        led = self._active_for_offsets(group_id)
-        return led.shard.describe(group_id) if isinstance(led, Led) else DescribedGroup(group_id, led)
+        refused = partial(DescribedGroup, group_id)
+        return self._look(_offsets_key(group_id), refused, lambda shard: shard.describe(group_id))
+
+    def describe_consumer(
+        self, request: ConsumerGroupDescribeRequest, context: CallContext
+    ) -> asyncio.Future[ConsumerGroupDescribeResponse]:
+        return done(ConsumerGroupDescribeResponse(tuple(map(self._describe_consumer, request.group_ids))))
+
+    def _describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        refused = partial(DescribedConsumerGroup, group_id)
+        return self._look(_key(group_id), refused, lambda shard: shard.describe_consumer(group_id))
 
     def delete_groups(self, request: DeleteGroupsRequest, context: CallContext) -> asyncio.Future[DeleteGroupsResponse]:
-        """Each group is answered for itself; the answer waits for all."""
-        future: asyncio.Future[DeleteGroupsResponse] = asyncio.get_running_loop().create_future()
-        results: list[DeletedGroup | None] = [None] * len(request.group_ids)
-        left = len(results)
+        return self._ask_each(request.group_ids, self._delete, DeleteGroupsResponse)
 
-        def deleted(at: int, result: DeletedGroup) -> None:
-            nonlocal left
-            results[at] = result
-            left -= 1
-            if not left:
-                settle(future, DeleteGroupsResponse(tuple(item for item in results if item is not None)))
-
-        if not results:
-            future.set_result(DeleteGroupsResponse(()))
-        for at, group_id in enumerate(request.group_ids):
-            led = self._active_for_offsets(group_id)
-            if isinstance(led, Led):
-                waiter = self._wait(partial(deleted, at))
-                self._perform(led, led.shard.delete_group(group_id, waiter, self._now()))
-            else:
-                deleted(at, DeletedGroup(group_id, led))
-        return future
+    def _delete(self, deleted: Callable[[DeletedGroup], None], group_id: str) -> None:
+        refused = partial(DeletedGroup, group_id)
+        self._put(deleted, _offsets_key(group_id), refused, Shard.delete_group, group_id)
 
     def gauges(self) -> GroupGauges:
-        """Looks at each group: for scraping, not for hot paths."""
+        """Visits every group: for scraping, not for hot paths."""
         groups: dict[str, int] = {}
         members = offsets = loaded = 0
         for led in self._actives():
@@ -289,15 +258,11 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
             members += state.population.members
             offsets += state.population.offsets
             for group in state.groups.values():
-                groups[group.state.value] = groups.get(group.state.value, 0) + 1
+                name = group.shown_state.value
+                groups[name] = groups.get(name, 0) + 1
         return GroupGauges(groups, members, offsets, loaded, len(self._led) - loaded)
 
     # --- Effects ------------------------------------------------------------------------------------
-
-    def _active_for_offsets(self, group_id: str) -> Led[Shard] | ErrorCode:
-        if group_id_fault(group_id, may_be_empty=True) is not None:
-            return ErrorCode.INVALID_GROUP_ID
-        return self._active(group_id)
 
     def _do(self, led: Led[Shard], effect: Effect) -> None:
         match effect:
@@ -307,13 +272,13 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
                 self._append(led, effect.token, batch_of(effect))
 
 
+def _key(group_id: str, *, may_be_empty: bool = False) -> str | Refusal:
+    fault = group_id_fault(group_id, may_be_empty=may_be_empty)
+    return group_id if fault is None else Refusal(ErrorCode.INVALID_GROUP_ID, fault)
+
+
+_offsets_key: Final = partial(_key, may_be_empty=True)
+
+
 def _role(led: Led[Shard]) -> Role:
     return Role(led.partition, led.epoch)
-
-
-def client_host(peer: str) -> str:
-    """A member's host as Kafka's records hold it, without the port: ``/127.0.0.1``. ``peer`` may be a gRPC target,
-    ``ipv4:127.0.0.1:9092`` or ``ipv6:%5B::1%5D:9092``."""
-    text = unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")
-    host, _, port = text.rpartition(":")
-    return "/" + (host if host and port.isdigit() else text).strip("[]")

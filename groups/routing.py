@@ -1,13 +1,13 @@
-"""Which partition of ``__consumer_offsets`` a group belongs to, and which group ids there can be."""
+"""The partition of ``__consumer_offsets`` that a group belongs to, and the valid group ids."""
 
 from __future__ import annotations
 
 from tidelog.model.java_hash import coordinator_partition
-from tidelog.proto.coordinator_records import STRING_BYTES_MAX
+from tidelog.proto.logs.coordinator_records import STRING_BYTES_MAX
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """Where the group is coordinated."""
+    """The partition that coordinates the group."""
     return coordinator_partition(group_id, partitions)
 
 

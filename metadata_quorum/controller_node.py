@@ -1,7 +1,7 @@
 """A node's controller role: the asyncio shell around quorum, controller and publisher. It decides nothing.
 
-Requests are decided one after the other on the event loop; what a decision appends is proposed before the
-next one is made, and its answer leaves once the quorum has committed it.
+Requests are decided one after the other on the event loop. A decision's records are proposed before the next decision,
+and its answer leaves once the quorum has committed them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,28 @@ import dataclasses
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.metadata_quorum.controller import Controller
-from tidelog.metadata_quorum.decision import entries
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_change import MetadataDelta, difference
-from tidelog.metadata_quorum.image_snapshot import decode_snapshot
+from tidelog.metadata_quorum.controller.controller import Controller
+from tidelog.metadata_quorum.controller.decision import entries
+from tidelog.metadata_quorum.controller.refusals import ControllerRequest, refuse
+from tidelog.metadata_quorum.image.change import MetadataDelta, difference
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.metadata_quorum.image.snapshot import decode_snapshot
+from tidelog.metadata_quorum.overdue_brokers import OverdueBrokers, Refuses
 from tidelog.metadata_quorum.publisher import Publisher, encode_with_pauses
 from tidelog.metadata_quorum.quorum import Quorum
-from tidelog.metadata_quorum.quorum_files import QuorumFiles
-from tidelog.metadata_quorum.quorum_types import NotLeading, OutcomeUnknown, QuorumTiming
-from tidelog.metadata_quorum.refusals import ControllerRequest, refuse
-from tidelog.model.broker_config import NodeConfig
+from tidelog.metadata_quorum.raft.files import QuorumFiles
+from tidelog.metadata_quorum.raft.types import NotLeading, OutcomeUnknown, QuorumTiming
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import DIRECTORIES_VOTE, METADATA_VERSION
 from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId, Offset
-from tidelog.proto.api import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.api import (
     ClusterBroker,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -37,9 +40,10 @@ from tidelog.proto.api import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     FeatureLevel,
+    QuorumObserver,
     QuorumVoter,
 )
-from tidelog.proto.controller_api import (
+from tidelog.proto.calls.controller_api import (
     BrokerHeartbeatRequest,
     FetchMetadataRequest,
     FetchMetadataResponse,
@@ -47,14 +51,14 @@ from tidelog.proto.controller_api import (
     FetchMetadataSnapshotResponse,
     RegisterBrokerRequest,
 )
-from tidelog.proto.metadata import BrokerRegistrationChangeRecord, MetadataRecord
-from tidelog.proto.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.network import Address, CallContext, CallHandler, Network, Service, StreamKind
-from tidelog.proto.reassignment_api import (
+from tidelog.proto.calls.reassignment_api import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
+from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch
+from tidelog.proto.logs.metadata_records import BrokerRegistrationChangeRecord, MetadataRecord
+from tidelog.proto.transport.network import Address, CallContext, CallHandler, Network, Service, StreamKind
 
 ENTRIES_UNDER_WAY_MAX: Final = 3_000
 """Entries that wait for their commit, from which on changes are refused and fencing waits."""
@@ -99,7 +103,8 @@ class ControllerNode:
     """One controller of the cluster. Make it on the running event loop.
 
     ``directory`` holds the metadata log. ``on_fatal`` is called once with what must take the node down.
-    ``threaded``: whether the Raft engine has a thread of its own (not in a simulation).
+    ``may_join``: see :class:`Quorum`. ``threaded``: whether the Raft engine has a thread of its own (not in a
+    simulation). ``first_records``: see :class:`Controller`. ``refuses`` asks a host whether anybody listens there.
     """
 
     def __init__(
@@ -114,27 +119,40 @@ class ControllerNode:
         rng: random.Random,
         on_fatal: Callable[[BaseException], None],
         timing: QuorumTiming | None = None,
+        may_join: bool = False,
         threaded: bool = True,
+        first_records: Sequence[MetadataRecord] = (),
+        refuses: Refuses,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
         self._clock = clock
         self._on_fatal = on_fatal
-        self.controller: Final = Controller(config, cluster_id, random.Random(rng.random()))
+        self.controller: Final = Controller(
+            config,
+            cluster_id,
+            random.Random(rng.random()),
+            self._voters,
+            clock.now_ms,
+            first_records,
+            up_to_date=lambda: self.quorum.up_to_date,
+        )
         self.quorum: Final = Quorum(
             cluster_id=cluster_id,
             node_id=config.node_id,
             voters={voter.node_id: Address(voter.host, voter.port) for voter in config.voters},
             directory=directory,
             files=files,
-            network=network,
+            connect=partial(network.connect, listener=config.controller_listener_names[0]),
             rng=random.Random(rng.random()),
             listener=self,
             on_fatal=self._fail,
             timing=timing or quorum_timing(config),
+            may_join=may_join,
             threaded=threaded,
             on_sending=self._tell_sending,
         )
+        self._overdue = OverdueBrokers(self.controller.liveness, lambda: self.controller.committed, refuses)
         self.publisher: Final = Publisher(self.quorum, lambda: self.controller.committed)
         self._image_listeners: list[ImageListener] = []
         self._leader_listeners: list[LeaderListener] = []
@@ -144,6 +162,7 @@ class ControllerNode:
         self._last_proposed: asyncio.Future[Offset] | None = None
         self._timer_wake = asyncio.Event()
         self._balance_due_ms = 0
+        self._sweep_due_ms = 0
         self._bytes_since_snapshot = 0
         self._snapshot_ms = clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -241,6 +260,7 @@ class ControllerNode:
         self._under_way.clear()
         self._last_proposed = None
         self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
+        self._sweep_due_ms = now_ms + self._config.delegation_token_expiry_check_interval_ms
         log.info("node %d is the active controller, epoch %d", self._config.node_id, epoch)
         self._append(self.controller.lead(epoch, now_ms))
         self._timer_wake.set()
@@ -261,6 +281,8 @@ class ControllerNode:
 
     def _tell(self, delta: MetadataDelta) -> None:
         image = self.controller.committed
+        if image.features.get(METADATA_VERSION, 0) >= DIRECTORIES_VOTE:
+            self.quorum.bind()
         for listener in self._image_listeners:
             listener(image, delta)
         self.publisher.wake()
@@ -268,7 +290,7 @@ class ControllerNode:
     # --- Serving ------------------------------------------------------------------------------------
 
     def service(self) -> Service:
-        """What the controller listener serves: calls and the Raft stream."""
+        """The service of the controller listener: calls and the Raft stream."""
         calls: dict[type[Any], CallHandler] = dict.fromkeys(self.controller.requests, self.handle)
         calls[FetchMetadataRequest] = self._fetch
         calls[FetchMetadataSnapshotRequest] = self._fetch_snapshot
@@ -359,17 +381,37 @@ class ControllerNode:
                     in_controlled_shutdown=found.in_controlled_shutdown,
                     rack=found.rack,
                     listeners=found.record.listeners,
+                    cordoned=image.is_cordoned(node_id),
                 )
                 for node_id, found in sorted(image.brokers.items())
             ),
             voters=tuple(
-                QuorumVoter(voter.node_id, self.quorum.commit_offset, now_ms)
-                if voter.node_id == own
-                else QuorumVoter(voter.node_id, NO_OFFSET, -1)
-                for voter in self._config.voters
+                QuorumVoter(voter, self.quorum.commit_offset, now_ms)
+                if voter == own
+                else QuorumVoter(voter, NO_OFFSET, -1)
+                for voter in self._voters()
             ),
             features=tuple(FeatureLevel(name, image.features[name]) for name in sorted(image.features)),
+            observers=tuple(self._observers(now_ms)) if self.active else (),
         )
+
+    def _observers(self, now_ms: int) -> Iterator[QuorumObserver]:
+        """The brokers that do not vote, as far as this active controller has heard from them."""
+        monotonic_ms, voters = self._clock.monotonic_ms(), self._voters()
+        for found in self.controller.liveness.followers(monotonic_ms):
+            if found.node_id not in voters:
+                heard_ms, caught_up_ms = found.contact_ms, found.caught_up_ms
+                yield QuorumObserver(
+                    found.node_id,
+                    found.metadata_offset,
+                    now_ms - (monotonic_ms - heard_ms),
+                    -1 if caught_up_ms is None else now_ms - (monotonic_ms - caught_up_ms),
+                )
+
+    def _voters(self) -> list[NodeId]:
+        """The nodes that vote by the metadata log; those of the configuration before there is a quorum."""
+        found = self.quorum.voters
+        return [voter.node_id for voter in (self._config.voters if found is None else found.voters)]
 
     # --- Appending ----------------------------------------------------------------------------------
 
@@ -414,9 +456,12 @@ class ControllerNode:
 
     def _next_due_ms(self, now_ms: int) -> int:
         expiry = self.controller.liveness.next_expiry_ms() if self.controller.active else None
+        overdue = self._overdue.next_ms(now_ms) if self.controller.active else None
         # A broker that is unfenced while the timer sleeps cannot expire before a whole session has passed.
         session_ms = self._config.broker_session_timeout_ms
-        return now_ms + session_ms if expiry is None else min(expiry, now_ms + session_ms)
+        if expiry is None or overdue is None:
+            return now_ms + session_ms
+        return min(expiry, overdue, now_ms + session_ms)
 
     async def _on_time(self, planned_ms: int) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -429,12 +474,21 @@ class ControllerNode:
                 self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
                 self._append(self.controller.balance())
             self._fence_silent(now_ms)
+            if overdue := self._overdue.to_ask(now_ms):
+                self._spawn(self._ask_hosts(overdue, now_ms), "hosts of overdue brokers")
+            if now_ms >= self._sweep_due_ms and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
+                self._sweep_due_ms = now_ms + self._config.delegation_token_expiry_check_interval_ms
+                self._append(self.controller.sweep_tokens())
             await asyncio.sleep(0)  # brokers of many partitions take long; others want to be heard
             if self.controller.active and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
                 self._append(self.controller.recover(now_ms))
         interval_ms = self._config.metadata_log_max_snapshot_interval_ms
         if interval_ms and self._bytes_since_snapshot and now_ms - self._snapshot_ms >= interval_ms:
             self._begin_snapshot()
+
+    async def _ask_hosts(self, overdue: Mapping[NodeId, int], now_ms: int) -> None:
+        if await self._overdue.ask(overdue, now_ms) and self.controller.active:
+            self._fence_silent(self._clock.monotonic_ms())
 
     def _fence_silent(self, now_ms: int) -> None:
         if len(self._under_way) >= ENTRIES_UNDER_WAY_MAX:
@@ -443,12 +497,7 @@ class ControllerNode:
         if records:
             fenced = [record.node_id for record in records if isinstance(record, BrokerRegistrationChangeRecord)]
             for node_id in fenced:
-                log.warning(
-                    "fencing broker %d: no heartbeat for %d ms; %d partitions change",
-                    node_id,
-                    self._config.broker_session_timeout_ms,
-                    len(records) - len(fenced),
-                )
+                log.warning("fencing broker %d: %d partitions change", node_id, len(records) - len(fenced))
             self._append(records)
 
     # --- Snapshots ----------------------------------------------------------------------------------

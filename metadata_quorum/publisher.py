@@ -1,4 +1,4 @@
-"""Serves committed metadata to brokers: entries by offset and epoch, or a snapshot for who is too far behind.
+"""Serves committed metadata to brokers: entries by offset and epoch, or a snapshot if they are too far behind.
 
 Every controller does, active or not, so brokers keep up while there is no leader. Source: KIP-595's
 fetch and KIP-630's FetchSnapshot, with one deviation: what is not committed is never sent, so
@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tidelog.metadata_quorum.committed_log import CommittedEntry, SnapshotNeeded
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_snapshot import snapshot_chunks
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.metadata_quorum.image.snapshot import snapshot_chunks
+from tidelog.metadata_quorum.raft.committed_log import CommittedEntry, SnapshotNeeded
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, ControllerEpoch, NodeId, Offset
-from tidelog.proto.controller_api import (
+from tidelog.proto.calls.controller_api import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,
@@ -82,7 +82,7 @@ class Publisher:
                 future.set_result(None)
 
     def close(self) -> None:
-        """Answer whoever waits; nobody waits any more."""
+        """Answer all waiters, and let nobody wait any more."""
         self._closed = True
         self.wake()
         for snapshot in self._snapshots.values():

@@ -1,7 +1,7 @@
-"""The quorum's seam: propose, hear what is committed, know who leads.
+"""The quorum's seam: propose changes, hear committed entries, know the leader.
 
 Everything here runs on the event loop. The Raft engine runs behind it, in a thread of its own or, for
-the simulation, on the loop (:mod:`tidelog.metadata_quorum.engine_driver`). A metadata offset is a Raft
+the simulation, on the loop (:mod:`tidelog.metadata_quorum.raft.driver`). A metadata offset is a Raft
 index, an epoch is a Raft term; offsets begin at :data:`FIRST_OFFSET`.
 """
 
@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final, assert_never
 
-from tidelog.metadata_quorum import raft_events as ev
-from tidelog.metadata_quorum.committed_log import CommittedEntry, CommittedLog, SnapshotNeeded
-from tidelog.metadata_quorum.engine_driver import EngineDriver, InlineDriver, ThreadDriver
-from tidelog.metadata_quorum.quorum_files import QuorumFiles, QuorumLock
-from tidelog.metadata_quorum.quorum_types import (
+from tidelog.metadata_quorum.raft import events as ev
+from tidelog.metadata_quorum.raft.committed_log import CommittedEntry, CommittedLog, SnapshotNeeded
+from tidelog.metadata_quorum.raft.driver import EngineDriver, InlineDriver, ThreadDriver
+from tidelog.metadata_quorum.raft.engine import RaftEngine
+from tidelog.metadata_quorum.raft.files import QuorumFiles, QuorumLock
+from tidelog.metadata_quorum.raft.storage import lock_directory, open_engine
+from tidelog.metadata_quorum.raft.transport import RaftLinks
+from tidelog.metadata_quorum.raft.types import (
     PROPOSAL_BYTES_MAX,
     NotLeading,
     OutcomeUnknown,
@@ -30,16 +33,17 @@ from tidelog.metadata_quorum.quorum_types import (
     QuorumListener,
     QuorumTiming,
 )
-from tidelog.metadata_quorum.raft_engine import RaftEngine
-from tidelog.metadata_quorum.raft_storage import lock_directory, open_engine
-from tidelog.metadata_quorum.raft_transport import RaftLinks
-from tidelog.model.ids import ControllerEpoch, NodeId, Offset
-from tidelog.proto import raft_messages as rm
-from tidelog.proto.network import Address, Network, SessionFactory
+from tidelog.model.ids import ControllerEpoch, DirectoryId, NodeId, Offset, random_id
+from tidelog.model.voter_set import Voter, VoterSet
+from tidelog.proto.transport import raft_messages as rm
+from tidelog.proto.transport.network import Address, Connection, SessionFactory
 
 PROPOSALS_UNDER_WAY_MAX: Final = 4096
 PROPOSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of all proposals under way; one may always be."""
+
+PLACE_TOLD_AFTER_S: Final = 5.0
+"""How often a directory that waits for its place says so."""
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +51,16 @@ log = logging.getLogger(__name__)
 class Quorum:
     """One voter.
 
-    :param voters: every voter's id and controller listener, this node's among them; fixed for the
-        life of the cluster.
+    :param voters: the node id and controller listener of every seat, this node's among them; the ids are fixed for
+        the life of the cluster, the directories are in the log.
     :param directory: where journal and snapshot lie; used by one process at a time.
-    :param rng: seeds the random timeouts; a simulation hands in its own.
+    :param rng: seeds the random timeouts and draws the id of a directory that is made now, so no two processes may
+        have it from the same seed; a simulation hands in its own.
+    :param may_join: whether a directory that is not a voter's may follow the voters, until they admit it.
     :param threaded: whether the engine has a thread of its own.
     :param on_fatal: called once when the node must stop: a disk error, a broken invariant, a listener
         that raised. Nothing is delivered to the listener afterwards.
-    :param on_sending: called whenever something has been sent to other voters, be it a sign of life.
+    :param on_sending: called after every message to other voters, even a sign of life.
     """
 
     def __init__(
@@ -65,17 +71,19 @@ class Quorum:
         voters: Mapping[NodeId, Address],
         directory: str | os.PathLike[str],
         files: QuorumFiles,
-        network: Network,
+        connect: Callable[[Address], Connection],
         rng: random.Random,
         listener: QuorumListener,
         on_fatal: Callable[[BaseException], None],
         timing: QuorumTiming | None = None,
         limits: QuorumLimits | None = None,
+        may_join: bool = False,
         threaded: bool = True,
         on_sending: Callable[[], None] = lambda: None,
     ) -> None:
         """Raises ``ValueError`` where ``node_id`` is not a voter. Touches neither disk nor network."""
-        self.identity = QuorumIdentity(cluster_id, node_id, tuple(sorted(voters)))
+        new_directory_id = DirectoryId(random_id(rng))
+        self.identity = QuorumIdentity(cluster_id, node_id, tuple(sorted(voters)), new_directory_id, may_join)
         self._directory = os.fspath(directory)
         self._files = files
         self._listener = listener
@@ -88,13 +96,18 @@ class Quorum:
         self._driver: EngineDriver | None = None
         self._links = RaftLinks(
             self.identity,
+            lambda: (self._directory_id, self._standing),
             voters,
-            network,
+            connect,
             self._timing,
             random.Random(rng.random()),
             self._submit,
             lambda: self._driver.backlog if self._driver is not None else 0,
         )
+        self._directory_id = new_directory_id
+        self._standing = rm.Standing.FRESH
+        self._voters: VoterSet | None = None
+        self._placed: asyncio.Future[None] | None = None
         self._lock: QuorumLock | None = None
         self._tickets = count(1)
         self._pending: dict[int, tuple[asyncio.Future[Offset], int]] = {}
@@ -108,7 +121,7 @@ class Quorum:
         self._stopped = False
         self._snapshot_offset = Offset(1)
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover from disk, tell the listener what is known, begin to take part.
@@ -126,12 +139,38 @@ class Quorum:
         else:
             driver = InlineDriver(self._open_engine, self._deliver, self._fail)
         self._driver = driver
+        self._placed = asyncio.get_running_loop().create_future()
         try:
             await driver.start()
         except BaseException:
             self._lock.release()
             raise
         self._links.start()
+
+    async def placed(self) -> None:
+        """Wait until this directory has a place: it votes, or was told that it may follow the voters.
+
+        At the first start of a cluster that is once all controllers were there. Raises
+        :class:`QuorumConfigurationError` where the others have voters and this directory is none of them.
+        """
+        assert self._placed is not None
+        while not self._placed.done():
+            await asyncio.wait((self._placed,), timeout=PLACE_TOLD_AFTER_S)
+            if waits := self.waits_for:
+                log.warning("node %d waits: %s", self.identity.node_id, waits)
+        await self._placed
+
+    @property
+    def waits_for(self) -> str:
+        """Why this directory has no place yet; empty once it has one, and before it starts."""
+        if self._placed is None or self._placed.done():
+            return ""
+        unheard = ", ".join(map(str, self._links.unheard()))
+        return (
+            f"its directory {self._directory} is new, and a quorum begins once all of its controllers "
+            f"({', '.join(map(str, self.identity.voters))}) have been started; "
+            f"{f'no stream to {unheard} yet' if unheard else 'all were heard'}"
+        )
 
     async def stop(self) -> None:
         """Leave in good order: what is proposed and not settled fails with :class:`OutcomeUnknown`."""
@@ -212,6 +251,31 @@ class Quorum:
         return self._leader, self._epoch
 
     @property
+    def voters(self) -> VoterSet | None:
+        """The voters, as far as this node knows; ``None`` while it knows none."""
+        return self._voters
+
+    @property
+    def up_to_date(self) -> list[NodeId]:
+        """The controllers that now are in touch and of a later release than 0.1, this one among them."""
+        return sorted((self.identity.node_id, *self._links.up_to_date()))
+
+    @property
+    def unreached(self) -> list[NodeId]:
+        """The other controllers to which no stream stands: those that are down, or cut off from this node."""
+        return self._links.unheard()
+
+    def bind(self) -> None:
+        """Leave the formats of release 0.1. Asked for once the log says that no controller needs them."""
+        if self._standing is rm.Standing.OLD:
+            self._submit(ev.Bind())
+
+    @property
+    def me(self) -> Voter:
+        """This node on its directory; known once it has started."""
+        return Voter(self.identity.node_id, self._directory_id)
+
+    @property
     def leading(self) -> ControllerEpoch | None:
         """The epoch under which this node leads, since ``on_leading`` and until ``on_resigned``."""
         return self._leading
@@ -248,7 +312,7 @@ class Quorum:
 
     @property
     def raft_session(self) -> SessionFactory:
-        """What the controller listener serves for :attr:`StreamKind.RAFT`; peers wait until :meth:`start`."""
+        """The controller listener's session for :attr:`StreamKind.RAFT`; peers wait until :meth:`start`."""
         return self._links.session
 
     # --- what the engine did -------------------------------------------------------------------------
@@ -278,6 +342,8 @@ class Quorum:
                 self._committed.restart(Offset(index), ControllerEpoch(term))
                 self._snapshot_offset = Offset(index)
                 self._listener.on_load(Offset(index), ControllerEpoch(term), state)
+            case ev.VotersChanged():
+                self._voters_changed(effect)
             case ev.Leading(term):
                 self._leading = ControllerEpoch(term)
                 self._listener.on_leading(self._leading)
@@ -292,6 +358,15 @@ class Quorum:
                 self._committed.trim_before(Offset(first_index))
             case _:
                 assert_never(effect)
+
+    def _voters_changed(self, change: ev.VotersChanged) -> None:
+        self._voters, self._standing, self._directory_id = change.voters, change.standing, change.directory_id
+        voters = change.voters
+        if voters is not None:
+            role = "a voter" if self.me in voters else "an observer"
+            log.info("node %d is %s; the voters are %s", self.identity.node_id, role, voters)
+        if self._placed is not None and not self._placed.done() and (voters is not None or self.identity.may_join):
+            self._placed.set_result(None)
 
     def _settle(self, ticket: int, outcome: ev.ProposalOutcome, offset: Offset) -> None:
         future, size = self._pending.pop(ticket)
@@ -319,8 +394,11 @@ class Quorum:
         if self._failed or self._stopped:
             return
         self._failed = True
-        log.critical("the quorum of node %d stops: %s", self.identity.node_id, error, exc_info=error)
         self._abandon(OutcomeUnknown(f"the quorum stopped: {error}"))
+        if isinstance(error, QuorumConfigurationError) and self._placed is not None and not self._placed.done():
+            self._placed.set_exception(error)
+            return
+        log.critical("the quorum of node %d stops: %s", self.identity.node_id, error, exc_info=error)
         self._on_fatal(error)
 
     def _abandon(self, reason: OutcomeUnknown) -> None:

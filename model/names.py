@@ -1,4 +1,4 @@
-"""What a topic may be called. Source: ``org.apache.kafka.common.internals.Topic``."""
+"""Valid topic names. Source: ``org.apache.kafka.common.internals.Topic``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ TOPIC_NAME_LENGTH_MAX: Final = 249
 """So that ``<topic>-<partition>`` and its ``.<id>-delete`` form fit a file name of 255 bytes."""
 GROUP_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+AUDIT_TOPIC: Final = "__audit"
+"""Where nodes put the audit log, with ``audit.topic.enable``."""
 METADATA_LOG: Final = "__cluster_metadata"
 """Kafka's name of the quorum's log: no topic here, and never one of clients."""
-INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, AUDIT_TOPIC})
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -34,5 +36,5 @@ def collision_key(name: str) -> str:
 
 
 def is_internal(name: str) -> bool:
-    """Whether the cluster itself keeps its state in this topic."""
+    """Whether only the cluster itself writes to this topic."""
     return name in INTERNAL_TOPICS

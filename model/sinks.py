@@ -1,4 +1,4 @@
-"""The names of a sink's transactions: they say by themselves whose they are, and so where they are coordinated.
+"""The names of a sink's transactions. A name alone tells its sink, and so its coordinator.
 
 The transactions of a *sink* (an outside program that writes in numbered batches, each by a *job* of many
 *attempts*) are decided together, by one record batch. So all of them are in that partition of
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 SINK_PREFIX: Final = "__sink/"
-"""What the transactional ids of sinks begin with, and no others may."""
+"""Prefix of sinks' transactional ids, which no others may have."""
 SINK_NAME_BYTES_MAX: Final = 255
 SINK_PART_LENGTH_MAX: Final = 64
 BATCH_MAX: Final = 2**63 - 1
@@ -37,7 +37,7 @@ class SinkAttempt(NamedTuple):
 
 
 def sink_key(sink: str) -> str:
-    """What to look a sink's coordinator up by, as if it were a transactional id."""
+    """The key of a sink's coordinator, looked up as if it were a transactional id."""
     return SINK_PREFIX + quote(sink, safe="")
 
 
@@ -47,7 +47,7 @@ def is_sinks(transactional_id: str) -> bool:
 
 
 def sink_attempt(transactional_id: str) -> SinkAttempt | None:
-    """Whose transaction this is; None for an id that is no sink's."""
+    """The sink that owns this transaction; None for any other id."""
     if not is_sinks(transactional_id):
         return None
     match transactional_id.removeprefix(SINK_PREFIX).split("/"):
@@ -58,7 +58,7 @@ def sink_attempt(transactional_id: str) -> SinkAttempt | None:
 
 
 def coordinator_key(transactional_id: str) -> str:
-    """The name whose hash says which partition of ``__transaction_state`` an id is in."""
+    """The name to hash for an id's partition of ``__transaction_state``."""
     if not is_sinks(transactional_id):
         return transactional_id
     return unquote(transactional_id.removeprefix(SINK_PREFIX).split("/", 1)[0])

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tidelog.replication.replica import Replica
-from tidelog.storage.log_errors import LogDirFailed
+from tidelog.replication.partition.replica import Replica
+from tidelog.storage.disk.log_errors import LogDirFailed
 
 OTHERS_FLUSH_S: Final = 0.005
-"""Pause before asking again where a flush that somebody else began is under way (the log manager's, when
-the topic has only now been given flush settings)."""
+"""Pause before another request if a flush that somebody else began is under way (the log manager's, if the topic has
+only just got its flush settings)."""
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a function that may block and waits for it: a thread in a node, inline in a simulation."""
@@ -26,7 +26,7 @@ async def run_inline(action: Callable[[], None]) -> None:
 
 
 class Flusher:
-    """Flushes replicas' logs, and says when each is done."""
+    """Flushes replicas' logs, and reports when each is done."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Flusher:
         self._callbacks: dict[Replica, list[Callable[[], None]]] = {}
 
     def request(self, replica: Replica, done: Callable[[], None] | None = None) -> None:
-        """Bring what is appended so far to disk; ``done`` is called once it is, or its disk failed."""
+        """Bring everything appended so far to disk; calls ``done`` once it is there, or the disk failed."""
         if done is not None:
             self._callbacks.setdefault(replica, []).append(done)
         if replica.flushing:
@@ -85,12 +85,12 @@ class Flusher:
             self._on_fatal(bug)
 
     def kill(self) -> None:
-        """Cut what is running, without a wait."""
+        """Cancel running flushes, without a wait."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Cut what is running; what it flushed is flushed."""
+        """Cancel running flushes; what they flushed stays flushed."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Leaders' wishes for another ISR on their way to the controller: one request in flight, batched, retried.
+"""Takes leaders' requests for another ISR to the controller: one in flight, batched, retried.
 
-Source: KIP-497, ``AlterPartitionManager`` and ``Partition.handleAlterPartitionUpdate``. A change counts
-for nothing until the controller's answer, or newer metadata, says that it is committed.
+Source: KIP-497, ``AlterPartitionManager`` and ``Partition.handleAlterPartitionUpdate``. A change has no effect until
+the controller's answer, or newer metadata, says that it is committed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicIdPartition
-from tidelog.proto.controller_api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
-from tidelog.proto.network import CallTimeout, ConnectionLost
-from tidelog.replication.isr import IsrProposal
-from tidelog.replication.replica import Replica
-from tidelog.replication.settings import ReplicationSettings
+from tidelog.proto.calls.controller_api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
+from tidelog.proto.transport.network import CallTimeout, ConnectionLost
+from tidelog.replication.partition.isr import IsrProposal
+from tidelog.replication.partition.replica import Replica
+from tidelog.replication.partition.settings import ReplicationSettings
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ AlterPartition = Callable[[tuple[AlterPartitionItem, ...]], Awaitable[AlterParti
 """Brings ISR changes to the active controller. Raises ``ConnectionLost`` or ``CallTimeout``: outcome unknown."""
 
 REFUSED: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-"""The controller judged the change itself and did not make it."""
+"""The controller judged the change and did not make it."""
 SUPERSEDED: Final = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -37,11 +37,11 @@ SUPERSEDED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The controller knows newer state of the partition; it is on its way here and decides."""
+"""The controller knows newer state of the partition, which is on its way here and decides."""
 
 
 class IsrChanges:
-    """Changes that wait, at most one per partition, and the task that brings them to the controller."""
+    """Waiting changes, at most one per partition, and the task that brings them to the controller."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class IsrChanges:
         rng: random.Random,
         settled: Callable[[Replica], None],
     ) -> None:
-        """``settled``: the ISR of this partition is committed anew, or free to be proposed anew."""
+        """It calls ``settled`` when a partition's ISR is newly committed, or may be proposed anew."""
         self._alter_partition = alter_partition
         self._settings = settings
         self._rng = rng
@@ -67,7 +67,7 @@ class IsrChanges:
         return len(self._waiting)
 
     async def run(self) -> None:
-        """Send what waits until cancelled."""
+        """Send waiting changes until cancelled."""
         settings = self._settings
         failures = 0
         while True:
@@ -92,7 +92,7 @@ class IsrChanges:
         return batch
 
     async def _send(self, batch: dict[Replica, IsrProposal]) -> bool:
-        """One request. Returns False where something of it must be tried again."""
+        """Send one request. Returns False if part of it must be tried again."""
         try:
             response = await self._alter_partition(tuple(_item(replica, change) for replica, change in batch.items()))
         except (ConnectionLost, CallTimeout) as error:
@@ -112,7 +112,7 @@ class IsrChanges:
         return complete
 
     def _take(self, replica: Replica, proposal: IsrProposal, answer: AlteredPartition) -> bool:
-        """Returns False where the change must be tried again."""
+        """Take one answer. Returns False if the change must be tried again."""
         if not _is_current(replica, proposal):
             self._drop(replica, proposal)
             return True
@@ -134,7 +134,7 @@ class IsrChanges:
                 return False
             self._drop(replica, proposal)
             self._settled(replica)
-            # What is proposed anew at once, and refused again, must not turn into a stream of requests.
+            # A change that is proposed anew at once, and refused again, must not turn into a stream of requests.
         return False
 
     def _drop(self, replica: Replica, proposal: IsrProposal) -> None:

@@ -1,30 +1,33 @@
-"""All replicas of a node: takes over what the controller decided, serves clients and followers, follows leaders.
+"""All replicas of a node: applies the controller's decisions, serves clients and followers, follows leaders.
 
-The shell around :mod:`tidelog.replication.partition`. One thread: the event loop's. Appends and reads
-happen at the call; what waits, waits on futures that the event it waits for resolves.
+The shell around :mod:`tidelog.replication.partition.partition`. One thread: the event loop's. Appends and reads happen
+at the call; waiters wait on futures, which the awaited event resolves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os.path
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from tidelog.model.clock import Clock
-from tidelog.model.config_def import LONG_MAX
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     BrokerEpoch,
     NodeId,
     Offset,
+    TopicId,
     TopicIdPartition,
     TopicPartition,
 )
-from tidelog.proto.api import (
+from tidelog.model.settings.config_def import LONG_MAX
+from tidelog.proto.calls.api import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     ListOffsetsRequest,
@@ -32,36 +35,38 @@ from tidelog.proto.api import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from tidelog.proto.frames import FetchRequest, FetchResponse, ProduceRequest
-from tidelog.proto.network import CallContext, Connection
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.transaction_api import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tidelog.replication.consuming import Consuming
-from tidelog.replication.coordinating import Coordinating
+from tidelog.proto.transport.frames import FetchRequest, FetchResponse, ProduceRequest
+from tidelog.proto.transport.network import CallContext, Connection
+from tidelog.replication.coordinators.coordinating import Coordinating
 from tidelog.replication.flushing import Flusher, RunBlocking, run_inline
-from tidelog.replication.following import Following
-from tidelog.replication.isr import IsrProposal
+from tidelog.replication.following.following import Following
+from tidelog.replication.following.throttle import Throttle
 from tidelog.replication.isr_changes import AlterPartition, IsrChanges
-from tidelog.replication.leader import BrokerEpochOf
-from tidelog.replication.lookups import describe_producers, epoch_ends, list_offsets
-from tidelog.replication.marking import Marking
-from tidelog.replication.partition import Partition, RoleChange
-from tidelog.replication.partition_state import PartitionState
-from tidelog.replication.producing import Producing
-from tidelog.replication.purging import PurgeCount, delete_records
-from tidelog.replication.replica import Replica
+from tidelog.replication.partition.isr import IsrProposal
+from tidelog.replication.partition.leader import BrokerEpochOf, RackOf
+from tidelog.replication.partition.partition import Partition, RoleChange
+from tidelog.replication.partition.partition_state import PartitionState
+from tidelog.replication.partition.replica import Replica
+from tidelog.replication.partition.settings import ReplicationSettings
+from tidelog.replication.partition.topic_traffic import TopicTraffic
+from tidelog.replication.partition.waiters import Produced
 from tidelog.replication.roles import RoleListener, Roles
-from tidelog.replication.session import ReplicaSession
-from tidelog.replication.settings import ReplicationSettings
-from tidelog.replication.throttle import Throttle
-from tidelog.replication.verifying import Verify
-from tidelog.replication.waiters import Produced
-from tidelog.storage.log_errors import LogDirFailed
-from tidelog.storage.log_manager import LogManager
+from tidelog.replication.serving.consuming import Consuming
+from tidelog.replication.serving.importing import Importing
+from tidelog.replication.serving.lookups import describe_producers, epoch_ends, list_offsets
+from tidelog.replication.serving.marking import Marking
+from tidelog.replication.serving.producing import Producing
+from tidelog.replication.serving.purging import PurgeCount, delete_records
+from tidelog.replication.serving.session import ReplicaSession
+from tidelog.replication.serving.verifying import Verify
+from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.log.log_manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -83,32 +88,39 @@ class ReplicaManager:
         connect: Callable[[NodeId], Connection | None],
         alter_partition: AlterPartition,
         broker_epoch_of: BrokerEpochOf,
+        has_directory: Callable[[TopicIdPartition, NodeId], bool],
         on_fatal: Callable[[BaseException], None],
         run_blocking: RunBlocking = run_inline,
         verify: Verify | None = None,
+        rack_of: RackOf | None = None,
     ) -> None:
-        """``verify``: without it no transaction can begin here. ``broker_epoch_of`` answers -1 for a broker that is
-        unknown, fenced or shutting down, and for this node its own epoch. ``alter_partition`` makes one try.
-        ``on_fatal`` hears of a bug in a task of this manager: the node must end."""
+        """With ``rack_of``, consumers are sent to replicas in their racks (``replica.selector.class``). Without
+        ``verify`` no transaction can begin here. ``broker_epoch_of`` returns -1 for a broker that is unknown, fenced or
+        shutting down, and for this node its own epoch. ``has_directory``: whether another broker's replica of a
+        partition is on a working directory, as far as we know. ``alter_partition`` makes one try. ``on_fatal`` gets
+        bugs in this manager's tasks: the node must end."""
         self.node_id = node_id
         self.clock = clock
         self.rng = rng
         self.settings = settings
         self.broker_epoch_of = broker_epoch_of
+        self._has_directory = has_directory
         self.connect = connect
         self._logs = logs
         self._on_fatal = on_fatal
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._by_name: dict[TopicPartition, Replica] = {}
+        self.topics: Final[WeakValueDictionary[TopicId, TopicTraffic]] = WeakValueDictionary()
+        """Of topics with replicas here."""
         self._lost: dict[TopicIdPartition, PartitionState] = {}
-        """Replicas whose log could not be opened: their directory has failed."""
+        """Replicas without an open log, because their directory has failed."""
         self.following = Following(self, self._spawn)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sessions: set[ReplicaSession] = set()
         self._bytes_sent_before = 0
         self._unsettled: dict[Replica, None] = {}
         self._flushing_logs: dict[Replica, None] = {}
-        """Those with ``flush.messages`` or ``flush.ms``; the log manager syncs the others when it sees fit."""
+        """Replicas with ``flush.messages`` or ``flush.ms``; the log manager syncs the others when it sees fit."""
         self._changed_high_watermarks: dict[Replica, None] = {}
         self._high_watermarks = logs.high_watermarks()
         self._purges = PurgeCount(settings.delete_records_waiters_max)
@@ -128,8 +140,11 @@ class ReplicaManager:
         self.marking = Marking(
             self._by_name, clock, self.producing.budget, appended=self._appended, failed=self.disk_failed
         )
-        self.consuming = Consuming(self._replicas, settings, self.disk_failed)
+        self.consuming = Consuming(self._replicas, settings, self.disk_failed, rack_of)
         self.coordinating = Coordinating(self._by_name, clock, appended=self._appended, failed=self.disk_failed)
+        self.importing = Importing(
+            self._replicas, clock, self.coordinating.committed, appended=self._appended, failed=self.disk_failed
+        )
         self._roles = Roles()
         self._flusher = Flusher(run_blocking, self._flushed, self.disk_failed, on_fatal)
         self.isr_shrinks = 0
@@ -137,14 +152,14 @@ class ReplicaManager:
 
     def set_throttles(self, leader_rate: int, follower_rate: int) -> None:
         """Bytes a second for throttled replicas; ``LONG_MAX`` is no bound. In force within
-        :data:`tidelog.replication.throttle.CHECK_MS_MAX`."""
+        :data:`tidelog.replication.following.throttle.CHECK_MS_MAX`."""
         self.leader_throttle.set_rate(leader_rate)
         self.follower_throttle.set_rate(follower_rate)
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to follow, to watch for lag and to bring ISR changes to the controller."""
+        """Start to follow, to watch for lag and to bring ISR changes to the controller."""
         assert not self._running
         self._running = True
         self._spawn(self.isr_changes.run(), "ISR changes")
@@ -153,7 +168,7 @@ class ReplicaManager:
         self.following.start()
 
     async def stop(self) -> None:
-        """Stop serving and following; what waits is answered NOT_LEADER_OR_FOLLOWER. The logs stay open."""
+        """Stop serving and following; waiters get NOT_LEADER_OR_FOLLOWER. The logs stay open."""
         self._running = False
         self.fence()
         tasks = tuple(self._tasks)
@@ -163,7 +178,7 @@ class ReplicaManager:
         await self._flusher.close()
 
     def kill(self) -> None:
-        """Drop everything where it stands: tasks end, nobody is answered, nothing is written."""
+        """Drop everything at once: tasks end, without answers or writes."""
         self._running = False
         self._cancel_all()
         self._flusher.kill()
@@ -192,7 +207,8 @@ class ReplicaManager:
         return self._replicas
 
     def watch_roles(self, topic: str, listener: RoleListener) -> None:
-        """Tell ``listener`` when this node begins and ceases to lead partitions of ``topic``; before any is applied."""
+        """Tell ``listener`` when this node starts and stops leading partitions of ``topic``. Call it before the first
+        ``apply``."""
         self._roles.watch(topic, listener)
 
     def partition(self, key: TopicIdPartition) -> Partition | None:
@@ -204,7 +220,7 @@ class ReplicaManager:
         return None if replica is None else replica.partition
 
     def apply(self, changes: Sequence[PartitionState]) -> None:
-        """Take over partitions' states, each fenced by its leader and partition epoch.
+        """Apply partitions' states, each fenced by its leader and partition epoch.
 
         Work is proportional to ``changes``. A log that cannot be opened makes that replica offline alone.
         """
@@ -246,7 +262,7 @@ class ReplicaManager:
         self._role_changed(replica, change, now_ms)
 
     def _open(self, state: PartitionState) -> Replica | None:
-        """Open or create the log. ``None`` where its directory is known to be gone."""
+        """Open or create the log. ``None`` if its directory is known to be gone."""
         directory = None if state.directory_id == UNASSIGNED_DIRECTORY else state.directory_id
         opened = self._logs.get_or_create(state.topic, state.topic_id, state.partition, state.config, directory)
         partition = Partition(
@@ -255,14 +271,22 @@ class ReplicaManager:
             state,
             high_watermark=self._high_watermarks.get(state.key, Offset(0)),
             lag_time_max_ms=self.settings.replica_lag_time_max_ms,
-            broker_epoch_of=self.broker_epoch_of,
+            broker_epoch_of=functools.partial(self._replica_epoch_of, state.key),
         )
-        replica = Replica(partition, self._changed_high_watermarks)
+        traffic = self.topics.get(state.topic_id)
+        if traffic is None:
+            traffic = self.topics[state.topic_id] = TopicTraffic(state.topic)
+        replica = Replica(partition, self._changed_high_watermarks, traffic)
         self._lost.pop(state.key, None)
         self._replicas[state.key] = replica
         self._by_name[TopicPartition(state.topic, state.partition)] = replica
         self._config_changed(replica)
         return replica
+
+    def _replica_epoch_of(self, key: TopicIdPartition, node: NodeId) -> BrokerEpoch:
+        """The epoch of the broker that holds a replica. Also -1 if the replica's directory has failed: then it cannot
+        join the ISR, and nothing waits for it."""
+        return self.broker_epoch_of(node) if self._has_directory(key, node) else BrokerEpoch(-1)
 
     def _config_changed(self, replica: Replica) -> None:
         config = replica.partition.state.config
@@ -308,7 +332,7 @@ class ReplicaManager:
         self._roles.look(replica)
 
     def remove(self, partitions: Sequence[TopicIdPartition], delete: bool) -> None:
-        """Let go of replicas; ``delete`` removes their logs as well."""
+        """Stop serving replicas; ``delete`` removes their logs as well."""
         for key in partitions:
             self.following.unfollow(key)
             self._lost.pop(key, None)
@@ -322,7 +346,7 @@ class ReplicaManager:
             for known in (self._unsettled, self._flushing_logs, self._changed_high_watermarks):
                 known.pop(replica, None)
             self._high_watermarks.pop(key, None)
-            partition.resign()
+            partition.leave()
             self._roles.look(replica)
             replica.left_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if delete and not partition.offline:
@@ -331,8 +355,15 @@ class ReplicaManager:
                 except LogDirFailed as failure:
                     self.disk_failed(replica, failure)
 
+    def serve_nearby(self, serves: bool) -> None:
+        """Whether followers here serve consumers of their rack."""
+        self.consuming.serves_nearby = serves
+        if not serves:
+            for replica in self._replicas.values():
+                replica.wake_consumers()
+
     def fence(self) -> None:
-        """This broker may lead nothing any more, until the controller names it leader under a newer epoch."""
+        """This broker may not lead any partition until the controller names it leader under a newer epoch."""
         for replica in self._replicas.values():
             if replica.partition.leading is not None:
                 replica.partition.resign()
@@ -341,11 +372,11 @@ class ReplicaManager:
         self._unsettled.clear()
 
     def brokers_changed(self, nodes: Iterable[NodeId]) -> None:
-        """Brokers were fenced, unfenced, or came back under a newer epoch.
+        """Brokers were fenced, unfenced, lost a directory, or came back under a newer epoch.
 
-        One that is live now may join ISRs: a follower that named its position while it was fenced names
-        nothing again while it is idle. One that is not live any more is no longer waited for by the high
-        watermark. Only partitions that are not settled can be concerned.
+        A broker that is live now may join ISRs: a follower that named its position while it was fenced does not name it
+        again while it is idle. The high watermark no longer waits for a broker that is not live, or whose replica's
+        directory failed. This can concern only partitions that are not settled.
         """
         for node in nodes:
             if self.broker_epoch_of(node) >= 0:
@@ -366,19 +397,19 @@ class ReplicaManager:
     # --- serving ----------------------------------------------------------------------------------------
 
     def produce(self, request: ProduceRequest, *, first_protocol: bool = False) -> Produced:
-        """See :meth:`tidelog.replication.producing.Producing.produce`."""
+        """See :meth:`tidelog.replication.serving.producing.Producing.produce`."""
         return self.producing.produce(request, first_protocol=first_protocol)
 
     def write_markers(self, request: WriteTxnMarkersRequest) -> asyncio.Future[WriteTxnMarkersResponse]:
-        """See :meth:`tidelog.replication.marking.Marking.write`."""
+        """See :meth:`tidelog.replication.serving.marking.Marking.write`."""
         return self.marking.write(request)
 
     def describe_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
-        """What is known of producers and their open transactions, for partitions led here."""
+        """Producers and their open transactions, for partitions led here."""
         return describe_producers(self._by_name, request, self.node_id)
 
     def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]:
-        """A consumer's fetch; see :meth:`tidelog.replication.consuming.Consuming.fetch`."""
+        """A consumer's fetch; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch`."""
         return self.consuming.fetch(request, in_files=in_files)
 
     def replica_session(self, context: CallContext) -> ReplicaSession:
@@ -400,7 +431,7 @@ class ReplicaManager:
         return epoch_ends(self._replicas, request)
 
     def delete_records(self, request: DeleteRecordsRequest) -> Awaitable[DeleteRecordsResponse]:
-        """Move log starts now; answers when every live replica has followed, or at the timeout."""
+        """Move log starts now; the answer comes when every live replica has followed, or at the timeout."""
         return delete_records(self._by_name, request, self._purges, self.disk_failed)
 
     # --- what happens in between ------------------------------------------------------------------------
@@ -416,7 +447,7 @@ class ReplicaManager:
             self._flusher.request(replica)
 
     def _progressed(self, replica: Replica, now_ms: int) -> None:
-        """Something that the high watermark depends on may have changed."""
+        """The high watermark may have to move."""
         replica.partition.advance(now_ms)
         replica.settle()
 
@@ -434,26 +465,26 @@ class ReplicaManager:
         self.isr_changes.submit(replica, proposal)
 
     def _isr_settled(self, replica: Replica) -> None:
-        """An ISR change was committed or refused: count anew, and see whether another one is due."""
+        """An ISR change was committed or refused: count anew, and check whether another one is due."""
         now_ms = self.clock.monotonic_ms()
         self._progressed(replica, now_ms)
         self._reconsider(replica, now_ms)
 
     def _reconsider(self, replica: Replica, now_ms: int) -> None:
-        """Ask to take in a follower that stands in sync already and, being idle, will name nothing that reminds
-        us: while it caught up another change was under way, or it was fenced."""
+        """Ask to admit a follower that is in sync but idle, and so will not name its position again: while it caught
+        up, another change was under way, or it was fenced."""
         proposal = replica.partition.propose_waiting(now_ms)
         if proposal is not None:
             self.isr_change_wanted(replica, proposal)
 
     async def _watch_lag(self) -> None:
-        """Look at the partitions that are not settled; those where nothing moved cost nothing."""
+        """Check the partitions that are not settled; idle ones cost nothing."""
         while True:
             await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
             self.check_lag()
 
     def check_lag(self) -> None:
-        """Drop laggards from ISRs, and let high watermarks pass replicas that do not keep up any more."""
+        """Drop laggards from ISRs, and let high watermarks pass replicas that no longer keep up."""
         now_ms = self.clock.monotonic_ms()
         for replica in tuple(self._unsettled):
             leading = replica.partition.leading
@@ -467,7 +498,7 @@ class ReplicaManager:
             self._reconsider(replica, now_ms)
 
     async def _flush_by_time(self) -> None:
-        """Logs with flush settings: bring to disk what has waited ``flush.ms``, or lies in a full segment."""
+        """For logs with flush settings: flush records that have waited ``flush.ms``, or lie in a full segment."""
         while True:
             await asyncio.sleep(self.settings.log_flush_scheduler_interval_ms / 1000)
             now_ms = self.clock.now_ms()
@@ -478,7 +509,7 @@ class ReplicaManager:
     # --- directories and checkpoints --------------------------------------------------------------------
 
     def disk_failed(self, replica: Replica, failure: LogDirFailed) -> None:
-        """A log's disk failed under a call: everything in that directory goes offline, the rest goes on."""
+        """A log's disk failed during a call: everything in that directory goes offline, the rest goes on."""
         log.error("%s: %s", replica.key, failure)
         self._fail([replica])
         self.directory_failed(failure.directory)
@@ -508,17 +539,22 @@ class ReplicaManager:
         ]
 
     @property
+    def damaged_answers(self) -> int:
+        """Number of leaders' answers that followers here refused, because they were not whole batches."""
+        return sum(fetcher.damaged_answers for fetcher in self.following.fetchers.values())
+
+    @property
     def bytes_fetched(self) -> int:
-        """What this node's followers received."""
+        """Bytes that this node's followers received."""
         return sum(fetcher.bytes_received for fetcher in self.following.fetchers.values())
 
     @property
     def bytes_sent(self) -> int:
-        """Record bytes that other nodes' followers were sent, on streams that have ended too."""
+        """Record bytes sent to other nodes' followers, including streams that have ended."""
         return self._bytes_sent_before + sum(session.bytes_sent for session in self._sessions)
 
     def high_watermarks(self) -> Mapping[TopicIdPartition, Offset]:
-        """Every replica's high watermark, for the checkpoint; those of replicas not opened yet as they were read."""
+        """Every replica's high watermark, for the checkpoint. For replicas not opened yet, the checkpointed value."""
         for replica in self._changed_high_watermarks:
             self._high_watermarks[replica.key] = replica.partition.high_watermark
         self._changed_high_watermarks.clear()

@@ -1,8 +1,8 @@
-"""Who hears when this node begins and ceases to lead the partitions of a topic.
+"""Tells listeners when this node starts and stops leading a topic's partitions.
 
-A coordinator's state is what lies in the partitions that its node leads: it loads one when it is elected
-and drops it when it has resigned. :class:`Roles` turns whatever befell a replica (newer metadata, fencing,
-a failed disk, deletion, the node's stop) into these two.
+A coordinator's state is the content of the partitions that its node leads: it loads a partition when elected and drops
+it after resigning. :class:`Roles` turns everything that can happen to a replica (newer metadata, fencing, a failed
+disk, deletion, the node's stop) into these two events.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidelog.model.ids import LeaderEpoch, TopicIdPartition
-from tidelog.replication.replica import Replica
+from tidelog.replication.partition.replica import Replica
 
 
 class RoleListener(Protocol):
-    """Called on the event loop in the midst of what changed the role: takes note, does not wait.
+    """Called on the event loop during the change of role: takes note and does not wait.
 
-    For each partition the calls alternate, beginning with ``elected``, under rising epochs. A leader that
-    stays leader under a newer epoch hears both. A node that is killed tells nobody.
+    For each partition the calls alternate, beginning with ``elected``, under rising epochs. For a leader that stays
+    leader under a newer epoch, both are called. A killed node calls neither.
     """
 
     def elected(self, partition: int, leader_epoch: LeaderEpoch) -> None:
         """This node leads the partition under this epoch; its log can be read and appended to."""
 
     def resigned(self, partition: int, leader_epoch: LeaderEpoch) -> None:
-        """It no longer does under this one, nor ever again."""
+        """It no longer leads under this epoch, and never will again."""
 
 
 class Roles:
-    """One listener for each topic that has one; for all other topics a look costs one lookup."""
+    """At most one listener for each topic; for topics without one, a check costs one lookup."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, RoleListener] = {}
         self._told: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def watch(self, topic: str, listener: RoleListener) -> None:
-        """Let ``listener`` hear of the roles of ``topic``'s partitions; before this node has any."""
+        """Tell ``listener`` about the roles of ``topic``'s partitions. Call it before this node has any."""
         assert topic not in self._listeners, f"{topic} has its listener"
         self._listeners[topic] = listener
 

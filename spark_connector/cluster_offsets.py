@@ -1,4 +1,4 @@
-"""What a query asks the cluster when it is planned: which partitions there are, where they begin and end."""
+"""A query's questions to the cluster when it is planned: the partitions, and where they begin and end."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from tidelog.client.admin_types import ListedOffset, OffsetSpec
-from tidelog.client.blocking_admin import Admin
+from tidelog.client.admin.blocking import Admin
+from tidelog.client.admin.types import ListedOffset, OffsetSpec
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     RequestTimedOutError,
+    TidelogError,
     UnknownTopicOrPartitionError,
 )
 from tidelog.model.ids import TopicId, TopicPartition
@@ -47,10 +48,21 @@ class ClusterOffsets:
     not reach yet as far as is known already: both may be a broker that is behind.
     """
 
-    def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options = options
         self._sleep = sleep
+        self._now = now
         self._admin: Admin | None = None
+        self._matched = True
+        self._answered = False
+        self._away_since: float | None = None
+        self.away: dict[str, Any] | None = None
+        """While no broker answers, for the progress of a stream: for how many seconds, and why."""
 
     def close(self) -> None:
         admin, self._admin = self._admin, None
@@ -78,6 +90,12 @@ class ClusterOffsets:
             wanted = re.compile(chosen.pattern)
             every = self._ask(lambda admin: admin.list_topics())
             listed = [_Topic(one.name, one.topic_id, one.partition_count) for one in every if wanted.search(one.name)]
+            if self._matched and not listed:
+                log.warning(
+                    "subscribePattern '%s' matches no topic of %s, out of %d: there is nothing to read",
+                    chosen.pattern, self._options.bootstrap, len(every),
+                )  # fmt: skip
+            self._matched = bool(listed)
         else:
             listed = self._named(chosen.topics or tuple(dict.fromkeys(at.topic for at in chosen.partitions)), tolerant)
         found = {TopicPartition(topic.name, n): 0 for topic in listed for n in range(topic.partitions)}
@@ -116,7 +134,7 @@ class ClusterOffsets:
         return {at: one.offset for at, one in found.items()}
 
     def latest(self, partitions: Iterable[TopicPartition], known: SourceOffset | None = None) -> SourceOffset:
-        """The last stable offset of each, what lies before it is decided for ever; and who led when it was told.
+        """The last stable offset of each, before which everything is decided for ever; and the leader that told it.
 
         An answer below what is ``known`` is asked for again. In the end it is given as it is: something is lost. But
         not that of a leader older than the one that is known: it was replaced, and has not heard of it
@@ -185,6 +203,48 @@ class ClusterOffsets:
             raise OptionError(f"No offset matched from request of topic-partition {at} and timestamp {times[at]}.")
         return found | dict.fromkeys(without, LATEST)
 
+    # --- brokers that are away --------------------------------------------------------------------------
+
+    def bear(self, error: BrokerNotAvailableError) -> None:
+        """Bear that no broker has answered: log it, and remember it as :attr:`away`.
+
+        Raises it if none has ever answered (the address may be wrong), or if none has for longer than
+        ``maxBrokerOutage``.
+        """
+        now = self._now()
+        if self._away_since is None:
+            self._away_since = now - self._api_timeout_s()  # it was asked for that long
+        seconds = now - self._away_since
+        bound = self._options.broker_outage_ms_max / 1_000
+        if not self._answered:
+            raise error
+        if seconds > bound:
+            raise BrokerNotAvailableError(
+                f"{error}. That has been so for {seconds:.0f} s; the option maxBrokerOutage bears {bound:g} s. Start "
+                "the query again when the brokers are back: it goes on from its checkpoint"
+            ) from None
+        self.away = {"seconds": round(seconds, 1), "reason": str(error)}
+        log.warning("%s; the query waits, for at most %g s (maxBrokerOutage), %.0f s so far", error, bound, seconds)
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Make a call again until brokers answer it. Raises what :meth:`bear` does."""
+        while True:
+            try:
+                found = call()
+            except BrokerNotAvailableError as error:
+                self.bear(error)
+                self._pause()
+            else:
+                self.back()
+                return found
+
+    def back(self) -> None:
+        """All that was wanted has been answered."""
+        self._away_since = self.away = None
+
+    def _api_timeout_s(self) -> float:
+        return int(self._options.client["default_api_timeout_ms"]) / 1_000
+
     # --- asking -------------------------------------------------------------------------------------
 
     def _listed(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
@@ -193,14 +253,24 @@ class ClusterOffsets:
         return self._ask(lambda admin: admin.list_offsets(specs, read_committed=True))
 
     def _ask(self, call: Callable[[Admin], T]) -> T:
-        """Raises ``BrokerNotAvailableError`` in one line where no broker answers in time."""
+        """Raises ``BrokerNotAvailableError`` in one line where no broker answers in time, or none that can."""
         if self._admin is None:
             self._admin = Admin(self._options.bootstrap, **admin_settings(self._options.client))
         try:
-            return call(self._admin)
+            found = call(self._admin)
         except (BrokerNotAvailableError, RequestTimedOutError) as error:
             servers, limit = self._options.bootstrap, self._options.client["default_api_timeout_ms"]
             raise BrokerNotAvailableError(f"no broker of {servers} answered within {limit} ms: {error}") from None
+        except UnknownTopicOrPartitionError:
+            raise
+        except TidelogError as error:
+            if not error.retriable:
+                raise
+            raise BrokerNotAvailableError(
+                f"the brokers of {self._options.bootstrap} have no leader or coordinator that answers: {error}"
+            ) from None
+        self._answered = True
+        return found
 
     def _pause(self) -> None:
         self._sleep(self._options.fetch_retry_interval_ms / 1_000)

@@ -1,4 +1,4 @@
-"""The columns that a query sees, those of Spark's Kafka source, and the Arrow batches that carry them.
+"""The columns that a query sees (the same as in Spark's Kafka source), and the Arrow batches that carry them.
 
 Source: Spark's ``KafkaRecordToRowConverter``.
 """
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.proto.record_columns import Blobs, Columns, HeaderColumns
+from tidelog.proto.records.columns import Blobs, Columns, HeaderColumns
 
 _HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _WITHOUT_HEADERS: Final = [

@@ -31,13 +31,15 @@ class TidelogDataSource(DataSource):
 
     @told_in_a_line()
     def reader(self, schema: StructType) -> BatchReader:
+        options = SourceOptions.of(self.options, streaming=False)
         self._check_schema(schema)
-        return BatchReader(SourceOptions.of(self.options, streaming=False))
+        return BatchReader(options)
 
     @told_in_a_line()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        options = SourceOptions.of(self.options, streaming=True)
         self._check_schema(schema)
-        return StreamReader(SourceOptions.of(self.options, streaming=True))
+        return StreamReader(options)
 
     @told_in_a_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:

@@ -11,9 +11,11 @@ A batch that Spark runs again is written again only if its first run was not dec
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.spark_connector.sink_options import SinkOptions
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """The local property that has the query's id. Source: Spark's ``StreamExecution``."""
+_ROOT: Final = "spark_connect_session"
+"""Under Spark Connect, the variable that has the session of the query, in the function that calls all others."""
 _WRITTEN: Final = "spark.tidelog.written."
 """Settings of one run's session: the batch that this run has written last, by sink."""
 
@@ -31,13 +35,14 @@ def exactly_once(
     make: Callable[[DataFrame, int], DataFrame | Mapping[str, DataFrame]] | None = None,
     *,
     name: str = "",
+    query: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for ``foreachBatch`` that writes each batch once.
 
     ``options`` are those of ``frame.write.format("tidelog")``. ``make(frame, batch_id)`` says what is written: a
     DataFrame, or several by the topic that each goes to; those become visible together. Without it the batch is written
     as it is. ``name`` tells this write from others of the same query to the same topic; a name stays with its write for
-    as long as the checkpoint is used.
+    as long as the checkpoint is used. ``query``: under Spark Connect, the name that ``queryName`` gives the query.
     """
 
     def write(frame: DataFrame, batch_id: int) -> None:
@@ -48,28 +53,32 @@ def exactly_once(
             if not found:
                 return
             found = _together(found)
-        write_once(found, batch_id, options, name=name)
+        write_once(found, batch_id, options, name=name, query=query)
 
     return write
 
 
-def write_once(frame: DataFrame, batch_id: int, options: Mapping[str, str], *, name: str = "") -> None:
+def write_once(
+    frame: DataFrame, batch_id: int, options: Mapping[str, str], *, name: str = "", query: str | None = None
+) -> None:
     """Write ``frame`` once, in a function given to ``foreachBatch``, as often as this is called for the batch.
 
     Several writes to one topic need a ``name`` each. Raises ``ValueError`` for two of the same name in one run of a
-    batch, of which the second would be taken for a repetition of the first; ``RuntimeError`` outside ``foreachBatch``;
-    what ``frame.write`` raises.
+    batch, of which the second would be taken for a repetition of the first; ``RuntimeError`` outside ``foreachBatch``,
+    and under Spark Connect without the name ``query``; what ``frame.write`` raises.
     """
     session = frame.sparkSession
-    query = session.sparkContext.getLocalProperty(QUERY_ID)
-    if query is None:
+    query_id = (
+        _query_id_under_connect(query) if _is_remote(session) else session.sparkContext.getLocalProperty(QUERY_ID)
+    )
+    if query_id is None:
         raise RuntimeError(
-            "expected to be called by a function given to foreachBatch, found no query: "
-            "give frame.write the options appId and version instead"
+            "expected to be called by a function given to foreachBatch, in the thread that Spark calls it in, found no "
+            "query: give frame.write the options appId and version instead"
         )
     if given := [option for option in options if option.lower() in ("appid", "version")]:
         raise ValueError(f"expected no option {given[0]}: the query's id, the name and the batch take its place")
-    once = dict(options) | {"appId": f"{query}/{name}", "version": str(batch_id)}
+    once = dict(options) | {"appId": f"{query_id}/{name}", "version": str(batch_id)}
     written = f"{_WRITTEN}{SinkOptions.of(once, streaming=False).sink}"
     if session.conf.get(written, None) == str(batch_id):
         raise ValueError(
@@ -77,6 +86,34 @@ def write_once(frame: DataFrame, batch_id: int, options: Mapping[str, str], *, n
         )
     frame.write.format("tidelog").options(**once).mode("append").save()
     session.conf.set(written, str(batch_id))
+
+
+def _is_remote(session: Any) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _query_id_under_connect(name: str | None) -> str | None:
+    """The id of the query of this name, from the session that started it.
+
+    Spark Connect runs the function in a process of its own and tells it no query: not in the session of the batch, nor
+    in its tasks. The only query that is active could be another one than the caller's, if that one was stopped a moment
+    ago; so the caller has to name it. None where no query calls. Source: ``foreach_batch_worker.py`` of pyspark 4.3.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _ROOT not in frame.f_locals:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    active = {one.name: one.id for one in frame.f_locals[_ROOT].streams.active}
+    if not name:
+        raise RuntimeError(
+            "under Spark Connect, expected the name of the query: give it one by queryName('…'), and the same to "
+            "exactly_once or write_once, as query='…'"
+        )
+    if name not in active:
+        raise RuntimeError(f"expected an active query named {name!r}, found {sorted(filter(None, active))}")
+    return str(active[name])
 
 
 def _together(frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What a query keeps in its checkpoint, and what follows from it: how far the next batch goes, which ranges it has.
+"""A query's offsets in its checkpoint, and their consequences: how far the next batch goes, and its ranges.
 
 Pure. Source: Spark's ``KafkaMicroBatchStream.rateLimit`` and ``KafkaOffsetRangeCalculator``.
 """
@@ -71,7 +71,8 @@ class SourceOffset:
             )
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise BadOffsets(
-                f"expected offsets that the Tidelog source has written, found {found!r}: {error}"
+                f"expected offsets that the Tidelog source has written, found {found!r}: {error}. Start the query with "
+                "the release that wrote its checkpoint, or give it a new checkpoint and startingOffsets"
             ) from None
 
     def no_older_than(self, before: SourceOffset) -> SourceOffset:
@@ -132,13 +133,13 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Offsets, of which some may be none of a record's."""
+        """Offsets; some may not belong to a record."""
         return self.end - self.start
 
 
 @dataclass(slots=True)
 class Pace:
-    """How much a trigger may, or must, read. ``last_ms`` is when the last batch was let go."""
+    """How much a trigger may, or must, read. ``last_ms`` is when the last batch began."""
 
     at_least: int | None
     at_most: int | None

@@ -12,14 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidelog.client.admin_config import AdminConfig
-from tidelog.client.consumer_config import ConsumerConfig
-from tidelog.client.settings import parse_bootstrap
-from tidelog.model.config_def import ConfigError
+from tidelog.client.config.admin import AdminConfig
+from tidelog.client.config.consumer import ConsumerConfig
+from tidelog.client.config.security import JAAS, KAFKA_NAMES, SECRETS, STORE_TYPES
+from tidelog.client.config.settings import parse_bootstrap
 from tidelog.model.ids import TopicPartition
+from tidelog.model.secret import Secret
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.model.settings.listener_security import PEM
+from tidelog.spark_connector.option_names import PREFIX, of_a_table, unknown
 
-PREFIX: Final = "tidelog."
-"""Options that begin so are settings of the client, by Kafka's names."""
 BOOTSTRAP: Final = "tidelog.bootstrap.servers"
 
 LATEST: Final = -1
@@ -27,7 +29,10 @@ EARLIEST: Final = -2
 """In place of offsets: looked up when the query is planned. Source: Kafka's ``ListOffsetsRequest``."""
 
 CLIENT_DEFAULTS: Final = {"default_api_timeout_ms": "30000"}
-"""Where the source departs from the client's own defaults: so that a query whose brokers are down ends soon."""
+"""The source's own defaults, where they differ from the client's: a query ends soon if its brokers are down."""
+
+BROKER_OUTAGE: Final = "5m"
+"""How long a stream bears that no broker answers, unless ``maxBrokerOutage`` says otherwise."""
 
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _REFUSED: Final = {
@@ -80,7 +85,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is read: exactly one of topics, a pattern that is searched for in names, and partitions."""
+    """The selection to read: exactly one of topics, a pattern that is searched for in names, and partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -104,6 +109,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: float
+    broker_outage_ms_max: float
     poll_timeout_ms: int
     fetch_retries: int
     fetch_retry_interval_ms: int
@@ -111,7 +117,7 @@ class SourceOptions:
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Check and read the options of a query. Raises :class:`OptionError` with Spark's words."""
-        options = {name.lower(): value for name, value in given.items()}
+        options = known(given)
         if streaming:
             for name, what in (
                 ("endingoffsets", "ending offset"),
@@ -131,6 +137,7 @@ class SourceOptions:
             raise OptionError(
                 f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
             )
+        outage_ms = broker_outage_ms(options)
         strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
         if strategy not in ("error", "latest"):
             raise OptionError(f"startingOffsetsByTimestampStrategy: expected error or latest, found '{strategy}'")
@@ -148,9 +155,10 @@ class SourceOptions:
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
+            broker_outage_ms_max=outage_ms,
             poll_timeout_ms=_number(options, "consumer.pollTimeoutMs")
-            or _number(options, "kafkaConsumer.pollTimeoutMs", default=120_000)
-            or 0,
+            or _number(options, "kafkaConsumer.pollTimeoutMs")
+            or (max(int(outage_ms), 1) if streaming else 120_000),
             fetch_retries=_number(options, "fetchOffset.numRetries", default=3) or 0,
             fetch_retry_interval_ms=_number(options, "fetchOffset.retryIntervalMs", default=1_000) or 0,
         )
@@ -158,8 +166,22 @@ class SourceOptions:
 
 def check_general(given: Mapping[str, str]) -> None:
     """Raise :class:`OptionError` for what is wrong in streaming and batch queries alike."""
-    options = {name.lower(): value for name, value in given.items()}
-    SourceOptions.of({name: value for name, value in options.items() if not name.startswith("ending")}, streaming=True)
+    both = {name: value for name, value in given.items() if not name.lower().startswith("ending")}
+    SourceOptions.of(both, streaming=True)
+
+
+def known(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names in lower case. Raises :class:`OptionError` for a name that is no option's, and where
+    Spark has lost the options of a table."""
+    wrong = of_a_table(given) or unknown(given)
+    if wrong is not None:
+        raise OptionError(wrong)
+    return {name.lower(): value for name, value in given.items()}
+
+
+def broker_outage_ms(options: Mapping[str, str]) -> float:
+    """How long a stream bears that no broker answers. Raises :class:`OptionError`."""
+    return _duration_ms(options.get("maxbrokeroutage", BROKER_OUTAGE), "maxBrokerOutage")
 
 
 def include_headers(given: Mapping[str, str]) -> bool:
@@ -306,30 +328,40 @@ def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
             if value.strip().lower() != only:
                 raise OptionError(f"Tidelog option '{setting}' is not supported with '{value}': {why}.")
             continue
-        found[setting.replace(".", "_")] = value
+        found |= client_setting(setting, value)
     servers = options.get(BOOTSTRAP)
     if servers is None:
-        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog consumer{renamed(options)}")
+        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog consumer")
     try:
         parse_bootstrap(servers)
-        ConsumerConfig.of(dict(found))
+        ConsumerConfig.of(dict(found)).login()
         AdminConfig.of(admin_settings(found))
     except ConfigError as error:
         raise refused(error) from None
     return found
 
 
+def client_setting(setting: str, value: str) -> dict[str, str]:
+    """A setting that is given by Kafka's name as the client's, whose name and value they are; none for the type of a
+    key store, if it is the only one that there is. Raises :class:`OptionError`."""
+    if setting in STORE_TYPES:
+        if value.strip().upper() != PEM:
+            raise OptionError(f"{PREFIX}{setting}: expected {PEM}, found '{value}'")
+        return {}
+    if setting == JAAS:
+        raise OptionError(
+            f"Tidelog option '{JAAS}' is not supported: Spark would show the password in it; give "
+            f"'{PREFIX}sasl.username' and '{PREFIX}sasl.password'."
+        )
+    name = KAFKA_NAMES.get(setting, setting.replace(".", "_"))
+    return {name: Secret(value) if name in SECRETS else value.strip()}
+
+
 def refused(error: ConfigError) -> OptionError:
-    """What a client says of one of its settings, said of the option."""
+    """A client's complaint about one of its settings, reworded for the option."""
     name, colon, rest = str(error).partition(":")
     name = name.replace("_", ".")
     return OptionError(f"{PREFIX}{name}:{rest}" if colon else f"among the options {PREFIX}…: {name}")
-
-
-def renamed(options: Mapping[str, str]) -> str:
-    """What to add to a complaint of a missing option where the query names its options as Spark's Kafka source does."""
-    there = next((name for name in options if name.startswith("kafka.")), None)
-    return "" if there is None else f"; options that begin with 'kafka.' begin with '{PREFIX}' here, found '{there}'"
 
 
 def admin_settings(client: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a task does: reads one range of one partition and hands it to Spark as Arrow batches."""
+"""A task's work: it reads one range of one partition and hands it to Spark as Arrow batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tidelog.client.consumer.range_consumer import RangeConsumer
 from tidelog.client.errors import LogTruncationError, OffsetOutOfRangeError, TidelogError
-from tidelog.client.range_consumer import RangeConsumer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
-from tidelog.proto.record_columns import ColumnBuffer, column_buffer, taken
+from tidelog.proto.records.columns import ColumnBuffer, column_buffer, taken
 from tidelog.spark_connector.columns import arrow_schema, record_batch, sliced
 from tidelog.spark_connector.losses import DataLoss, report
 from tidelog.spark_connector.options import SourceOptions

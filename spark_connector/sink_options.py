@@ -9,12 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog.client.admin_config import AdminConfig
-from tidelog.client.producer_config import ProducerConfig
-from tidelog.client.settings import parse_bootstrap
-from tidelog.model.config_def import ConfigError
+from tidelog.client.config.admin import AdminConfig
+from tidelog.client.config.producer import ProducerConfig
+from tidelog.client.config.settings import parse_bootstrap
+from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.sinks import BATCH_MAX, SINK_NAME_BYTES_MAX, sink_fault
-from tidelog.spark_connector.options import BOOTSTRAP, PREFIX, OptionError, admin_settings, refused, renamed
+from tidelog.spark_connector.option_names import PREFIX
+from tidelog.spark_connector.options import (
+    BOOTSTRAP,
+    OptionError,
+    admin_settings,
+    broker_outage_ms,
+    client_setting,
+    known,
+    refused,
+)
 
 _REFUSED: Final = {
     "transactional.id": "the sink names its transactions itself, by query, batch and task",
@@ -47,18 +56,18 @@ class SinkOptions:
     producer: Mapping[str, Any]
     """Settings of the writers, by the client's names."""
     ledger: Mapping[str, Any]
-    """Those of them that who decides has."""
+    """The options for the ledger that decides."""
     app_id: str | None = None
     version: int = 0
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         """Check and read the options of a write. Raises :class:`OptionError`."""
-        options = {name.lower(): value for name, value in given.items()}
+        options = known(given)
         topic = options.get("topic")
         if topic is not None and not (topic := topic.strip()):
             raise OptionError("topic: expected the name of a topic, found nothing")
-        producer, ledger = _client_settings(options)
+        producer, ledger = _client_settings(options, outage_ms=int(broker_outage_ms(options)) if streaming else None)
         app_id, version = _identity(options, topic, streaming=streaming)
         return cls(options[BOOTSTRAP].strip(), topic, producer, ledger, app_id, version)
 
@@ -110,7 +119,9 @@ def _identity(options: Mapping[str, str], topic: str | None, *, streaming: bool)
     return app_id, number
 
 
-def _client_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+def _client_settings(options: Mapping[str, str], *, outage_ms: int | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """Settings of the writers and of the ledger. ``outage_ms``: how long they bear that no broker answers, where the
+    options do not say; None: as long as their own defaults say."""
     found: dict[str, str] = {}
     for name, value in options.items():
         if not name.startswith(PREFIX) or name == BOOTSTRAP:
@@ -123,15 +134,21 @@ def _client_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[s
             raise OptionError(
                 f"Tidelog option '{setting}' is not supported with '{value}': exactly once needs '{only[1]}'."
             )
-        found[setting.replace(".", "_")] = value.strip()
+        found |= client_setting(setting, value)
     servers = options.get(BOOTSTRAP)
     if servers is None:
-        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog producer{renamed(options)}")
+        raise OptionError(f"Option '{BOOTSTRAP}' must be specified for configuring Tidelog producer")
+    if outage_ms is not None:
+        found = {"max_block_ms": str(outage_ms), "default_api_timeout_ms": str(outage_ms)} | found
     ledger = admin_settings(found)
     producer = {name: value for name, value in found.items() if name in _PRODUCERS or name not in ledger}
     try:
         parse_bootstrap(servers)
-        ProducerConfig.of(producer | {"enable_idempotence": "true"})
+        config = ProducerConfig.of(producer | {"enable_idempotence": "true"})
+        config.login()
+        if outage_ms is not None:
+            least = config.linger_ms + config.request_timeout_ms
+            producer = {"delivery_timeout_ms": str(max(outage_ms, least))} | producer
         AdminConfig.of(dict(ledger))
     except ConfigError as error:
         raise refused(error) from None

@@ -6,6 +6,7 @@ nothing else until it is asked something. Only the one that plans a stream lives
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,13 +22,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidelog.client.errors import BrokerNotAvailableError
 from tidelog.model.ids import TopicPartition
 from tidelog.spark_connector.cluster_offsets import ClusterOffsets
 from tidelog.spark_connector.losses import report
 from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, fallen, plan, split
 from tidelog.spark_connector.options import Kind, OptionError, SourceOptions
 from tidelog.spark_connector.reading import RangePartition, read
-from tidelog.spark_connector.worker_errors import told_in_a_line
+from tidelog.spark_connector.same_release import packed
+from tidelog.spark_connector.worker_errors import leave, told_in_a_line
 
 
 class BatchReader(DataSourceReader):
@@ -35,6 +38,9 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(BatchReader, self._options)
 
     @told_in_a_line()
     def partitions(self) -> Sequence[InputPartition]:
@@ -76,19 +82,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: SourceOffset | None = None
         self._latest: SourceOffset | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Tasks need the options alone."""
-        return {"options": self._options}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        StreamReader.__init__(self, state["options"])
+        return packed(StreamReader, self._options)
 
     # --- planning -----------------------------------------------------------------------------------
 
     @told_in_a_line()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         cluster = self._asked()
-        found = cluster.resolved(self._options.starting, cluster.partitions(), starting=True)
+        found = cluster.patiently(lambda: cluster.resolved(self._options.starting, cluster.partitions(), starting=True))
         return replace(found, initial=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -102,15 +105,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told_in_a_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._available_now = True
-        self._target = self._read_latest(None, tolerant=not self._options.fail_on_data_loss)
+        tolerant = not self._options.fail_on_data_loss
+        self._target = self._asked().patiently(lambda: self._read_latest(None, tolerant=tolerant))
 
     @told_in_a_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch, or ``start`` as it is if there is none to begin.
 
         Spark passes on one limit alone; that there are two of them, the options know. When it asks for all that is
-        there (``Trigger.Once``), it gets that.
+        there (``Trigger.Once``), it gets that. While no broker answers, there is none to begin either, and
+        :meth:`reportLatestOffset` says so; but a query that ends when nothing is left has to wait here.
         """
+        cluster = self._asked()
+        if self._available_now or self._latest is None:
+            return cluster.patiently(lambda: self._next_end(start, limit))
+        try:
+            found = self._next_end(start, limit)
+        except BrokerNotAvailableError as error:
+            cluster.bear(error)
+            return start
+        cluster.back()
+        return found
+
+    def _next_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = SourceOffset.from_json(start)
         latest = self._target
         if latest is None or any(latest.offsets.get(at, 0) < offset for at, offset in begin.offsets.items()):
@@ -135,7 +152,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return None if self._latest is None else self._latest.to_json()
+        if self._latest is None:
+            return None
+        away = None if self._cluster is None else self._cluster.away
+        return self._latest.to_json() | ({} if away is None else {"brokersAway": away})
 
     @told_in_a_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -146,6 +166,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = until.begin
         if begin.offsets == until.offsets and begin.topic_ids == until.topic_ids:
             return []
+        return self._asked().patiently(lambda: self._planned(begin, until))
+
+    def _planned(self, begin: SourceOffset, until: SourceOffset) -> Sequence[InputPartition]:
         cluster = self._asked()
         there = cluster.partitions(tolerant=True)
         asked = [at for at in until.offsets if at in there.offsets]
@@ -162,6 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
+        if isinstance(sys.exception(), EOFError):  # the query was stopped: Spark calls this on the way out
+            leave()
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -187,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(found, topic_ids=there.topic_ids)
 
     def _begins(self, begin: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, int]:
-        """Where each partition is read from: new ones, and those of a topic made anew, from their first offset."""
+        """Each partition's start; for new partitions, and for those of a recreated topic, the first offset."""
         found = {
             at: begin.offsets[at] for at in latest.offsets if at in begin.offsets and begin.is_of(latest, at.topic)
         }

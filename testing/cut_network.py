@@ -1,8 +1,7 @@
-"""Cuts for a carrier that has none of its own: real sockets whose traffic is held back at the caller's end.
+"""Link cuts for a carrier without its own: real sockets with traffic held back at the caller's end.
 
-As over a cut wire, what is sent is held and goes on once the link is mended; connections stay up.
-A direction is held where the caller sees it: what it sends before it leaves, what it receives before
-it is handed on.
+As over a cut wire, data is held and goes on once the link is mended; connections stay up. Each direction is
+held at the caller: outgoing data before it leaves, incoming data before the caller sees it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from tidelog.broker.node import NodeNetwork
-from tidelog.proto.network import (
+from tidelog.broker.node.node import NodeNetwork
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.transport.network import (
     Address,
     CallTimeout,
     Connection,
@@ -24,13 +24,12 @@ from tidelog.proto.network import (
     Service,
     StreamKind,
 )
-from tidelog.proto.request import Request, Response
 
 R = TypeVar("R", bound=Response)
 
 
 class Cuts:
-    """Which directed links are cut now. On one event loop."""
+    """The directed links that are cut now. For one event loop."""
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
@@ -44,16 +43,16 @@ class Cuts:
         self._mended.set()
         self._mended = asyncio.Event()
 
-    async def passage(self, sender: str, receiver: str) -> None:
+    async def until_open(self, sender: str, receiver: str) -> None:
         """Wait until the link from ``sender`` to ``receiver`` is whole."""
         while (sender, receiver) in self._cut:
             await self._mended.wait()
 
 
 class WrappedNetwork(ABC):
-    """A carrier that is another one, ``inner``, but for how it dials.
+    """A carrier like ``inner``, except for how it dials.
 
-    Implements :class:`tidelog.broker.node.NodeNetwork`.
+    Implements :class:`tidelog.broker.node.node.NodeNetwork`.
     """
 
     def __init__(self, inner: NodeNetwork) -> None:
@@ -70,8 +69,11 @@ class WrappedNetwork(ABC):
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
         return await self._inner.serve(listener, address, service)
 
+    async def refuses(self, address: Address) -> bool:
+        return await self._inner.refuses(address)
+
     @abstractmethod
-    def connect(self, address: Address) -> Connection: ...
+    def connect(self, address: Address, listener: str = "") -> Connection: ...
 
 
 class CutNetwork(WrappedNetwork):
@@ -83,8 +85,10 @@ class CutNetwork(WrappedNetwork):
         self._owners = owners
         self._cuts = cuts
 
-    def connect(self, address: Address) -> Connection:
-        return _CutConnection(self._inner.connect(address), self._name, self._owners.get(address, ""), self._cuts)
+    def connect(self, address: Address, listener: str = "") -> Connection:
+        return _CutConnection(
+            self._inner.connect(address, listener), self._name, self._owners.get(address, ""), self._cuts
+        )
 
 
 class _CutConnection:
@@ -101,9 +105,9 @@ class _CutConnection:
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._cuts.passage(self._own, self._peer)
+                await self._cuts.until_open(self._own, self._peer)
                 answer = await self._inner.call(request, timeout_s=timeout_s)
-                await self._cuts.passage(self._peer, self._own)
+                await self._cuts.until_open(self._peer, self._own)
                 return answer
         except CallTimeout:
             raise
@@ -113,8 +117,8 @@ class _CutConnection:
     async def open(self, kind: StreamKind, *, timeout_s: float) -> FrameStream:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._cuts.passage(self._own, self._peer)
-                await self._cuts.passage(self._peer, self._own)
+                await self._cuts.until_open(self._own, self._peer)
+                await self._cuts.until_open(self._peer, self._own)
         except TimeoutError:
             raise ConnectionLost(f"{self.address}: {kind.value} stream not accepted in {timeout_s} s") from None
         return _CutStream(await self._inner.open(kind, timeout_s=timeout_s), self._own, self._peer, self._cuts)
@@ -131,12 +135,12 @@ class _CutStream:
         self._cuts = cuts
 
     async def send(self, frame: Frame) -> None:
-        await self._cuts.passage(self._own, self._peer)
+        await self._cuts.until_open(self._own, self._peer)
         await self._inner.send(frame)
 
     async def receive(self) -> memoryview:
         frame = await self._inner.receive()
-        await self._cuts.passage(self._peer, self._own)
+        await self._cuts.until_open(self._peer, self._own)
         return frame
 
     def close(self) -> None:

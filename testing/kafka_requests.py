@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from tidelog.proto.kafka.headers import is_flexible
-from tidelog.proto.kafka.messages import encode_request
-from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.kafka.messages import request_frame
+from tidelog.proto.records.encoder import encode_values
 
 PRODUCE: Final = 0
 PRODUCE_VERSION: Final = 9
 FETCH: Final = 1
 FETCH_VERSION: Final = 12
+_CLIENT_ID: Final = b"chaos"
 _TIMESTAMP_MS: Final = 1_700_000_000_000
-
-
-def frame(api_key: int, version: int, correlation: int, fields: dict[str, Any], client_id: bytes = b"chaos") -> bytes:
-    """A request of these fields (kio's names) with header and length."""
-    head = struct.pack(">hhih", api_key, version, correlation, len(client_id)) + client_id
-    body = head + (b"\0" if is_flexible(api_key, version) else b"") + encode_request(api_key, version, fields)
-    return len(body).to_bytes(4, "big") + body
 
 
 def produce_request(
@@ -29,7 +21,7 @@ def produce_request(
 ) -> bytes:
     """One batch of values to one partition, without a producer id."""
     records = bytes(encode_values(values, _TIMESTAMP_MS))
-    return frame(
+    return request_frame(
         PRODUCE,
         PRODUCE_VERSION,
         correlation,
@@ -38,6 +30,7 @@ def produce_request(
             "timeout": 30_000,
             "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
         },
+        _CLIENT_ID,
     )
 
 
@@ -46,7 +39,7 @@ def fetch_request(
 ) -> bytes:
     """At most ``bytes_max`` of one partition from ``offset`` on, outside of any fetch session."""
     wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
-    return frame(
+    return request_frame(
         FETCH,
         FETCH_VERSION,
         correlation,
@@ -58,4 +51,5 @@ def fetch_request(
             "session_epoch": -1,
             "topics": [{"topic": topic, "partitions": [wanted]}],
         },
+        _CLIENT_ID,
     )

@@ -1,8 +1,8 @@
-"""The disk of one node of an in-process cluster, which can be taken away as kill -9 takes it, or break in part.
+"""One node's disk in an in-process cluster. A test can take it away, as kill -9 does, or break it in part.
 
 After :meth:`KillableFiles.kill` nothing reaches the disk any more: files and locks are closed, and
-every call raises. What was written stays, as it stays in the page cache when a process is killed.
-After :meth:`KillableFiles.break_path` every call on or under one path gives an I/O error.
+every call raises. Written data stays, as it stays in the page cache when a process is killed.
+After :meth:`KillableFiles.break_path` every call on or under one path raises an I/O error.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import threading
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tidelog.proto.network import Buffer
-from tidelog.storage.files import DiskUsage, File, FileLayer, FileLock, SystemFiles
+from tidelog.model.buffer import Buffer
+from tidelog.storage.disk.files import DiskUsage, File, FileLayer, FileLock, SystemFiles
 
 
 class NodeKilled(OSError):
-    """The node that this disk belonged to was killed."""
+    """This disk's node was killed."""
 
     def __init__(self) -> None:
         super().__init__(errno.EIO, "the node was killed")
 
 
 class KilledNodeFilter(logging.Filter):
-    """Drops what a node that is being killed says of the disk that it no longer has."""
+    """Drops a dying node's complaints about the disk that it no longer has."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -53,6 +53,10 @@ class KillableFile:
     def pread(self, size: int, offset: int) -> bytes:
         with self._lock:
             return self._open().pread(size, offset)
+
+    def pread_once(self, size: int, offset: int) -> bytes:
+        with self._lock:
+            return self._open().pread_once(size, offset)
 
     def truncate(self, size: int) -> None:
         with self._lock:
@@ -106,7 +110,7 @@ class KillableLock:
 
 
 class KillableFiles:
-    """Implements :class:`~tidelog.storage.files.FileLayer` over ``beneath``."""
+    """Implements :class:`~tidelog.storage.disk.files.FileLayer` over ``beneath``."""
 
     def __init__(self, beneath: FileLayer | None = None) -> None:
         self._beneath = beneath or SystemFiles()

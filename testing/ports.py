@@ -1,22 +1,23 @@
-"""TCP ports of the loopback address for nodes, which must find them again after a restart."""
+"""TCP ports on the loopback address for nodes, which need the same ports again after a restart."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog.model.listeners import LOOPBACK as LOOPBACK
+from tidelog.model.settings.listeners import LOOPBACK as LOOPBACK
 
 _LOWEST: Final = 20_000
 _TRIES_MAX: Final = 2_000
 
 
 def taken(ports: Sequence[int]) -> list[int]:
-    """Return those ports that cannot be bound now."""
+    """Return the ports that cannot be bound now."""
     found = []
     for port in ports:
         with contextlib.closing(socket.socket()) as probe:
@@ -31,18 +32,30 @@ def taken(ports: Sequence[int]) -> list[int]:
 def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
     """Return ``count`` different ports that can be bound now and that no outgoing connection will be given.
 
-    Ask once for all that are needed together: a second call may choose one of the first again. Raises ``OSError``.
+    Ask once for all ports that you need together: a second call may choose one of the first again. Each worker of
+    pytest-xdist has ports of its own, or one could take those of a node that another has stopped. Raises ``OSError``.
     """
     rng = rng or random.Random()
-    highest = max(_ephemeral_low() - 1, _LOWEST + 1_000)
+    lowest, highest = _share(_LOWEST, max(_ephemeral_low() - 1, _LOWEST + 1_000))
     found: list[int] = []
     for _ in range(_TRIES_MAX):
         if len(found) == count:
             return found
-        port = rng.randint(_LOWEST, highest)
+        port = rng.randint(lowest, highest)
         if port not in found and not taken([port]):
             found.append(port)
-    raise OSError(f"expected {count} free ports between {_LOWEST} and {highest}, found {len(found)}")
+    raise OSError(f"expected {count} free ports between {lowest} and {highest}, found {len(found)}")
+
+
+def _share(lowest: int, highest: int) -> tuple[int, int]:
+    """This process's part of the range, where pytest-xdist says that it is one of several."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    if not (worker.isdecimal() and workers.isdecimal()):
+        return lowest, highest
+    size = (highest + 1 - lowest) // max(int(workers), 1)
+    first = lowest + int(worker) % max(int(workers), 1) * size
+    return first, first + size - 1
 
 
 def _ephemeral_low() -> int:

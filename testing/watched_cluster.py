@@ -1,4 +1,4 @@
-"""What can be asked of the nodes of a cluster in one process, and waited for; however they were started."""
+"""Questions about, and waits for, the nodes of a cluster in one process, however they were started."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from tidelog.broker.lifecycle_state import Standing
-from tidelog.broker.node import Node
-from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.node.node import Node
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode, error_for
 from tidelog.model.ids import NO_NODE, NodeId
-from tidelog.proto.api import ConfigEntry, CreateTopicsRequest, NewTopic
-from tidelog.proto.network import Connection
+from tidelog.proto.calls.api import ConfigEntry, CreateTopicsRequest, NewTopic
+from tidelog.proto.transport.network import Connection
 
 READY_TIMEOUT_S: Final = 30.0
 
 
 class WatchedCluster:
-    """The nodes that run, and what they say. ``poll_s``: how often a condition is looked at."""
+    """The running nodes and their state. ``poll_s``: time between two checks of a condition."""
 
     def __init__(self, node_ids: Iterable[int], poll_s: float) -> None:
         self.node_ids = [NodeId(node_id) for node_id in node_ids]
@@ -32,7 +32,7 @@ class WatchedCluster:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest metadata that a running node has; empty where none runs."""
+        """The newest metadata on any running node; empty if none runs."""
         images = (node.view.image for node in self.nodes.values())
         return max(images, key=lambda image: image.offset, default=MetadataImage())
 
@@ -50,14 +50,15 @@ class WatchedCluster:
         return () if found is None or partition not in found.partitions else found.partitions[partition].isr
 
     def controller(self) -> NodeId | None:
-        """The active controller, as a running node that leads says."""
+        """The active controller: a running node that says that it leads."""
         leading = [node_id for node_id, node in self.nodes.items() if node.is_active_controller]
         return leading[0] if len(leading) == 1 else None
 
     # --- waiting ------------------------------------------------------------------------------------
 
     async def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until ``condition`` holds. Raises ``TimeoutError`` naming ``what`` after the bound."""
+        """Wait until ``condition`` (called on the cluster's event loop) holds. Raises ``TimeoutError`` naming ``what``
+        after the bound."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -79,6 +80,7 @@ class WatchedCluster:
         await self.wait_for(ready, f"nodes {sorted(self.nodes)} ready", timeout_s)
 
     async def wait_for_controller(self, timeout_s: float = READY_TIMEOUT_S) -> NodeId:
+        """Wait until a controller is active; return it."""
         await self.wait_for(lambda: self.controller() is not None, "an active controller", timeout_s)
         found = self.controller()
         assert found is not None
@@ -87,7 +89,7 @@ class WatchedCluster:
     async def wait_for_leader(
         self, topic: str, partition: int, *, other_than: int | None = None, timeout_s: float = READY_TIMEOUT_S
     ) -> NodeId:
-        """Wait until a partition has a leader that runs, another one than ``other_than``; return it."""
+        """Wait until a partition has a running leader other than ``other_than``; return it."""
 
         def led() -> bool:
             leader = self.leader_of(topic, partition)
@@ -119,7 +121,7 @@ class WatchedCluster:
 
     # --- topics -------------------------------------------------------------------------------------
 
-    async def create_topic_by(
+    async def _create_topic_by(
         self,
         connection: Connection,
         name: str,
@@ -148,12 +150,12 @@ class WatchedCluster:
     # --- inside -------------------------------------------------------------------------------------
 
     def raise_failure(self) -> None:
-        """Raise what took a node down by itself, if any."""
+        """Raise the error of a node that went down by itself, if any did."""
         for node_id, what, error in self.failures:
             raise AssertionError(f"node {node_id} went down by itself: {what}") from error
 
     def known(self, node_id: int) -> NodeId:
-        """The id of a node that this cluster has. Raises ``ValueError``."""
+        """Check that a node id belongs to this cluster, and return it. Raises ``ValueError``."""
         if node_id not in self.node_ids:
             raise ValueError(f"expected a node of {self.node_ids}, found {node_id}")
         return NodeId(node_id)

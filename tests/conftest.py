@@ -1,16 +1,37 @@
-"""What tests of every folder use."""
+"""Fixtures for the tests of every folder."""
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+
+if TYPE_CHECKING:
+    from tidelog.broker.node.broker_role import BrokerRole
+    from tidelog.broker.node.node import Node
 
 _LISTEN: Final = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
+
+
+def broker_of(node: Node) -> BrokerRole:
+    """The broker of a node that has one."""
+    assert node.broker is not None, f"expected node {node.config.node_id} to be a broker"
+    return node.broker
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands of tests go to the tests' clusters, whatever cluster the developer uses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        for name in ("TIDELOG_PROFILE", "TIDELOG_COMMAND_CONFIG"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture
@@ -19,3 +40,27 @@ def interruptible() -> Callable[[Sequence[str]], list[str]]:
     so would the command. (``preexec_fn`` would fork this process, amid the calls of gRPC's threads: a child may hang.)
     """
     return lambda command: [sys.executable, "-S", "-c", _LISTEN, *command]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """To tell of a failure, pytest parses source. Before CPython 3.11.8 and 3.12.2 (gh-106905), parsing fails with a
+    SystemError if the collector runs amid it and ends an object that logs a traceback, which parses source as well;
+    pytest would end all tests for it."""
+    if call.excinfo is None:
+        return (yield)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """See :mod:`tests.workers`; ``--dist`` with another value than ``load`` is xdist's own."""
+    if config.option.dist != "load":
+        return None
+    from .workers import Groups
+
+    return Groups(config, log)

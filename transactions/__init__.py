@@ -1,1 +1,1 @@
-"""Producer identities; the transaction coordinator stands here too once transactions are built."""
+"""Transactions: the coordinator that decides them, its ledger of sinks, and the producer ids that it gives out."""

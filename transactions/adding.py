@@ -1,11 +1,11 @@
-"""What a transaction covers: partitions are added before anything is written to them, or verified to be in it.
+"""The partitions of a transaction: each is added before anything is written to it, or verified to be in it.
 
 Source: ``TransactionCoordinator.handleAddPartitionsToTransaction`` and ``handleVerifyPartitionsInTransaction``,
-KIP-890. A departure: what comes while something else is under way with the id, or while the former
-transaction is being completed, waits for that (for ``add_wait_max_ms``) instead of being told
-CONCURRENT_TRANSACTIONS at once; all that waited is then written as one record. In the second protocol the
-leaders of all partitions of a transaction ask at about the same time, and the next transaction begins
-while markers are on their way: asking again after a pause would cost more than the wait.
+KIP-890. A departure: if another operation on the id is under way, or the previous transaction is being completed, a
+request waits for that (``add_wait_max_ms`` at most) instead of getting CONCURRENT_TRANSACTIONS at once; all waiting
+requests are then written as one record. In the second protocol the leaders of all a transaction's partitions ask at
+about the same time, and the next transaction begins while markers are on their way: a retry after a pause would cost
+more than the wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.model.moment import Moment
-from tidelog.proto.transaction_api import AddedPartition, AddedTransaction, AddPartitionsTransaction
+from tidelog.proto.calls.transaction_api import AddedPartition, AddedTransaction, AddPartitionsTransaction
 from tidelog.transactions.shard_state import Answered, Asker, ShardState, TimerKey, TimerKind
 from tidelog.transactions.transaction import NOBODY, Entry, Identity, Transaction, WaitingAdd
 from tidelog.transactions.transitions import Cause, TransactionState
@@ -25,7 +25,7 @@ Tell = Callable[[ErrorCode], Answered]
 
 
 class Adding:
-    """Decides what may take part."""
+    """Decides which partitions may take part."""
 
     __slots__ = ("_shard",)
 
@@ -34,7 +34,7 @@ class Adding:
         shard.watch_idle(self.serve)
 
     def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0) -> None:
-        """Add them, or only look (``verify_only``). All are added or none."""
+        """Add them all or none, or only check them (``verify_only``)."""
         if request.verify_only:
             self._shard.answer(waiter, self._verify(request))
             return
@@ -75,7 +75,7 @@ class Adding:
             self._shard.waiting_adds += 1
 
     def serve(self, entry: Entry, now: Moment) -> None:
-        """Nothing is under way with the id any longer: those who waited have their turn."""
+        """The id is free again: the waiting requests get their turn."""
         if not entry.adds:
             return
         waiting, entry.adds = entry.adds, []
@@ -87,7 +87,7 @@ class Adding:
             self._shard.timers.cancel(_key(entry))
 
     def give_up(self, transactional_id: str, now: Moment) -> None:
-        """Those who waited for too long are to ask again."""
+        """Tell requests that have waited too long to ask again."""
         entry = self._shard.entries.get(transactional_id)
         if entry is None:
             return
@@ -108,7 +108,7 @@ class Adding:
         return value is not None and value.state.is_decided and asker in (value.identity, value.following)
 
     def _add_all(self, entry: Entry, adds: Iterable[WaitingAdd], now: Moment) -> None:
-        """Take in what is fit for it, in order, in one record."""
+        """Add all suitable partitions, in order, in one record."""
         value = entry.value
         union: dict[TopicPartition, None] = {}
         askers: list[Asker] = []
@@ -154,7 +154,7 @@ class Adding:
         )
 
     def _fits(self, entry: Entry, value: Transaction, partitions: dict[TopicPartition, None], now: Moment) -> bool:
-        """A transaction whose record cannot be written could not be ended either."""
+        """If a transaction's record cannot be written, it could not be ended either."""
         count = len(value.partitions) + len(partitions)
         if self._shard.fits_surely(entry, count):
             return True
@@ -170,7 +170,7 @@ class Adding:
         return None if asker == value.identity else ErrorCode.PRODUCER_FENCED
 
     def _verify(self, request: AddPartitionsTransaction) -> AddedTransaction:
-        """What is under way is not looked at: the partition's leader looks once more when it appends (as Kafka)."""
+        """Ignores operations under way: the partition's leader checks once more when it appends (as in Kafka)."""
         found = self._shard.known(request.transactional_id)
         value = None if found is None else found[1]
         error = self._fault(value, Identity(request.producer_id, request.producer_epoch))

@@ -1,7 +1,7 @@
 """The transaction coordinator of a node: the shell around the partitions of ``__transaction_state`` that it leads.
 
-What is common to coordinators is in :mod:`tidelog.replication.coordinator_shell`, what a partition decides in
-:mod:`tidelog.transactions.shard`.
+:mod:`tidelog.replication.coordinators.coordinator_shell` has the parts that all coordinators share,
+:mod:`tidelog.transactions.shard` the decisions of one partition.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from functools import partial
 from typing import Any
 
 from tidelog.model.clock import Clock
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.java_hash import coordinator_partition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.model.sinks import coordinator_key, job_fault, part_fault, sink_fault, sink_key
-from tidelog.proto.coordinator_records import STRING_BYTES_MAX
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.network import CallContext
-from tidelog.proto.record_encoder import BatchBuilder
-from tidelog.proto.sink_api import (
+from tidelog.proto.calls.backup_api import HOLD_MS_MAX, HoldTransactionsRequest, HoldTransactionsResponse
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
     AbortJobResponse,
     BeginSinkTransactionRequest,
@@ -33,11 +31,10 @@ from tidelog.proto.sink_api import (
     DescribedSink,
     DescribeSinksRequest,
     DescribeSinksResponse,
-    ListedSink,
     ListSinksRequest,
     ListSinksResponse,
 )
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.transaction_api import (
     AddedTransaction,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -51,14 +48,16 @@ from tidelog.proto.transaction_api import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
     PrepareTransactionRequest,
     PrepareTransactionResponse,
 )
-from tidelog.replication.coordinator_log import CoordinatorLog, Token
-from tidelog.replication.coordinator_shell import CoordinatorShell, Led, Standing, done, settle
+from tidelog.proto.logs.coordinator_records import STRING_BYTES_MAX
+from tidelog.proto.records.encoder import BatchBuilder
+from tidelog.proto.transport.network import CallContext
+from tidelog.replication.coordinators.coordinator_log import CoordinatorLog, Token
+from tidelog.replication.coordinators.coordinator_shell import CoordinatorShell, Led, done, settle
 from tidelog.transactions.adding import added
 from tidelog.transactions.counters import TransactionCounters, TransactionGauges
 from tidelog.transactions.effects import Allocate, Answer, Append, Effect, SendMarkers, StopMarkers
@@ -68,8 +67,8 @@ from tidelog.transactions.shard import Shard
 
 
 class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
-    """See the module. ``group_partition`` says where a group's offsets are; ``new_producer_id`` gives an id that nobody
-    has, or None; ``newest_connection`` is the number of the connection that this node accepted last."""
+    """See the module. ``group_partition`` returns the partition of a group's offsets; ``new_producer_id`` returns an
+    unused id, or None; ``newest_connection`` is the number of the connection that this node accepted last."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         count = settings.state_log_num_partitions if partitions is None else partitions
         super().__init__(TRANSACTION_STATE_TOPIC, count, clock, log, self.counters, on_fatal)
         self.settings = settings
-        """Of the partitions that are led from now on."""
+        """For the partitions led from now on."""
         self._new_producer_id = new_producer_id
         self._markers = markers
         self._group_partition = group_partition
@@ -128,147 +127,67 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return self.settings.state_log_load_buffer_size
 
     def _resign(self, led: Led[Shard]) -> Sequence[Effect]:
-        return led.shard.resign()
+        return led.shard.resign(self._now())
 
     # --- Requests -----------------------------------------------------------------------------------
 
     def init_producer_id(
         self, request: InitProducerIdRequest, context: CallContext
     ) -> asyncio.Future[InitProducerIdResponse]:
-        """Without a transactional id: a fresh producer id (or none now, to be asked for again)."""
+        """Without a transactional id: a fresh producer id (or none now; the client asks again)."""
         if request.transactional_id is None:
             return self._fresh_identity()
-        fault = transactional_id_fault(request.transactional_id)
-        if fault is not None:
-            return done(InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        led = self._active(request.transactional_id)
-        if not isinstance(led, Led):
-            return done(InitProducerIdResponse(led))
-        waiter, future = self._waiter(InitProducerIdResponse)
-        self._perform(led, led.shard.init_producer_id(request, waiter, self._now(), context.connection))
-        return future
+        key = _id_key(request.transactional_id)
+        return self._ask(key, InitProducerIdResponse, Shard.init_producer_id, request, context.connection)
 
     def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: CallContext
     ) -> asyncio.Future[AddPartitionsToTxnResponse]:
-        """Each transaction is answered for itself; the answer waits for all."""
-        future: asyncio.Future[AddPartitionsToTxnResponse] = asyncio.get_running_loop().create_future()
-        results: list[AddedTransaction | None] = [None] * len(request.transactions)
-        left = len(results)
-
-        def answered(at: int, result: AddedTransaction) -> None:
-            nonlocal left
-            results[at] = result
-            left -= 1
-            if not left:
-                found = tuple(item for item in results if item is not None)
-                settle(future, AddPartitionsToTxnResponse(ErrorCode.NONE, found))
-
-        if not results:
-            future.set_result(AddPartitionsToTxnResponse(ErrorCode.NONE))
-        for at, transaction in enumerate(request.transactions):
-            self._add(transaction, partial(answered, at), context.connection)
-        return future
+        put = partial(self._add, connection=context.connection)
+        return self._ask_each(request.transactions, put, partial(AddPartitionsToTxnResponse, ErrorCode.NONE))
 
     def _add(
-        self, request: AddPartitionsTransaction, answered: Callable[[AddedTransaction], None], connection: int
+        self, answered: Callable[[AddedTransaction], None], request: AddPartitionsTransaction, *, connection: int
     ) -> None:
-        if transactional_id_fault(request.transactional_id) is not None:
-            answered(added(request, ErrorCode.INVALID_REQUEST))
-            return
-        led = self._active(request.transactional_id)
-        if isinstance(led, Led):
-            waiter = self._wait(answered)
-            self._perform(led, led.shard.add_partitions(request, waiter, self._now(), connection))
-        else:
-            answered(added(request, led))
+        def refused(error: ErrorCode, /, *, error_message: str) -> AddedTransaction:
+            return added(request, error)
+
+        self._put(answered, _id_key(request.transactional_id), refused, Shard.add_partitions, request, connection)
 
     def add_offsets(
         self, request: AddOffsetsToTxnRequest, context: CallContext
     ) -> asyncio.Future[AddOffsetsToTxnResponse]:
-        fault = transactional_id_fault(request.transactional_id)
-        if fault is not None:
-            return done(AddOffsetsToTxnResponse(ErrorCode.INVALID_REQUEST, fault))
-        led = self._active(request.transactional_id)
-        if not isinstance(led, Led):
-            return done(AddOffsetsToTxnResponse(led))
+        key = _id_key(request.transactional_id)
         at = TopicPartition(GROUP_OFFSETS_TOPIC, self._group_partition(request.group_id))
-        waiter, future = self._waiter(AddOffsetsToTxnResponse)
-        self._perform(led, led.shard.add_offsets(request, at, waiter, self._now(), context.connection))
-        return future
+        return self._ask(key, AddOffsetsToTxnResponse, Shard.add_offsets, request, at, context.connection)
 
     def prepare(
         self, request: PrepareTransactionRequest, context: CallContext
     ) -> asyncio.Future[PrepareTransactionResponse]:
-        fault = transactional_id_fault(request.transactional_id)
-        if fault is not None:
-            return done(PrepareTransactionResponse(ErrorCode.INVALID_REQUEST, fault))
-        led = self._active(request.transactional_id)
-        if not isinstance(led, Led):
-            return done(PrepareTransactionResponse(led))
-        waiter, future = self._waiter(PrepareTransactionResponse)
-        self._perform(led, led.shard.prepare(request, waiter, self._now()))
-        return future
+        return self._ask(_id_key(request.transactional_id), PrepareTransactionResponse, Shard.prepare, request)
 
     def end(self, request: EndTxnRequest, context: CallContext) -> asyncio.Future[EndTxnResponse]:
-        fault = transactional_id_fault(request.transactional_id)
-        if fault is not None:
-            return done(EndTxnResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        led = self._active(request.transactional_id)
-        if not isinstance(led, Led):
-            return done(EndTxnResponse(led))
-        waiter, future = self._waiter(EndTxnResponse)
-        self._perform(led, led.shard.end(request, waiter, self._now(), context.connection))
-        return future
+        return self._ask(_id_key(request.transactional_id), EndTxnResponse, Shard.end, request, context.connection)
 
     # --- Ledgers of sinks ---------------------------------------------------------------------------
 
     def begin_sink_transaction(
         self, request: BeginSinkTransactionRequest, context: CallContext
     ) -> asyncio.Future[BeginSinkTransactionResponse]:
-        fault = sink_fault(request.sink) or job_fault(request.batch, request.job)
-        fault = fault or part_fault("attempt", request.attempt)
-        if fault is not None:
-            return done(BeginSinkTransactionResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        led = self._active(sink_key(request.sink))
-        if not isinstance(led, Led):
-            return done(BeginSinkTransactionResponse(led))
-        waiter, future = self._waiter(BeginSinkTransactionResponse)
-        self._perform(led, led.shard.begin_sink_transaction(request, waiter, self._now()))
-        return future
+        fault = job_fault(request.batch, request.job) or part_fault("attempt", request.attempt)
+        key = _sink_key(request.sink, fault)
+        return self._ask(key, BeginSinkTransactionResponse, Shard.begin_sink_transaction, request)
 
     def commit_batch(self, request: CommitBatchRequest, context: CallContext) -> asyncio.Future[CommitBatchResponse]:
-        fault = sink_fault(request.sink) or job_fault(request.batch, request.job)
-        if fault is not None:
-            return done(CommitBatchResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        led = self._active(sink_key(request.sink))
-        if not isinstance(led, Led):
-            return done(CommitBatchResponse(led))
-        waiter, future = self._waiter(CommitBatchResponse)
-        self._perform(led, led.shard.commit_batch(request, waiter, self._now()))
-        return future
+        key = _sink_key(request.sink, job_fault(request.batch, request.job))
+        return self._ask(key, CommitBatchResponse, Shard.commit_batch, request)
 
     def abort_job(self, request: AbortJobRequest, context: CallContext) -> asyncio.Future[AbortJobResponse]:
-        fault = sink_fault(request.sink) or job_fault(request.batch, request.job)
-        if fault is not None:
-            return done(AbortJobResponse(ErrorCode.INVALID_REQUEST, error_message=fault))
-        led = self._active(sink_key(request.sink))
-        if not isinstance(led, Led):
-            return done(AbortJobResponse(led))
-        waiter, future = self._waiter(AbortJobResponse)
-        self._perform(led, led.shard.abort_job(request, waiter, self._now()))
-        return future
+        key = _sink_key(request.sink, job_fault(request.batch, request.job))
+        return self._ask(key, AbortJobResponse, Shard.abort_job, request)
 
     def delete_sink(self, request: DeleteSinkRequest, context: CallContext) -> asyncio.Future[DeleteSinkResponse]:
-        fault = sink_fault(request.sink)
-        if fault is not None:
-            return done(DeleteSinkResponse(ErrorCode.INVALID_REQUEST, fault))
-        led = self._active(sink_key(request.sink))
-        if not isinstance(led, Led):
-            return done(DeleteSinkResponse(led))
-        waiter, future = self._waiter(DeleteSinkResponse)
-        self._perform(led, led.shard.delete_sink(request, waiter, self._now()))
-        return future
+        return self._ask(_sink_key(request.sink), DeleteSinkResponse, Shard.delete_sink, request)
 
     def describe_sinks(
         self, request: DescribeSinksRequest, context: CallContext
@@ -276,20 +195,10 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return done(DescribeSinksResponse(tuple(self._describe_sink(name) for name in request.sinks)))
 
     def _describe_sink(self, name: str) -> DescribedSink:
-        fault = sink_fault(name)
-        if fault is not None:
-            return DescribedSink(name, ErrorCode.INVALID_REQUEST, error_message=fault)
-        led = self._active(sink_key(name))
-        return led.shard.describe_sink(name) if isinstance(led, Led) else DescribedSink(name, led)
+        return self._look(_sink_key(name), partial(DescribedSink, name), lambda shard: shard.describe_sink(name))
 
     def list_sinks(self, request: ListSinksRequest, context: CallContext) -> asyncio.Future[ListSinksResponse]:
-        """As :meth:`list_transactions`."""
-        found: list[ListedSink] = []
-        for led in self._actives():
-            found += led.shard.list_sinks()
-        loading = any(led.standing is not Standing.ACTIVE for led in self._led.values())
-        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
-        return done(ListSinksResponse(error, tuple(found)))
+        return done(ListSinksResponse(*self._list(Shard.list_sinks)))
 
     # --- Administration -----------------------------------------------------------------------------
 
@@ -300,29 +209,34 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return done(DescribeTransactionsResponse(found))
 
     def _describe(self, transactional_id: str) -> DescribedTransaction:
-        fault = transactional_id_fault(transactional_id)
-        if fault is not None:
-            return DescribedTransaction(transactional_id, ErrorCode.INVALID_REQUEST, error_message=fault)
-        led = self._active(transactional_id)
-        if isinstance(led, Led):
-            return led.shard.describe(transactional_id)
-        return DescribedTransaction(transactional_id, led)
+        refused = partial(DescribedTransaction, transactional_id)
+        return self._look(_id_key(transactional_id), refused, lambda shard: shard.describe(transactional_id))
 
     def list_transactions(
         self, request: ListTransactionsRequest, context: CallContext
     ) -> asyncio.Future[ListTransactionsResponse]:
-        """Those that are loaded; COORDINATOR_LOAD_IN_PROGRESS beside them while others are not."""
-        found: list[ListedTransaction] = []
-        error = ErrorCode.NONE
-        for led in self._led.values():
-            if led.standing is Standing.ACTIVE:
-                found += led.shard.list_transactions(request, self._now())
-            else:
-                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return done(ListTransactionsResponse(error, tuple(found)))
+        found = self._list(lambda shard: shard.list_transactions(request, self._now()))
+        return done(ListTransactionsResponse(*found))
+
+    def hold(self, request: HoldTransactionsRequest, context: CallContext) -> asyncio.Future[HoldTransactionsResponse]:
+        """Decide nothing for a while, in all partitions that this node leads, or in none."""
+        if not request.hold_id or not 0 <= request.hold_ms <= HOLD_MS_MAX:
+            text = f"expected a hold's name, and 0 to {HOLD_MS_MAX} ms, found {request.hold_id!r}, {request.hold_ms} ms"
+            return done(HoldTransactionsResponse(ErrorCode.INVALID_REQUEST, error_message=text))
+        actives = self._actives()
+        if len(actives) != len(self._led):
+            return done(HoldTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        if others := {led.shard.state.hold for led in actives} - {"", request.hold_id}:
+            text = f"expected no other hold in force, found {min(others)!r}: wait until it has ended"
+            return done(HoldTransactionsResponse(ErrorCode.CONCURRENT_TRANSACTIONS, error_message=text))
+        held = []
+        for led in actives:
+            held.append(led.shard.hold(led.partition, request.hold_id, request.hold_ms, self._now()))
+            self._perform(led, ())
+        return done(HoldTransactionsResponse(ErrorCode.NONE, tuple(held)))
 
     def gauges(self) -> TransactionGauges:
-        """Looks at each transactional id: for scraping, not for hot paths."""
+        """Visits every transactional id: for scraping, not for hot paths."""
         transactions: dict[str, int] = {}
         waiting = loaded = sinks = 0
         for led in self._actives():
@@ -387,10 +301,20 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
 
 
 def transactional_id_fault(transactional_id: str) -> str | None:
-    """Say why there can be no such transactional id, or None."""
+    """Why this is not a valid transactional id, or None."""
     if not transactional_id:
         return "expected a transactional id, found an empty one"
     size = len(transactional_id.encode("utf-8", "surrogatepass"))
     if size > STRING_BYTES_MAX:
         return f"expected a transactional id of at most {STRING_BYTES_MAX} bytes, found {size}"
     return None
+
+
+def _id_key(transactional_id: str) -> str | Refusal:
+    fault = transactional_id_fault(transactional_id)
+    return transactional_id if fault is None else Refusal(ErrorCode.INVALID_REQUEST, fault)
+
+
+def _sink_key(sink: str, fault: str | None = None) -> str | Refusal:
+    fault = sink_fault(sink) or fault
+    return sink_key(sink) if fault is None else Refusal(ErrorCode.INVALID_REQUEST, fault)

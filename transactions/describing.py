@@ -1,17 +1,17 @@
-"""What administrators are told of transactions. Source: ``handleDescribeTransactions``, ``listTransactionStates``."""
+"""Answers to administrators about transactions. Source: ``handleDescribeTransactions``, ``listTransactionStates``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.transaction_api import DescribedTransaction, ListedTransaction, ListTransactionsRequest
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import DescribedTransaction, ListedTransaction, ListTransactionsRequest
 from tidelog.transactions.transaction import NO_START, Entry
 
 
 def describe(transactional_id: str, entry: Entry | None) -> DescribedTransaction:
-    """State, identity, and what is open: for a decided transaction, all of its partitions."""
+    """State, identity, and open partitions; for a decided transaction, all of its partitions."""
     if entry is None or entry.value is None:
         return DescribedTransaction(
             transactional_id,
@@ -31,8 +31,8 @@ def describe(transactional_id: str, entry: Entry | None) -> DescribedTransaction
 
 
 def listed(entries: Iterable[Entry], request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:
-    """Those in one of the states, of one of the producer ids, open for longer than the duration; empty: all. Case does
-    not matter."""
+    """Those in one of the states, with one of the producer ids, open for longer than the duration; empty: all. Case
+    does not matter."""
     states = {name.lower() for name in request.states}
     producer_ids = set(request.producer_ids)
     found: list[ListedTransaction] = []

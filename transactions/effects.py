@@ -1,19 +1,19 @@
-"""What the coordinator's core asks its shell to do, in order."""
+"""Actions that the coordinator's core asks of its shell, in order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tidelog.proto.coordinator_records import CoordinatorRecord
-from tidelog.proto.request import Response
-from tidelog.proto.transaction_api import AddedTransaction, TransactionMarker
-from tidelog.replication.coordinator_log import Token
+from tidelog.proto.calls.request import Response
+from tidelog.proto.calls.transaction_api import AddedTransaction, TransactionMarker
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+from tidelog.replication.coordinators.coordinator_log import Token
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write these records as one batch, then tell ``appended`` how it ended, exactly once."""
+    """Write these records as one batch, then report the outcome to ``appended``, exactly once."""
 
     token: Token
     records: tuple[CoordinatorRecord, ...]
@@ -22,7 +22,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Give ``response`` to whom asked under ``waiter``. Each waiter is answered exactly once."""
+    """Answer the request of ``waiter`` with ``response``. Each waiter gets exactly one answer."""
 
     waiter: int
     response: Response | AddedTransaction
@@ -30,14 +30,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Ask for a producer id that nobody has, then tell ``allocated``, exactly once."""
+    """Ask for an unused producer id, then tell ``allocated``, exactly once."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """See that each partition has the marker; tell ``marked`` of each once it is done."""
+    """Make sure that each partition gets the marker; tell ``marked`` about each once it has."""
 
     token: Token
     marker: TransactionMarker
@@ -45,7 +45,7 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True)
 class StopMarkers:
-    """Nothing more is to be done for these."""
+    """Stop sending these."""
 
     token: Token
 

@@ -1,13 +1,13 @@
 """How transactions end: prepare, commit, abort, timeouts, markers, completion.
 
-The decision is a record, PrepareCommit or PrepareAbort; it is answered once that is replicated, and never
-changes. Then each partition gets its marker, then the last record says that all have it. Source:
+The decision is a record, PrepareCommit or PrepareAbort. The answer goes out once it is replicated, and the decision
+never changes. Then each partition gets its marker, and a last record says that all have it. Source:
 ``TransactionCoordinator.endTransaction``, ``TransactionMarkerChannelManager``, KIP-890.
 
-In the second protocol the decision takes the next epoch, which the markers carry, so that whatever comes late
-of this transaction is refused everywhere. Departures from Kafka: a repeated EndTxn is answered while the
-markers are on their way too, since the decision is made (Kafka: CONCURRENT_TRANSACTIONS); aborts that no
-client asked for rotate the producer id like the others do before its epochs run out.
+In the second protocol the decision takes the next epoch, and the markers carry it, so late requests of this transaction
+are refused everywhere. Departures from Kafka: a repeated EndTxn gets its answer even while the markers are on their
+way, since the decision is made (Kafka: CONCURRENT_TRANSACTIONS); aborts that no client asked for also rotate the
+producer id before its epochs run out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.moment import Moment
 from tidelog.model.sinks import is_sinks
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import (
     EndTxnRequest,
     EndTxnResponse,
     PrepareTransactionRequest,
@@ -59,7 +59,7 @@ _OUTCOME: Final = {
 
 
 class Ending:
-    """Decides how transactions end, and sees to it that they do."""
+    """Decides how transactions end, and makes sure that they do."""
 
     __slots__ = ("_shard",)
 
@@ -69,7 +69,7 @@ class Ending:
     # --- Prepare ------------------------------------------------------------------------------------
 
     def prepare(self, request: PrepareTransactionRequest, waiter: int, now: Moment) -> None:
-        """Freeze a transaction, one without partitions too. Asked again, it is so already."""
+        """Freeze a transaction, even one without partitions. A repeated request changes nothing."""
         error = self._prepare(request, waiter, now)
         if error is not None:
             self._shard.answer(waiter, PrepareTransactionResponse(error))
@@ -117,7 +117,7 @@ class Ending:
     # --- The decision -------------------------------------------------------------------------------
 
     def end(self, request: EndTxnRequest, waiter: int, now: Moment, connection: int = 0) -> None:
-        """Commit or abort, as a producer asks for it. ``connection`` counts in the first protocol alone."""
+        """Commit or abort at a producer's request. ``connection`` matters in the first protocol alone."""
         answer: EndTxnResponse | ErrorCode | None
         if is_sinks(request.transactional_id) and (request.committed or not request.bump_epoch):
             what = "a sink's transaction is committed by CommitBatch alone; its own writer may abort it"
@@ -181,7 +181,7 @@ class Ending:
         if value.state is not TransactionState.ONGOING:
             outcome = _OUTCOME.get(value.state)
             if outcome is not request.committed or value.previous != NOBODY:
-                return ErrorCode.INVALID_TXN_STATE  # or it was ended in the second protocol, under another epoch
+                return ErrorCode.INVALID_TXN_STATE  # or the second protocol ended it, under another epoch
             if value.state.is_decided:
                 return ErrorCode.CONCURRENT_TRANSACTIONS
             return EndTxnResponse(ErrorCode.NONE, *asker)
@@ -195,7 +195,7 @@ class Ending:
         return None
 
     def abort(self, entry: Entry, cause: Cause, askers: Sequence[Asker], now: Moment) -> None:
-        """Abort what is open, or prepared, and fence its producer."""
+        """Abort the open or prepared transaction, and fence its producer."""
         self._decide(entry, committed=False, cause=cause, asker=lambda after: askers, unanswered=askers, now=now)
 
     def _decide(
@@ -208,7 +208,7 @@ class Ending:
         unanswered: Sequence[Asker],
         now: Moment,
     ) -> None:
-        """Under the next epoch; a new producer id follows where that one is the last."""
+        """Decide under the next epoch; if that is the last one, a new producer id follows."""
         value = entry.value
         assert value is not None
 
@@ -230,7 +230,7 @@ class Ending:
             write(NOBODY, now)
 
     def carry_out(self, entry: Entry, cause: Cause, now: Moment) -> None:
-        """A decision is in the log for good."""
+        """A decision is committed in the log: act on it."""
         counters = self._shard.counters
         assert entry.value is not None
         if entry.value.state is TransactionState.PREPARE_COMMIT:
@@ -242,7 +242,7 @@ class Ending:
         self.send_markers(entry, now)
 
     def discard(self, entry: Entry, cause: Cause, now: Moment) -> None:
-        """Abort a transaction that nobody asks about; a sink's that is empty is just forgotten."""
+        """Abort a transaction that nobody asks about; an empty one of a sink is just forgotten."""
         if entry.attempt is not None and entry.value is not None and entry.value.state is TransactionState.EMPTY:
             self._shard.move(entry, None, cause, (), now)
         else:
@@ -263,7 +263,8 @@ class Ending:
         self._shard.timers.set(TIMEOUTS_KEY, now.monotonic_ms + interval)
 
     def abort_timed_out(self, now: Moment) -> None:
-        """Abort what was open for too long, or prepared if it is a sink's. What cannot be done now is done later."""
+        """Abort transactions that were open for too long, or prepared for too long if a sink owns them. If one cannot
+        be aborted now, that happens later."""
         for entry in list(self._shard.ongoing.values()):
             if not self._shard.can_append:
                 break
@@ -275,7 +276,7 @@ class Ending:
     # --- Markers ------------------------------------------------------------------------------------
 
     def send_markers(self, entry: Entry, now: Moment) -> None:
-        """The decision is in the log for good: tell the partitions."""
+        """The decision is committed in the log: tell the partitions."""
         value = entry.value
         assert value is not None
         assert value.state.is_decided
@@ -295,8 +296,9 @@ class Ending:
         self._shard.effects.append(SendMarkers(self._shard.token(entry.sending), marker))
 
     def marked(self, number: int, partitions: Sequence[GroupPartition], error: ErrorCode, now: Moment) -> None:
-        """These have their marker, or are no more; with an error they refuse it, since a newer coordinator, or a newer
-        epoch of the producer, has spoken to them: nothing more is to be done then (as Kafka)."""
+        """These partitions have their marker, or no longer exist. With an error they refuse it, because a newer
+        coordinator, or a newer epoch of the producer, has spoken to them; then there is nothing more to do (as in
+        Kafka)."""
         entry = self._shard.sendings.get(number)
         if entry is None:
             return
@@ -322,8 +324,8 @@ class Ending:
             self._complete(entry, now)
 
     def _complete(self, entry: Entry, now: Moment) -> None:
-        """All markers are written; that it is so is written too, and tried again until it is. A sink's transaction has
-        no next one, and is forgotten by it."""
+        """All markers are written: record that too, and try until it succeeds. A sink's transaction has no successor;
+        this record forgets it."""
         value = entry.value
         assert value is not None
         completed = replace(
@@ -347,7 +349,7 @@ class Ending:
 
 
 def decided(value: Transaction, *, committed: bool, following: Identity = NOBODY, wall_ms: int) -> Transaction:
-    """What becomes of a transaction by the decision about it: the markers carry its next epoch."""
+    """The transaction after the decision about it: the markers carry its next epoch."""
     idle = value.state.is_idle
     return replace(
         value,
@@ -364,9 +366,9 @@ def decided(value: Transaction, *, committed: bool, following: Identity = NOBODY
 
 
 def _stranger(value: Transaction, asker: Identity) -> ErrorCode:
-    """Why this is not whom the id belongs to."""
+    """Why this producer does not own the id."""
     if asker == value.following:
-        return ErrorCode.INVALID_TXN_STATE  # what is prepared ends first, under its own identity
+        return ErrorCode.INVALID_TXN_STATE  # the prepared transaction ends first, under its own identity
     if asker.producer_id == value.identity.producer_id:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.INVALID_PRODUCER_ID_MAPPING

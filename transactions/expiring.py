@@ -1,4 +1,4 @@
-"""Forgetting transactional ids that nobody has used for long, and never one with an open transaction.
+"""Forgets transactional ids that have been unused for long, and never one with an open transaction.
 
 Source: ``TransactionStateManager.removeExpiredTransactionalIds``.
 """
@@ -9,8 +9,8 @@ from typing import Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.moment import Moment
-from tidelog.proto.coordinator_records import CoordinatorRecord
-from tidelog.transactions.shard_state import EXPIRY_KEY, ShardState, Under
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+from tidelog.transactions.shard_state import EXPIRY_KEY, PendingAppend, ShardState
 from tidelog.transactions.transaction import Busy, Entry
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition
 
@@ -19,7 +19,7 @@ _BATCH_HEADER_BYTES: Final = 61
 
 
 class Expiring:
-    """Looks all ids over from time to time."""
+    """Checks all ids from time to time."""
 
     __slots__ = ("_shard",)
 
@@ -31,7 +31,7 @@ class Expiring:
         self._shard.timers.set(EXPIRY_KEY, now.monotonic_ms + interval)
 
     def check(self, now: Moment) -> None:
-        """Write tombstones for what has expired, in batches of the size that the topic takes."""
+        """Write tombstones for expired ids, in batches of a size that the topic accepts."""
         limit = now.wall_ms - self._shard.settings.transactional_id_expiration_ms
         batch: list[Entry] = []
         size = _BATCH_HEADER_BYTES
@@ -66,4 +66,4 @@ class Expiring:
                 self._shard.idle(entry, then)
 
         records = [CoordinatorRecord(entry.key, None) for entry in entries]
-        self._shard.append(records, Under((), ended), now)
+        self._shard.append(records, PendingAppend((), ended), now)

@@ -1,8 +1,8 @@
-"""InitProducerId: an identity for a transactional id, which fences whoever had the one before.
+"""InitProducerId: gives a transactional id a new identity, which fences the previous producer.
 
 Source: ``TransactionCoordinator.handleInitProducerId`` and ``prepareInitProducerIdTransit``, KIP-360, KIP-939.
-One departure: Kafka lets a fenced producer that says which epoch it has abort the open transaction of the
-one that fenced it (the epoch is looked at only when nothing is open); here it is PRODUCER_FENCED at once.
+One departure: in Kafka, a fenced producer that names its epoch can abort the open transaction of the one that fenced it
+(Kafka checks the epoch only if nothing is open); here it gets PRODUCER_FENCED at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.model.moment import Moment
 from tidelog.model.sinks import is_sinks
-from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.calls.transaction_api import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.transactions.ending import Ending
 from tidelog.transactions.shard_state import Asker, ShardState
 from tidelog.transactions.transaction import NO_PARTITIONS, NO_START, NOBODY, Entry, Identity, Transaction
@@ -22,7 +22,7 @@ from tidelog.transactions.transitions import Cause, TransactionState
 
 
 class Initialising:
-    """Decides who has which identity."""
+    """Hands out producer identities."""
 
     __slots__ = ("_ending", "_shard")
 
@@ -38,7 +38,7 @@ class Initialising:
         now: Moment,
         connection: int = 0,
     ) -> None:
-        """``transactional_id`` is the request's, and fit to be one. Who is let in speaks on ``connection`` from now on,
+        """``transactional_id`` is the request's, and valid. The admitted producer speaks on ``connection`` from now on,
         or on a newer one."""
         if is_sinks(transactional_id):
             what = f"{transactional_id[:100]!r}: only the ledgers of sinks give out and end such ids (AbortJob)"
@@ -66,7 +66,7 @@ class Initialising:
     def _init(
         self, transactional_id: str, request: InitProducerIdRequest, waiter: int, now: Moment
     ) -> ErrorCode | None:
-        """Begin what answers ``waiter``, or return the error that does."""
+        """Begin the steps that answer ``waiter``, or return the error that answers it."""
         entry = self._shard.entries.get(transactional_id)
         if entry is None:
             return self._create(transactional_id, request, waiter)
@@ -114,8 +114,8 @@ class Initialising:
         waiter: int,
         now: Moment,
     ) -> None:
-        """The next epoch, or a new producer id where there is none. ``previous`` only for a producer that says who it
-        is: else it is another one, and no request of the former may be taken for a repetition."""
+        """The next epoch, or a new producer id if there is none. ``previous`` is set only for a producer that
+        identifies itself. Otherwise it is a new one, and no request of the former one may pass for a repetition."""
         previous = NOBODY if expected is None else value.identity
         if not value.identity.is_last:
             self._give(entry, request, value.identity.next, previous, waiter, now)
@@ -151,7 +151,7 @@ class Initialising:
         self._shard.move(entry, after, Cause.INITIALISED, (_asker(waiter, identity),), now)
 
     def _fence(self, entry: Entry, waiter: int, now: Moment) -> None:
-        """Abort what is open; whoever asked is to come back when that is done, for an epoch later than the fence."""
+        """Abort the open transaction; the asker must come back when that is done, for an epoch after the fence."""
 
         def tell(error: ErrorCode) -> InitProducerIdResponse:
             return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS if error is ErrorCode.NONE else error)
@@ -159,7 +159,7 @@ class Initialising:
         self._ending.abort(entry, Cause.FENCED, (Asker(waiter, tell),), now)
 
     def _keep(self, entry: Entry, value: Transaction, request: InitProducerIdRequest, waiter: int, now: Moment) -> None:
-        """Leave it prepared; the asker gets an identity of its own for what comes after."""
+        """Leave it prepared; the asker gets an identity of its own for later transactions."""
         if value.following != NOBODY and not value.following.is_last:
             self._kept(entry, value, request, value.following.next, waiter, now)
             return
@@ -199,6 +199,6 @@ def _asker(waiter: int, identity: Identity, ongoing: Identity = NOBODY) -> Asker
 
 
 def unallocated(askers: Sequence[Asker], shard: ShardState) -> None:
-    """There is no producer id now (Kafka's ``RPCProducerIdManager``): to be asked again."""
+    """There is no producer id now (Kafka's ``RPCProducerIdManager``): the client must ask again."""
     for asker in askers:
         shard.answer(asker.waiter, asker.tell(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))

@@ -1,10 +1,10 @@
-"""The ledger of a sink: which of its numbered batches is decided, and who may write the next.
+"""A sink's ledger: which of its numbered batches is decided, and which job may write the next.
 
 A *job* is one run of one batch, under a name that is used once. Per sink there is at most one *current* job, that of
 the undecided batch. A job that the ledger does not know becomes the current one (it *takes over*) with its first
-transaction; the one before is *fenced* then and stays so until its batch is decided. An undecided transaction of any
-other job than the current one is as good as aborted: whoever finds it aborts it (presumed abort). So a batch is
-decided once, for one job, and all of that job's winners or none of them are committed.
+transaction; the previous job is then *fenced*, and stays so until its batch is decided. An undecided transaction of any
+other job is as good as aborted: the coordinator aborts it as soon as it finds it (presumed abort). So a batch is
+decided once, for one job, and all of that job's winners are committed or none.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelog.model.sinks import NO_BATCH, SinkAttempt
-from tidelog.proto.sink_records import SinkLedgerValue
+from tidelog.proto.logs.sink_records import SinkLedgerValue
 from tidelog.transactions.transaction import Entry
 
 NO_JOB: Final = ""
 
 
 class Standing(enum.Enum):
-    """What a ledger says of a job and the batch that it names."""
+    """A ledger's view of a job and the batch that it names."""
 
     DECIDED = enum.auto()
-    """The batch is, whoever it was decided for."""
+    """The batch is decided, for this job or another."""
     CURRENT = enum.auto()
     FENCED = enum.auto()
     ANOTHER_BATCH = enum.auto()
-    """The job is the current one, of another batch."""
+    """The job is the current one, but of another batch."""
     UNKNOWN = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A sink as one record tells it. ``fenced``: jobs by the batch that each wrote, the oldest first."""
+    """A sink as one record stores it. ``fenced``: jobs by the batch that each wrote, the oldest first."""
 
     last_batch: int = NO_BATCH
     last_job: str = NO_JOB
@@ -46,7 +46,7 @@ class Ledger:
     fenced: Mapping[str, int] = field(default_factory=dict)
 
     def standing(self, batch: int, job: str) -> Standing:
-        """That a batch is decided goes before everything else."""
+        """A decided batch goes before everything else."""
         if batch <= self.last_batch:
             return Standing.DECIDED
         if job == self.job:
@@ -54,12 +54,12 @@ class Ledger:
         return Standing.FENCED if job in self.fenced else Standing.UNKNOWN
 
     def keeps(self, attempt: SinkAttempt) -> bool:
-        """Whether this undecided transaction may yet be committed."""
+        """Whether this undecided transaction may still be committed."""
         return self.standing(attempt.batch, attempt.job) is Standing.CURRENT
 
     def taken_over(self, batch: int, job: str, fenced_max: int, wall_ms: int) -> Ledger:
-        """``job`` is the current one from now on. Beyond ``fenced_max`` the oldest fenced job is forgotten: should
-        it come back, it would take over in its turn, and what it had written stays aborted."""
+        """``job`` is the current one from now on. Beyond ``fenced_max`` the oldest fenced job is forgotten. If it came
+        back, it would take over in its turn; its earlier writes stay aborted."""
         fenced = self._fencing(((self.job, self.batch),), fenced_max)
         return replace(self, batch=batch, job=job, fenced=fenced, updated_ms=wall_ms)
 
@@ -89,7 +89,7 @@ class Ledger:
 
 
 NEW: Final = Ledger()
-"""What is known of a sink that nothing is known of."""
+"""The ledger of an unknown sink."""
 
 
 def loaded(value: SinkLedgerValue) -> Ledger:
@@ -98,7 +98,7 @@ def loaded(value: SinkLedgerValue) -> Ledger:
 
 
 class Sink:
-    """A sink and its transactions; ``ledger`` is what is in the log for good, NEW before its first record is."""
+    """A sink and its transactions; ``ledger`` is the committed state of the log, NEW before its first record."""
 
     __slots__ = ("busy", "key", "ledger", "name", "transactions")
 
@@ -109,15 +109,15 @@ class Sink:
         self.busy = False
         """A record of the ledger is being replicated."""
         self.transactions: dict[str, Entry] = {}
-        """Those of its transactions that are not forgotten, by their ids."""
+        """Its transactions that are not forgotten yet, by their ids."""
 
     @property
     def is_unused(self) -> bool:
-        """Whether there is nothing to be known of it."""
+        """Whether it has neither a ledger nor transactions."""
         return self.ledger is NEW and not self.busy and not self.transactions
 
     def abandons(self, entry: Entry) -> bool:
-        """Whether this transaction is undecided, and will not be committed any more."""
+        """Whether this transaction is undecided, and can no longer be committed."""
         return (
             entry.value is not None
             and not entry.value.state.is_decided

@@ -1,7 +1,8 @@
-"""BeginSinkTransaction: a transaction of its own for one attempt of a sink's job.
+"""BeginSinkTransaction: a separate transaction for one attempt of a sink's job.
 
-A job that the ledger does not know takes the sink over, by one record batch: the ledger's record and that of the new
-transaction. What the job before left undecided is aborted after it (see :mod:`tidelog.transactions.ledger`).
+A job that the ledger does not know takes the sink over, by one record batch: the ledger's record and the new
+transaction's. Undecided transactions of the previous job are aborted afterwards (see
+:mod:`tidelog.transactions.ledger`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.model.moment import Moment
 from tidelog.model.sinks import SinkAttempt
-from tidelog.proto.sink_api import BeginSinkTransactionRequest, BeginSinkTransactionResponse
+from tidelog.proto.calls.sink_api import BeginSinkTransactionRequest, BeginSinkTransactionResponse
+from tidelog.replication.coordinators.coordinator_core import append_error
 from tidelog.transactions.ledger import Ledger, Sink, Standing
 from tidelog.transactions.ledger_deciding import LedgerDeciding, refusal
-from tidelog.transactions.shard_state import Asker, ShardState, Under, told
+from tidelog.transactions.shard_state import Asker, PendingAppend, ShardState
 from tidelog.transactions.transaction import Busy, Entry, Identity, Transaction
 from tidelog.transactions.transitions import TransactionState
 
 
 class LedgerBeginning:
-    """Decides who may write a batch."""
+    """Decides which job may write a batch."""
 
     __slots__ = ("_deciding", "_shard")
 
@@ -28,7 +30,7 @@ class LedgerBeginning:
         self._deciding = deciding
 
     def begin(self, request: BeginSinkTransactionRequest, waiter: int, now: Moment) -> None:
-        """The request's names are fit to be some."""
+        """The request's names are valid."""
         attempt = SinkAttempt(request.sink, request.batch, request.job, request.attempt)
         answer = self._judge(attempt)
         if answer is not None:
@@ -45,7 +47,7 @@ class LedgerBeginning:
         self._shard.allocate(None, (Asker(waiter, BeginSinkTransactionResponse),), got)
 
     def _judge(self, attempt: SinkAttempt) -> BeginSinkTransactionResponse | None:
-        """The answer where it is known without a record; None: there is one to be written."""
+        """The answer if no record is needed; None if one must be written."""
         shard = self._shard
         settings = shard.settings
         sink = shard.sinks.get(attempt.sink)
@@ -113,8 +115,8 @@ class LedgerBeginning:
                 shard.put(created, value)
             else:
                 shard.forget(created)
-            for asker in under.askers:
-                shard.answer(asker.waiter, asker.tell(told(error)))
+            for asker in pending.askers:
+                shard.answer(asker.waiter, asker.tell(append_error(error)))
             shard.idle(created, then)
             if after is not None and error is ErrorCode.NONE:
                 self._deciding.sweep(owner, then)
@@ -124,8 +126,8 @@ class LedgerBeginning:
                 return BeginSinkTransactionResponse(error)
             return self._standing(owner, attempt) or _begun(attempt.transactional_id, identity)
 
-        under = Under((Asker(waiter, tell),), ended)
-        shard.append(records, under, now)
+        pending = PendingAppend((Asker(waiter, tell),), ended)
+        shard.append(records, pending, now)
 
 
 def _again(entry: Entry) -> BeginSinkTransactionResponse:

@@ -1,9 +1,9 @@
-"""CommitBatch, AbortJob, DeleteSink, and aborting what the ledger has abandoned.
+"""CommitBatch, AbortJob, DeleteSink, and aborting the transactions that the ledger has abandoned.
 
-The decision about a batch is one record batch: the ledger's record, PrepareCommit of each winner, PrepareAbort of the
-other transactions of the sink. What is being written of these just then, or does not fit in beside the winners,
-is aborted right after: the ledger says that it lost. Markers follow from the transactions' own records, so that whoever
-coordinates next sends them, whatever became of the ledger since.
+The decision about a batch is one record batch: the ledger's record, PrepareCommit for each winner, PrepareAbort for the
+sink's other transactions. Losers that have another record under way just then, or do not fit in beside the winners, are
+aborted right afterwards: the ledger says that they lost. Markers follow from the transactions' own records, so that the
+next coordinator sends them, whatever has become of the ledger.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from tidelog.model.errors import ErrorCode
 from tidelog.model.moment import Moment
 from tidelog.model.sinks import SinkAttempt
-from tidelog.proto.coordinator_records import CoordinatorRecord
-from tidelog.proto.sink_api import (
+from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
     AbortJobResponse,
     CommitBatchRequest,
@@ -23,21 +22,23 @@ from tidelog.proto.sink_api import (
     DeleteSinkRequest,
     DeleteSinkResponse,
 )
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+from tidelog.replication.coordinators.coordinator_core import append_error
 from tidelog.transactions.ending import Ending, decided
 from tidelog.transactions.ledger import NEW, Ledger, Sink, Standing
-from tidelog.transactions.shard_state import Asker, ShardState, TimerKey, TimerKind, Under, told
+from tidelog.transactions.shard_state import Asker, PendingAppend, ShardState, TimerKey, TimerKind
 from tidelog.transactions.transaction import Busy, Entry, Identity, Transaction
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition
 
 SWEEP_AGAIN_MS: Final = 100
-"""Before a transaction that is to be aborted is looked at again, when something was under way with it."""
+"""Pause before another attempt to abort a transaction that had an operation under way."""
 
 _BATCH_HEADER_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 32
 
 
 class _Move(NamedTuple):
-    """What becomes of one transaction by a decision; ``after`` None: it is forgotten."""
+    """A decision's effect on one transaction; ``after`` None: it is forgotten."""
 
     entry: Entry
     after: Transaction | None
@@ -58,7 +59,7 @@ class LedgerDeciding:
     # --- CommitBatch --------------------------------------------------------------------------------
 
     def commit(self, request: CommitBatchRequest, waiter: int, now: Moment) -> None:
-        """That the batch is decided is looked at before whether the job is fenced."""
+        """Checks whether the batch is decided before it checks whether the job is fenced."""
         answer = self._commit(request, waiter, now)
         if answer is not None:
             self._shard.answer(waiter, answer)
@@ -160,7 +161,7 @@ class LedgerDeciding:
     # --- AbortJob, DeleteSink -----------------------------------------------------------------------
 
     def abort(self, request: AbortJobRequest, waiter: int, now: Moment) -> None:
-        """Fence the job, also one that is not known yet; nothing once its batch is decided."""
+        """Fence the job, even an unknown one. Does nothing once its batch is decided."""
         answer = self._abort(request, waiter, now)
         if answer is not None:
             self._shard.answer(waiter, answer)
@@ -193,7 +194,7 @@ class LedgerDeciding:
         return None
 
     def delete(self, request: DeleteSinkRequest, waiter: int, now: Moment) -> None:
-        """Forget a sink that has no transactions."""
+        """Forget a sink without transactions."""
         answer = self._delete(request, waiter, now)
         if answer is not None:
             self._shard.answer(waiter, answer)
@@ -225,8 +226,8 @@ class LedgerDeciding:
         ended: Callable[[ErrorCode, Moment], None] = lambda error, now: None,
         touched: Sequence[Entry] = (),
     ) -> None:
-        """The ledger becomes ``after`` when these records, its own among them, are in the log for good. ``ended`` hears
-        of it after that and before the asker."""
+        """The ledger becomes ``after`` when these records, including its own, are committed. Then ``ended`` is told,
+        before the asker."""
         shard = self._shard
         sink.busy = True
 
@@ -235,8 +236,8 @@ class LedgerDeciding:
             if error is ErrorCode.NONE:
                 sink.ledger = after
             ended(error, then)
-            for who in under.askers:
-                shard.answer(who.waiter, who.tell(told(error)))
+            for who in pending.askers:
+                shard.answer(who.waiter, who.tell(append_error(error)))
             for entry in touched:
                 if entry.busy is None:
                     shard.idle(entry, then)
@@ -244,13 +245,14 @@ class LedgerDeciding:
                 self.sweep(sink, then)
             shard.drop_unused(sink)
 
-        under = Under((asker,), written)
-        shard.append(records, under, now)
+        pending = PendingAppend((asker,), written)
+        shard.append(records, pending, now)
 
     # --- What the ledger has abandoned --------------------------------------------------------------
 
     def sweep(self, sink: Sink, now: Moment) -> None:
-        """Abort the sink's transactions that will not be committed any more; later, what is under way with them."""
+        """Abort the sink's transactions that can no longer be committed; retry later those with operations under
+        way."""
         for entry in list(sink.transactions.values()):
             if entry.busy is not None or not sink.abandons(entry):
                 continue
@@ -270,14 +272,14 @@ class LedgerDeciding:
             self._shard.timers.set(key, now.monotonic_ms + SWEEP_AGAIN_MS)
 
     def _idle(self, entry: Entry, now: Moment) -> None:
-        """Not at once: what cannot be written now would be tried without a pause."""
+        """Not at once: if a record cannot be written now, this would try without a pause."""
         sink = self._shard.sink_of(entry)
         if sink is not None and sink.abandons(entry):
             self._sweep_again(sink, now)
 
 
 def refusal(sink: Sink, standing: Standing, job: str) -> tuple[ErrorCode, str] | None:
-    """Why a job cannot go on that stands so with a batch that is not decided; None: it can."""
+    """Why a job with this standing cannot go on with an undecided batch; None if it can."""
     match standing:
         case Standing.FENCED:
             return ErrorCode.PRODUCER_FENCED, f"job {job} of sink {sink.name!r} was aborted, or another has taken over"
@@ -295,7 +297,7 @@ def no_such_sink(name: str) -> str:
 
 
 def _winner_fault(name: str, entry: Entry | None, identity: Identity) -> tuple[ErrorCode, str] | None:
-    """Why this transaction cannot be committed; None: it can."""
+    """Why this transaction cannot be committed; None if it can."""
     if entry is not None and entry.busy is not None:
         return ErrorCode.CONCURRENT_TRANSACTIONS, ""
     found = "none: it has timed out, or was aborted"

@@ -1,18 +1,18 @@
-"""What operators are told of sinks."""
+"""Answers to operators about sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.sink_api import DescribedSink, ListedSink, SinkJob, SinkTransaction
+from tidelog.proto.calls.sink_api import DescribedSink, ListedSink, SinkJob, SinkTransaction
 from tidelog.transactions.ledger import Sink
 from tidelog.transactions.ledger_deciding import no_such_sink
 from tidelog.transactions.transitions import TransactionState
 
 
 def describe_sink(name: str, sink: Sink | None) -> DescribedSink:
-    """The ledger, and the transactions that are not forgotten."""
+    """The ledger, and the transactions that are not forgotten yet."""
     if sink is None:
         return DescribedSink(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, error_message=no_such_sink(name))
     ledger = sink.ledger

@@ -1,4 +1,4 @@
-"""The seam between the coordinator, which decides how a transaction ends, and whoever tells the partitions."""
+"""The seam between the coordinator, which decides how a transaction ends, and the sender that tells the partitions."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.transaction_api import TransactionMarker
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import TransactionMarker
 
 MarkersWritten: TypeAlias = Callable[[Sequence[GroupPartition], ErrorCode], None]
-"""Told of partitions as they are done, each once, never from within ``send``. NONE: the marker is written and
-replicated, or the partition is no more. TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH: the leader
-refuses for good. Whatever else went wrong is tried again and not told."""
+"""Called as partitions are done, once for each, never from within ``send``. NONE: the marker is written and replicated,
+or the partition no longer exists. TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH: the leader refuses for
+good. All other errors are retried and not reported."""
 
 
 class Sending(Protocol):
     """The markers of one transaction, on their way."""
 
     def cancel(self) -> None:
-        """Try no more; nothing is told after it."""
+        """Stop; no further calls follow."""
 
 
 class MarkerSender(Protocol):
     """Writes the markers of ended transactions through the leaders of their partitions."""
 
     def send(self, marker: TransactionMarker, written: MarkersWritten) -> Sending:
-        """See that each partition of ``marker`` has it, whoever leads it meanwhile, for as long as it takes."""
+        """Make sure that each of ``marker``'s partitions gets it, through changes of leader, however long that
+        takes."""

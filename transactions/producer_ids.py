@@ -1,7 +1,7 @@
-"""Producer ids on a broker: blocks from the controller, given out one by one (KIP-730).
+"""Producer ids on a broker: blocks from the controller, handed out one by one (KIP-730).
 
-The next block is asked for when the current one runs low, so that handing out an id does not wait as
-long as the controller answers in time. Source: Kafka's ``RPCProducerIdManager``.
+We ask for the next block when the current one runs low, so that handing out an id need not wait, provided that the
+controller answers in time. Source: Kafka's ``RPCProducerIdManager``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from tidelog.model.ids import ProducerId
 
 PREFETCH_BELOW: Final = 0.9
-"""Share of a block that is given out when the next one is asked for."""
+"""Share of a block that is used up when we ask for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """``count`` ids from ``first`` on, which nobody else has or gets."""
+    """``count`` ids from ``first`` on, reserved for this broker."""
 
     first: ProducerId
     count: int
 
 
 AllocateBlock = Callable[[], Awaitable[ProducerIdBlock | None]]
-"""Asks the controller; ``None`` where it did not answer in time. A block whose answer was lost stays unused."""
+"""Asks the controller; ``None`` if it does not answer in time. If the answer is lost, its block stays unused."""
 
 
 class ProducerIds:
@@ -41,13 +41,13 @@ class ProducerIds:
         self._asking: asyncio.Task[bool] | None = None
 
     async def next(self) -> ProducerId | None:
-        """Return a fresh id; ``None`` when no block is left and the controller does not answer."""
+        """Return a fresh id; ``None`` if no block is left and the controller does not answer."""
         while self._next == self._end:
             if self._following is None:
                 answered = await asyncio.shield(self._ask())
                 if not answered:
                     return None
-                continue  # others that waited may have used up the block: look again
+                continue  # other waiters may have used up the block: look again
             block, self._following = self._following, None
             self._next = block.first
             self._end = block.first + block.count

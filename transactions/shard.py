@@ -1,9 +1,9 @@
 """The transaction coordinator of one partition of ``__transaction_state``: pure, without IO, threads or clocks.
 
-Requests, ends of appends, producer ids, news of markers and the passing of time go in; *effects*
-(:mod:`tidelog.transactions.effects`) come out, to be performed in order. State follows the log: an id becomes
-what a record says when that is replicated, and until then nothing else begins with it. Nobody is
-answered, and no marker is sent, before the record behind it is. Source: Kafka's ``TransactionCoordinator``,
+Requests, outcomes of appends, producer ids, news of markers and the time go in; *effects*
+(:mod:`tidelog.transactions.effects`) come out, to be performed in order. State follows the log: an id takes on a
+record's state when the record is replicated, and until then no other operation on it begins. No answer and no marker
+goes out before the record behind it is replicated. Source: Kafka's ``TransactionCoordinator``,
 ``TransactionStateManager`` and ``TransactionMarkerChannelManager``; KIP-98, KIP-360, KIP-890, KIP-939.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerId, TopicPartition
 from tidelog.model.moment import Moment
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.records import Batch
-from tidelog.proto.sink_api import (
+from tidelog.proto.calls.backup_api import HeldPartition
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
     BeginSinkTransactionRequest,
     CommitBatchRequest,
@@ -24,7 +24,7 @@ from tidelog.proto.sink_api import (
     DescribedSink,
     ListedSink,
 )
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.transaction_api import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsTransaction,
@@ -35,42 +35,45 @@ from tidelog.proto.transaction_api import (
     ListTransactionsRequest,
     PrepareTransactionRequest,
 )
-from tidelog.replication.coordinator_log import Token
+from tidelog.replication.coordinators.coordinator_core import BATCH_BYTES_MAX, CoordinatorCore
+from tidelog.replication.coordinators.coordinator_log import Token
 from tidelog.transactions.adding import Adding
 from tidelog.transactions.counters import TransactionCounters
 from tidelog.transactions.describing import describe, listed
 from tidelog.transactions.effects import Effect, StopMarkers
 from tidelog.transactions.ending import Ending
 from tidelog.transactions.expiring import Expiring
+from tidelog.transactions.holding import Holding
 from tidelog.transactions.initialising import Initialising, unallocated
 from tidelog.transactions.ledger_beginning import LedgerBeginning
 from tidelog.transactions.ledger_deciding import LedgerDeciding
 from tidelog.transactions.ledger_describing import describe_sink, list_sinks
 from tidelog.transactions.replaying import Replaying
 from tidelog.transactions.settings import TransactionSettings
-from tidelog.transactions.shard_state import ShardState, TimerKey, TimerKind
+from tidelog.transactions.shard_state import PendingAppend, ShardState, TimerKey, TimerKind
 from tidelog.transactions.transaction import Identity
 
 
-class Shard:
+class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
     """State machine of one partition under one leader epoch, which is the coordinator epoch of its markers."""
 
     __slots__ = (
         "_adding",
         "_ending",
         "_expiring",
+        "_holding",
         "_initialising",
         "_ledger_beginning",
         "_ledger_deciding",
-        "_replaying",
-        "_state",
     )
+
+    _state: ShardState
 
     def __init__(
         self,
         leader_epoch: LeaderEpoch,
         settings: TransactionSettings,
-        batch_bytes_max: int = 1_048_588,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
         *,
         counters: TransactionCounters | None = None,
         connections_before: int = 0,
@@ -85,6 +88,7 @@ class Shard:
         self._ledger_deciding = LedgerDeciding(self._state, self._ending)
         self._ledger_beginning = LedgerBeginning(self._state, self._ledger_deciding)
         self._expiring = Expiring(self._state)
+        self._holding = Holding(self._state)
         self._replaying = Replaying(self._state)
 
     @property
@@ -92,27 +96,13 @@ class Shard:
         """For reading: by tests and gauges."""
         return self._state
 
-    @property
-    def replayed(self) -> int:
-        """Records of the log that were looked at."""
-        return self._replaying.records
-
-    @property
-    def passed_over(self) -> int:
-        """Records of the log that could not be used."""
-        return self._replaying.passed_over
-
     # --- Loading ------------------------------------------------------------------------------------
 
-    def replay(self, batch: Batch) -> None:
-        """Take one batch of the log. Raises :class:`~tidelog.proto.corrupt_batch.CorruptBatch`."""
-        self._replaying.batch(batch)
-
     def loaded(self, now: Moment) -> list[Effect]:
-        """All of the log is replayed: what was decided is carried out, under this leader's epoch.
+        """The whole log is replayed: carry out its decisions, under this leader's epoch.
 
-        Producers of the first protocol are to speak on connections that are newer than its election: on an older one
-        something may still be under way from a time when this node coordinated them before, and since then another.
+        Producers of the first protocol must speak on connections that are newer than this election. On an older one, a
+        request may still be under way from a time when this node coordinated them, before another node did.
         """
         for entry in list(self._state.entries.values()):
             entry.connection = self._state.connections_before + 1
@@ -127,14 +117,14 @@ class Shard:
     # --- Requests -----------------------------------------------------------------------------------
 
     #
-    # ``connection``: see :meth:`tidelog.transactions.transaction.Entry.heard`. What comes on one that does not speak
-    # for the producer any more is refused with NETWORK_EXCEPTION.
+    # ``connection``: see :meth:`tidelog.transactions.transaction.Entry.heard`. A request on one that no longer speaks
+    # for the producer gets NETWORK_EXCEPTION.
 
     def init_producer_id(
         self, request: InitProducerIdRequest, waiter: int, now: Moment, connection: int = 0
     ) -> list[Effect]:
-        """``request.transactional_id`` is there and fit to be one. Never refused for its connection: whoever comes
-        fences who was there before, and that is all that a late one can do."""
+        """``request.transactional_id`` is present and valid. Never refused for its connection: the request fences the
+        previous producer, and a late one can do no more than that."""
         assert request.transactional_id is not None
         self._initialising.init(request.transactional_id, request, waiter, now, connection)
         return self._effects()
@@ -142,19 +132,19 @@ class Shard:
     def add_partitions(
         self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0
     ) -> list[Effect]:
-        """The answer is an :class:`~tidelog.proto.transaction_api.AddedTransaction`."""
+        """The answer is an :class:`~tidelog.proto.calls.transaction_api.AddedTransaction`."""
         self._adding.add_partitions(request, waiter, now, connection)
         return self._effects()
 
     def add_offsets(
         self,
         request: AddOffsetsToTxnRequest,
-        partition: TopicPartition,
         waiter: int,
         now: Moment,
+        partition: TopicPartition,
         connection: int = 0,
     ) -> list[Effect]:
-        """``partition``: where the group's offsets are."""
+        """``partition``: the partition of the group's offsets."""
         asker = Identity(request.producer_id, request.producer_epoch)
         self._adding.add(
             request.transactional_id, asker, (partition,), waiter, AddOffsetsToTxnResponse, now, connection
@@ -201,36 +191,14 @@ class Shard:
     def list_transactions(self, request: ListTransactionsRequest, now: Moment) -> list[ListedTransaction]:
         return listed(self._state.entries.values(), request, now.wall_ms)
 
+    def hold(self, partition: int, hold_id: str, hold_ms: int, now: Moment) -> HeldPartition:
+        """See :meth:`tidelog.transactions.holding.Holding.hold`."""
+        return self._holding.hold(partition, hold_id, hold_ms, now)
+
     # --- Time and log -------------------------------------------------------------------------------
 
-    def next_deadline(self) -> int | None:
-        """When :meth:`tick` is due, monotonic ms. It may find nothing then."""
-        return self._state.timers.next_deadline()
-
-    def tick(self, now: Moment) -> list[Effect]:
-        """Do what has come due."""
-        for key in self._state.timers.due(now.monotonic_ms):
-            if key not in self._state.timers:  # else what came due before it set it anew
-                self._due(key, now)
-        return self._effects()
-
-    def appended(self, token: Token, error: ErrorCode, now: Moment) -> list[Effect]:
-        """An append ended: NONE, it is in the log for good; NOT_COORDINATOR, leadership ended, as does this;
-        else nothing of it was written. A token of another epoch, or one that ended before, changes nothing."""
-        state = self._state
-        if token.leader_epoch != state.leader_epoch:
-            return []
-        if error is ErrorCode.NOT_COORDINATOR:
-            return self.resign()
-        under = state.appends.pop(token.number, None)
-        if under is None:
-            return []
-        state.timers.cancel(TimerKey(TimerKind.APPEND, token.number))
-        under.ended(error, now)
-        return self._effects()
-
     def allocated(self, token: Token, producer_id: ProducerId | None, now: Moment) -> list[Effect]:
-        """A producer id that was asked for, or None where there is none now."""
+        """A requested producer id, or None if there is none now."""
         if token.leader_epoch != self._state.leader_epoch:
             return []
         allocation = self._state.allocations.pop(token.number, None)
@@ -249,18 +217,16 @@ class Shard:
         return self._effects()
 
     def marked(self, token: Token, partitions: Sequence[GroupPartition], error: ErrorCode, now: Moment) -> list[Effect]:
-        """NONE: these partitions have their marker, or are no more. Else they refuse it for good."""
+        """NONE: these partitions have their marker, or no longer exist. Otherwise they refuse it for good."""
         if token.leader_epoch == self._state.leader_epoch:
             self._ending.marked(token.number, partitions, error, now)
         return self._effects()
 
-    def resign(self) -> list[Effect]:
-        """Leadership ended: everybody who waits is told to look for the new coordinator, and all is forgotten. What
-        was being written may be in the log or not."""
+    def resign(self, now: Moment) -> list[Effect]:
         state = self._state
         error = ErrorCode.NOT_COORDINATOR
-        for under in state.appends.values():
-            for asker in under.askers:
+        for append in state.appends.values():
+            for asker in append.askers:
                 state.answer(asker.waiter, asker.tell(error))
         for allocation in state.allocations.values():
             for asker in allocation.askers:
@@ -286,23 +252,20 @@ class Shard:
                 self._ending.abort_timed_out(now)
             case TimerKind.EXPIRY:
                 self._expiring.check(now)
-            case TimerKind.APPEND:
-                self._give_up_append(key.number)
             case TimerKind.ADDS:
                 self._adding.give_up(key.transactional_id, now)
             case TimerKind.COMPLETE:
                 self._ending.complete_again(key.transactional_id, now)
             case TimerKind.SWEEP:
                 self._ledger_deciding.sweep_again(key.transactional_id, now)
+            case TimerKind.HOLD:
+                self._holding.end()
 
-    def _give_up_append(self, number: int) -> None:
-        """Who waits is told to ask again; what is written ends in its own time (Kafka's REQUEST_TIMED_OUT)."""
-        under = self._state.appends.get(number)
-        if under is not None:
-            for asker in under.askers:
-                self._state.answer(asker.waiter, asker.tell(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            under.askers = ()
+    def _append_ended(self, pending: PendingAppend, number: int, error: ErrorCode, now: Moment) -> None:
+        pending.ended(error, now)
 
-    def _effects(self) -> list[Effect]:
-        effects, self._state.effects = self._state.effects, []
-        return effects
+    def _append_late(self, pending: PendingAppend, now: Moment) -> None:
+        """Tell waiters to ask again; pending writes end in their own time (Kafka's REQUEST_TIMED_OUT)."""
+        for asker in pending.askers:
+            self._state.answer(asker.waiter, asker.tell(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        pending.askers = ()

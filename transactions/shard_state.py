@@ -1,4 +1,4 @@
-"""What the decisions about one partition of ``__transaction_state`` share: its ids, timers and appends."""
+"""The state that all decisions about one partition of ``__transaction_state`` share: its ids, timers and appends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerId
 from tidelog.model.moment import Moment
 from tidelog.model.names import TOPIC_NAME_LENGTH_MAX
-from tidelog.model.timers import Timers
-from tidelog.proto.coordinator_records import CoordinatorRecord
-from tidelog.proto.request import Response
-from tidelog.proto.sink_records import encode_sink_key, encode_sink_value
-from tidelog.proto.transaction_api import AddedTransaction
-from tidelog.proto.transaction_records import encode_transaction_key, encode_transaction_value
-from tidelog.replication.coordinator_log import Token
+from tidelog.proto.calls.request import Response
+from tidelog.proto.calls.transaction_api import AddedTransaction
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+from tidelog.proto.logs.sink_records import encode_sink_key, encode_sink_value
+from tidelog.proto.logs.transaction_records import encode_transaction_key, encode_transaction_value
+from tidelog.replication.coordinators.coordinator_core import CoreState, append_error
 from tidelog.transactions.counters import TransactionCounters
 from tidelog.transactions.effects import Allocate, Answer, Append, Effect
 from tidelog.transactions.ledger import Ledger, Sink
@@ -27,45 +26,45 @@ from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, T
 Answered = Response | AddedTransaction
 
 _RECORD_SPARE_BYTES: Final = 256
-"""What a batch has besides key and value, and what the end of a transaction adds to its record."""
+"""Bytes of a batch besides key and value, and the bytes that a transaction's end adds to its record."""
 
 _PARTITION_BYTES_MAX: Final = TOPIC_NAME_LENGTH_MAX + 16
 
 
 class TimerKind(enum.IntEnum):
     TIMEOUTS = 0
-    """Open transactions are looked over for what has timed out."""
+    """Check open transactions for timeouts."""
     EXPIRY = 1
-    """Ids are looked over for what has expired."""
-    APPEND = 2
-    """Who waits for an append is told that its outcome is unknown."""
-    ADDS = 3
-    """Who waits to add partitions is told to ask again."""
-    COMPLETE = 4
-    """The last record of a transaction is tried again."""
-    SWEEP = 5
-    """A sink's transactions are looked over for what the ledger has abandoned."""
+    """Check ids for expiry."""
+    ADDS = 2
+    """Tell requests that wait to add partitions to ask again."""
+    COMPLETE = 3
+    """Try to write a transaction's last record again."""
+    SWEEP = 4
+    """Check a sink's transactions for those that the ledger has abandoned."""
+    HOLD = 5
+    """End a hold that nobody has prolonged."""
 
 
 class TimerKey(NamedTuple):
     kind: TimerKind
-    number: int = -1
     transactional_id: str = ""
 
 
 TIMEOUTS_KEY: Final = TimerKey(TimerKind.TIMEOUTS)
 EXPIRY_KEY: Final = TimerKey(TimerKind.EXPIRY)
+HOLD_KEY: Final = TimerKey(TimerKind.HOLD)
 
 
 class Asker(NamedTuple):
-    """Somebody who is answered ``tell(error)`` when what was asked for is in the log, or was refused."""
+    """A waiter that gets the answer ``tell(error)`` once its change is in the log, or was refused."""
 
     waiter: int
     tell: Callable[[ErrorCode], Answered]
 
 
-class Under:
-    """An append under way: what it was asked for by, and what follows."""
+class PendingAppend:
+    """An append under way: who asked for it, and what follows."""
 
     __slots__ = ("askers", "ended")
 
@@ -75,7 +74,7 @@ class Under:
 
 
 class Allocation(NamedTuple):
-    """A producer id that was asked for. ``got`` is told of it, ``missed`` that there is none."""
+    """A request for a producer id: ``got`` receives it, or ``missed`` learns that there is none."""
 
     entry: Entry | None
     askers: Sequence[Asker]
@@ -83,25 +82,20 @@ class Allocation(NamedTuple):
     missed: Callable[[], None]
 
 
-class ShardState:
-    """One writer's state; the modules that decide take it by turns."""
+class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
+    """State with one writer; the deciding modules take turns with it."""
 
     __slots__ = (
-        "_next_number",
         "allocations",
-        "appends",
-        "batch_bytes_max",
         "connections_before",
         "counters",
-        "effects",
         "entries",
+        "hold",
         "idle_watchers",
-        "leader_epoch",
         "ongoing",
         "sendings",
         "settings",
         "sinks",
-        "timers",
         "waiting_adds",
     )
 
@@ -113,9 +107,8 @@ class ShardState:
         counters: TransactionCounters,
         connections_before: int = 0,
     ) -> None:
-        self.leader_epoch = leader_epoch
+        super().__init__(leader_epoch, batch_bytes_max)
         self.settings = settings
-        self.batch_bytes_max = batch_bytes_max
         self.connections_before = connections_before
         """The newest connection that this node had when it was elected."""
         self.counters = counters
@@ -124,40 +117,28 @@ class ShardState:
         self.ongoing: dict[str, Entry] = {}
         """Those that may time out."""
         self.sendings: dict[int, Entry] = {}
-        """Those whose markers are on their way, by number."""
-        self.timers: Timers[TimerKey] = Timers()
-        self.effects: list[Effect] = []
-        self.appends: dict[int, Under] = {}
+        """Entries with markers on their way, by number."""
         self.allocations: dict[int, Allocation] = {}
         self.idle_watchers: list[Callable[[Entry, Moment], None]] = []
         self.waiting_adds = 0
-        self._next_number = 0
+        self.hold = ""
+        """The name of the hold in force (:mod:`tidelog.transactions.holding`); empty without one."""
 
     # --- Effects ------------------------------------------------------------------------------------
-
-    def number(self) -> int:
-        """The next number for an effect's token."""
-        self._next_number += 1
-        return self._next_number - 1
-
-    def token(self, number: int) -> Token:
-        return Token(self.leader_epoch, number)
 
     def answer(self, waiter: int, response: Answered) -> None:
         self.effects.append(Answer(waiter, response))
 
     @property
     def can_append(self) -> bool:
-        return len(self.appends) + len(self.allocations) < self.settings.appends_max
+        """Whether something new may be begun."""
+        return not self.hold and len(self.appends) + len(self.allocations) < self.settings.appends_max
 
-    def append(self, records: Sequence[CoordinatorRecord], under: Under, now: Moment) -> None:
+    def append(self, records: Sequence[CoordinatorRecord], pending: PendingAppend, now: Moment) -> None:
         """Ask for an append."""
-        number = self.number()
-        self.appends[number] = under
-        if under.askers:
-            deadline = now.monotonic_ms + self.settings.request_timeout_ms
-            self.timers.set(TimerKey(TimerKind.APPEND, number), deadline)
-        self.effects.append(Append(self.token(number), tuple(records), now.wall_ms))
+        deadline_ms = now.monotonic_ms + self.settings.request_timeout_ms if pending.askers else None
+        token = self.begin_append(pending, deadline_ms)
+        self.effects.append(Append(token, tuple(records), now.wall_ms))
 
     def allocate(
         self,
@@ -166,7 +147,7 @@ class ShardState:
         got: Callable[[ProducerId, Moment], None],
         missed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Ask for a producer id; nothing else happens to ``entry``, if there is one, until it is there or refused."""
+        """Ask for a producer id; nothing else happens to ``entry``, if given, until the id comes or is refused."""
         if entry is not None:
             assert entry.busy is None
             entry.busy = Busy.ALLOCATING
@@ -175,18 +156,18 @@ class ShardState:
         self.effects.append(Allocate(self.token(number)))
 
     def watch_idle(self, watcher: Callable[[Entry, Moment], None]) -> None:
-        """Have ``watcher`` told when nothing is under way with an id any longer."""
+        """Tell ``watcher`` when no operation on an id is under way any longer."""
         self.idle_watchers.append(watcher)
 
     def idle(self, entry: Entry, now: Moment) -> None:
-        """Nothing is under way with this id, unless one of those who are told begins something."""
+        """No operation on this id is under way, unless a notified waiter begins one."""
         for watcher in self.idle_watchers:
             watcher(entry, now)
 
     # --- Transactional ids --------------------------------------------------------------------------
 
     def new_entry(self, transactional_id: str) -> Entry | None:
-        """Begin an id; None where there are ``ids_max`` already."""
+        """Begin an id; None if there are ``ids_max`` already."""
         if len(self.entries) >= self.settings.ids_max:
             return None
         entry = Entry(transactional_id, encode_transaction_key(transactional_id), None)
@@ -194,13 +175,13 @@ class ShardState:
         return entry
 
     def enter(self, entry: Entry) -> None:
-        """Keep an id, and its sink where it is a sink's: no bound keeps out what the log has."""
+        """Keep an id, and its sink if it has one. Bounds do not apply to entries from the log."""
         self.entries[entry.transactional_id] = entry
         if entry.attempt is not None:
             self.enter_sink(entry.attempt.sink).transactions[entry.transactional_id] = entry
 
     def known(self, transactional_id: str) -> tuple[Entry, Transaction] | None:
-        """An id that has a record, and what that says."""
+        """An id that has a record, with its value."""
         entry = self.entries.get(transactional_id)
         return None if entry is None or entry.value is None else (entry, entry.value)
 
@@ -217,7 +198,7 @@ class ShardState:
         return CoordinatorRecord(entry.key, encode_transaction_value(value.stored()))
 
     def fits_surely(self, entry: Entry, partitions: int) -> bool:
-        """The same without a look at the record: so many partitions of topics with the longest names."""
+        """The same without the record: assumes this many partitions of topics with the longest names."""
         size = len(entry.key) + partitions * _PARTITION_BYTES_MAX
         return size + _RECORD_SPARE_BYTES <= self.batch_bytes_max
 
@@ -238,8 +219,8 @@ class ShardState:
         busy: Busy = Busy.MOVING,
         refused: Callable[[ErrorCode, Moment], None] | None = None,
     ) -> None:
-        """Write what the id becomes (None: it is forgotten); it becomes so when that is replicated. ``moved`` or
-        ``refused`` hear of it then, before the askers; without ``refused`` all stays as it was."""
+        """Write the id's new value (None: forget it), which takes effect when it is replicated. Then ``moved`` or
+        ``refused`` is called, before the askers get answers; without ``refused``, a refusal changes nothing."""
         before = TransactionState.EMPTY if entry.value is None else entry.value.state
         state = TransactionState.DEAD if after is None else after.state
         assert Transition(before, state, cause) in ALLOWED, f"{before} to {state}: {cause}"
@@ -260,17 +241,17 @@ class ShardState:
                 entry.busy = None
                 if entry.value is None:
                     self.forget(entry)
-            for asker in under.askers:
-                self.answer(asker.waiter, asker.tell(told(error)))
+            for asker in append.askers:
+                self.answer(asker.waiter, asker.tell(append_error(error)))
             if entry.busy is None:
                 self.idle(entry, then)
 
-        under = Under(askers, ended)
+        append = PendingAppend(askers, ended)
         record = CoordinatorRecord(entry.key, None) if after is None else self.record(entry, after)
-        self.append((record,), under, now)
+        self.append((record,), append, now)
 
     def put(self, entry: Entry, value: Transaction) -> None:
-        """The id is so from now on."""
+        """The id has this value from now on."""
         entry.value = value
         if entry.may_time_out:
             self.ongoing[entry.transactional_id] = entry
@@ -280,11 +261,11 @@ class ShardState:
     # --- Sinks --------------------------------------------------------------------------------------
 
     def new_sink(self, name: str) -> Sink | None:
-        """Begin a sink; None where there are ``sinks_max`` already."""
+        """Begin a sink; None if there are ``sinks_max`` already."""
         return None if len(self.sinks) >= self.settings.sinks_max else self.enter_sink(name)
 
     def enter_sink(self, name: str) -> Sink:
-        """The sink of this name; no bound keeps out what the log has."""
+        """The sink of this name. Bounds do not apply to entries from the log."""
         sink = self.sinks.get(name)
         if sink is None:
             sink = self.sinks[name] = Sink(name, encode_sink_key(name))
@@ -305,16 +286,3 @@ class ShardState:
             f"expected fewer than {self.settings.sinks_max} sinks here (transaction.coordinator.sinks.max): delete"
             " those that are no longer used"
         )
-
-
-def told(error: ErrorCode) -> ErrorCode:
-    """The answer where a record could not be stored. Source: ``TransactionStateManager.appendTransactionToLog``."""
-    match error:
-        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.NOT_ENOUGH_REPLICAS | ErrorCode.REQUEST_TIMED_OUT:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
-            return ErrorCode.NOT_COORDINATOR
-        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        case _:
-            return error

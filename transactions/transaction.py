@@ -1,4 +1,4 @@
-"""What is known of a transactional id: a value that a record holds, and what is under way with it."""
+"""The knowledge about a transactional id: a value that a record holds, and the operation under way."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.sinks import sink_attempt
-from tidelog.proto.request import Response
-from tidelog.proto.transaction_api import AddedTransaction
-from tidelog.proto.transaction_records import NO_TIMEOUT_MS, TransactionLogValue
+from tidelog.proto.calls.request import Response
+from tidelog.proto.calls.transaction_api import AddedTransaction
+from tidelog.proto.logs.transaction_records import NO_TIMEOUT_MS, TransactionLogValue
 from tidelog.transactions.transitions import TransactionState
 
 EPOCH_MAX: Final = 32_767
-"""No producer is given this one, so that whoever has the last can still be fenced."""
+"""No producer gets this epoch, so that the producer with the last one can still be fenced."""
 NO_START: Final = -1
 
 _STATUS: Final = {
@@ -28,25 +28,25 @@ _STATUS: Final = {
     TransactionState.COMPLETE_COMMIT: 4,
     TransactionState.COMPLETE_ABORT: 5,
 }
-"""Kafka's ids of states. 6 (Dead) and 7 (PrepareEpochFence) are never written, by Kafka neither."""
+"""Kafka's ids of states. 6 (Dead) and 7 (PrepareEpochFence) are never written, not even by Kafka."""
 _STATES: Final = {status: state for state, status in _STATUS.items() if state is not TransactionState.PREPARED}
 _SECOND_PROTOCOL: Final = 2
 
 
 class Identity(NamedTuple):
-    """Who speaks: a producer id under an epoch."""
+    """A producer's identity: its id and epoch."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
 
     @property
     def is_last(self) -> bool:
-        """Whether no producer may be given a later epoch (``isEpochExhausted``)."""
+        """Whether no producer may get a later epoch (``isEpochExhausted``)."""
         return self.epoch >= EPOCH_MAX - 1
 
     @property
     def next(self) -> Identity:
-        """The following epoch, at most the one that no producer has."""
+        """The following epoch, at most the one that no producer gets."""
         return Identity(self.producer_id, ProducerEpoch(min(self.epoch + 1, EPOCH_MAX)))
 
 
@@ -56,12 +56,12 @@ NO_PARTITIONS: Final[Mapping[TopicPartition, None]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id as one record tells it.
+    """A transactional id as one record stores it.
 
-    ``previous`` is whom the current identity followed by a request of that very producer, whose repetition is
-    known by it; NOBODY once the current one was heard of. ``following`` is who comes after a decided or prepared
-    transaction if that is not the same identity. ``kept``: ``following`` is another producer's, and so is, once
-    completed, ``identity``. ``partitions`` is never changed in place.
+    ``previous`` is the identity that the current one replaced at that producer's own request, so that we recognise a
+    repeated request; NOBODY once the current identity was heard of. ``following`` is the identity after a decided or
+    prepared transaction if it is not the same one. ``kept``: ``following`` belongs to another producer, and so does
+    ``identity`` after completion. ``partitions`` is never changed in place.
     """
 
     state: TransactionState
@@ -83,7 +83,7 @@ class Transaction:
 
     @property
     def told_after(self) -> Identity:
-        """The same as its own producer is told: what another producer was given is not its business."""
+        """The same as its own producer may know it, without an identity that belongs to another producer."""
         return self.previous.next if self.kept else self.after
 
     def stored(self) -> TransactionLogValue:
@@ -108,7 +108,7 @@ class Transaction:
 
 
 def loaded(value: TransactionLogValue) -> Transaction | None:
-    """What a record tells; None for a state that nobody writes.
+    """The value of a record; None for a state that nobody writes.
 
     Kafka's records lack the previous epoch: it follows from the second protocol, which takes one for each
     transaction. They also lack the epoch of the following identity, which is 0 (``prepareComplete``).
@@ -142,18 +142,18 @@ def loaded(value: TransactionLogValue) -> Transaction | None:
 
 
 class Busy(enum.Enum):
-    """What is under way with a transactional id. Nothing else begins before it has ended."""
+    """The operation under way on a transactional id. No other begins before it has ended."""
 
     ALLOCATING = enum.auto()
     """A producer id is asked for."""
     MOVING = enum.auto()
     """A record is being replicated."""
     COMPLETING = enum.auto()
-    """So is the last one of a decided transaction, or it waits to be tried again."""
+    """The last record of a decided transaction is being replicated, or waits for another try."""
 
 
 class WaitingAdd(NamedTuple):
-    """An AddPartitions or AddOffsets that waits for what is under way. ``deadline``: monotonic ms."""
+    """An AddPartitions or AddOffsets that waits for an operation under way. ``deadline``: monotonic ms."""
 
     deadline: int
     waiter: int
@@ -163,7 +163,7 @@ class WaitingAdd(NamedTuple):
 
 
 class Entry:
-    """A transactional id: ``value`` is what is in the log for good, None before its first record is."""
+    """A transactional id: ``value`` is its committed record, None before the first one."""
 
     __slots__ = ("adds", "attempt", "busy", "connection", "key", "sending", "transactional_id", "unmarked", "value")
 
@@ -184,15 +184,16 @@ class Entry:
 
     @property
     def may_time_out(self) -> bool:
-        """Whether time may end what it has open: a producer's own unless it is prepared, a sink's also then, since the
-        ledger decides about that and not somebody outside."""
+        """Whether a timeout may end its transaction: a producer's own unless it is prepared; a sink's even then,
+        because the ledger decides about it and not an outsider."""
         state = None if self.value is None else self.value.state
         return state is TransactionState.ONGOING or (
             self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)
         )
 
     def has_timed_out(self, wall_ms: int) -> bool:
-        """Whether it is undecided for longer than its timeout, which begins anew when a sink's is prepared."""
+        """Whether it has been undecided for longer than its timeout, which begins anew when a sink's transaction is
+        prepared."""
         value = self.value
         if value is None or not self.may_time_out or value.timeout_ms == NO_TIMEOUT_MS:
             return False
@@ -200,11 +201,11 @@ class Entry:
         return since_ms + value.timeout_ms < wall_ms
 
     def heard(self, asker: Identity, connection: int) -> bool:
-        """Whether ``connection`` (0: of no account) still speaks for ``asker``: none accepted later has spoken.
+        """Whether ``connection`` (0: irrelevant) still speaks for ``asker``: no later connection has spoken.
 
-        In the first protocol all transactions of a producer have one epoch, so that a request that was under way for
-        long cannot be told from one of the next transaction. But a client that has given up a request has closed its
-        connection too. Who is not the current producer is none of this rule's business, and changes nothing here.
+        In the first protocol all of a producer's transactions share one epoch, so a request that was under way for long
+        looks like one of the next transaction. But a client that gives up a request also closes its connection. This
+        rule ignores every producer but the current one.
         """
         if connection == 0 or self.value is None or asker != self.value.identity:
             return True

@@ -1,4 +1,4 @@
-"""The states of a transactional id and every way from one to another: what the code checks and the docs draw.
+"""The states of a transactional id and all their transitions, which the code checks and the docs draw.
 
 Source: ``TransactionState`` and ``TransactionCoordinator``; *Prepared* is this project's (row T5, after KIP-939).
 Kafka's PrepareEpochFence is no state here: it stands for the wait for the PrepareAbort record, which brings the
@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 
 
 class TransactionState(enum.Enum):
-    """The value is what ``describe`` and ``list`` say, as Kafka does."""
+    """The value is the name that ``describe`` and ``list`` show, as in Kafka."""
 
     EMPTY = "Empty"
     """An identity was given out; nothing is open."""
     ONGOING = "Ongoing"
     """Partitions take part."""
     PREPARED = "Prepared"
-    """Frozen for an outside decision: nothing is taken in, nothing times it out."""
+    """Frozen for an outside decision: it takes nothing in and never times out."""
     PREPARE_COMMIT = "PrepareCommit"
     """Decided: the markers are on their way."""
     PREPARE_ABORT = "PrepareAbort"
@@ -29,11 +29,11 @@ class TransactionState(enum.Enum):
     COMPLETE_ABORT = "CompleteAbort"
     """Likewise."""
     DEAD = "Dead"
-    """Expired; nothing is known of it any more."""
+    """Expired and forgotten."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is open or being ended."""
+        """Whether no transaction is open or ending."""
         return self in _IDLE
 
     @property
@@ -43,7 +43,7 @@ class TransactionState(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """Why it goes from one state to another."""
+    """The cause of a transition."""
 
     INITIALISED = "InitProducerId gives out the next epoch"
     ADDED = "partitions or a group's offsets are added"
@@ -103,26 +103,6 @@ TRANSITIONS: Final = (
     Transition(_EMPTY, _DEAD, Cause.SINK_TIMED_OUT),
     *(Transition(decided, _DEAD, Cause.SINK_MARKED) for decided in (_TO_COMMIT, _TO_ABORT)),
 )
-"""All there are. A new id begins Empty, by its first InitProducerId, or BeginSinkTransaction."""
+"""All transitions. A new id begins Empty, by its first InitProducerId, or BeginSinkTransaction."""
 
 ALLOWED: Final = frozenset(TRANSITIONS)
-
-
-def diagram() -> str:
-    """Return the table as a Mermaid state diagram, one arrow for each pair of states."""
-    causes: dict[tuple[TransactionState, TransactionState], list[str]] = {}
-    for before, after, cause in TRANSITIONS:
-        causes.setdefault((before, after), []).append(cause.value.replace(":", ""))
-    lines = ["stateDiagram-v2", f"    [*] --> {_EMPTY.value}"]
-    lines += [
-        f"    {before.value} --> {after.value}: {'<br>'.join(texts)}" for (before, after), texts in causes.items()
-    ]
-    lines.append(f"    {_DEAD.value} --> [*]")
-    return "\n".join(lines)
-
-
-def table() -> str:
-    """Return the table as Markdown."""
-    lines = ["| from | to | when |", "|---|---|---|"]
-    lines += [f"| {before.value} | {after.value} | {cause.value} |" for before, after, cause in TRANSITIONS]
-    return "\n".join(lines)

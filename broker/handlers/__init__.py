@@ -1,1 +1,1 @@
-"""What a node answers: one module for each group of calls and streams. Nothing here knows the carrier."""
+"""A node's handlers: one module for each group of calls and streams. Nothing here knows the carrier."""

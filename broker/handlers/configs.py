@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.broker.dynamic_config import Settings
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.metadata.dynamic_config import Settings
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.names import topic_name_fault
-from tidelog.proto.api import ConfigResource, DescribeConfigsRequest, DescribeConfigsResponse, DescribedResource
-from tidelog.proto.network import CallContext
+from tidelog.proto.calls.api import ConfigResource, DescribeConfigsRequest, DescribeConfigsResponse, DescribedResource
+from tidelog.proto.transport.network import CallContext
 
 
 class Configs:

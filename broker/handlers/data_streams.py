@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
+from tidelog.broker.futures import follow, then
 from tidelog.broker.memory_budget import MemoryBudget
+from tidelog.broker.quotas.usage import StreamUsage
 from tidelog.broker.traffic import Traffic
 from tidelog.model.ids import NO_NODE
-from tidelog.proto.frames import (
+from tidelog.proto.transport.frames import (
+    ANY_REPLICA,
     FetchRequest,
     FetchResponse,
     ProducedPartition,
@@ -25,10 +28,8 @@ from tidelog.proto.frames import (
     encode_fetch_response,
     encode_produce_response,
 )
-from tidelog.proto.network import BadFrame, Frame
-from tidelog.replication.waiters import Produced
-
-T = TypeVar("T")
+from tidelog.proto.transport.network import BadFrame, Frame
+from tidelog.replication.partition.waiters import Produced
 
 CARRIER_GRACE_S: Final = 0.1
 """How long the carrier may still hold what it was handed for a stream that has ended. Without it, forty
@@ -38,7 +39,7 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 
 
 class DataReplicas(Protocol):
-    """What the streams need of the replica manager."""
+    """The methods that the streams need of the replica manager."""
 
     def produce(self, request: ProduceRequest) -> Produced:
         """Append now, in order; the answer waits for what ``acks`` asks."""
@@ -59,7 +60,9 @@ class ProduceSession:
         traffic: Traffic,
         bytes_max: int,
         ready: asyncio.Event,
+        usage: StreamUsage,
     ) -> None:
+        self._usage = usage
         self._replicas = replicas
         self._ready = ready
         self._budget = budget
@@ -78,7 +81,7 @@ class ProduceSession:
             if self._room is None or self._room.done():
                 self._room = asyncio.get_running_loop().create_future()
             return self._room
-        return self._budget.pause()
+        return self._budget.pause() or self._usage.hold()
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
         correlation, request = decode_produce_request(frame)
@@ -86,6 +89,7 @@ class ProduceSession:
         self._traffic.produce_requests += 1
         started = self._time()
         produced = self._replicas.produce(request)
+        self._usage.produced(size, self._time() - started)
         if isinstance(produced, list):
             return self._answer(correlation, started, produced)
         self._bytes_held += size
@@ -95,7 +99,7 @@ class ProduceSession:
             self._give(size)
             return self._answer(correlation, started, done.result())
 
-        return _then(produced, finish)
+        return then(produced, finish)
 
     def on_written(self, frame: Frame) -> None:
         """Nothing is held for an answer: it is small."""
@@ -137,7 +141,10 @@ class FetchSession:
         traffic: Traffic,
         response_bytes_max: int,
         ready: asyncio.Event,
+        usage: StreamUsage,
     ) -> None:
+        self._usage = usage
+        self._time = asyncio.get_running_loop().time
         self._ready = ready
         self._replicas = replicas
         self._budget = budget
@@ -151,28 +158,34 @@ class FetchSession:
     def hold(self) -> Awaitable[object] | None:
         if not self._ready.is_set():
             return self._ready.wait()
-        return None if self._in_line is None else self._in_line.started
+        return self._usage.hold() if self._in_line is None else self._in_line.started
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
         correlation, request = decode_fetch_request(frame)
         self._traffic.fetch_requests += 1
-        if request.replica_id != NO_NODE:
+        if request.replica_id not in (NO_NODE, ANY_REPLICA):
             # A follower's fetch moves high watermarks: it has a stream of its own kind.
             raise BadFrame(f"expected a consumer's fetch (replica id -1), found replica id {request.replica_id}")
-        if request.bytes_max > self._response_bytes_max or request.wait_ms_max > FETCH_WAIT_MS_MAX:
+        bytes_max = self._response_bytes_max
+        if (at_once := self._usage.fetches_at_once()) is not None:
+            bytes_max = min(bytes_max, int(at_once))
+        if request.bytes_max > bytes_max or request.wait_ms_max > FETCH_WAIT_MS_MAX:
             request = replace(
                 request,
-                bytes_max=min(request.bytes_max, self._response_bytes_max),
+                bytes_max=min(request.bytes_max, bytes_max),
+                bytes_min=min(request.bytes_min, bytes_max),
                 wait_ms_max=min(request.wait_ms_max, FETCH_WAIT_MS_MAX),
             )
+        started = self._time()
         if self._budget.full:
-            return self._wait(correlation, request)
+            return self._wait(correlation, started, request)
         fetched = self._replicas.fetch(request)
+        self._usage.fetched(0, self._time() - started)
         if fetched.done():
-            return self._answer(correlation, fetched)
-        return _then(fetched, lambda done: self._answer(correlation, done))
+            return self._answer(correlation, started, fetched)
+        return then(fetched, lambda done: self._answer(correlation, started, done))
 
-    def _wait(self, correlation: int, request: FetchRequest) -> asyncio.Future[Frame]:
+    def _wait(self, correlation: int, began: float, request: FetchRequest) -> asyncio.Future[Frame]:
         """Read the log only once there is room for what it yields."""
         out: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
@@ -184,9 +197,9 @@ class FetchSession:
                 return
             fetched = self._replicas.fetch(request)
             if fetched.done():
-                out.set_result(self._answer(correlation, fetched))
+                out.set_result(self._answer(correlation, began, fetched))
             else:
-                _follow(out, fetched, lambda done: self._answer(correlation, done))
+                follow(out, fetched, lambda done: self._answer(correlation, began, done))
 
         waiting = self._in_line = _Waiting(start, asyncio.get_running_loop().create_future())
         self._budget.line_up(start)
@@ -207,41 +220,15 @@ class FetchSession:
             if held:
                 asyncio.get_running_loop().call_later(CARRIER_GRACE_S, self._budget.give, held)
 
-    def _answer(self, correlation: int, done: asyncio.Future[FetchResponse]) -> Frame:
+    def _answer(self, correlation: int, began: float, done: asyncio.Future[FetchResponse]) -> Frame:
+        started = self._time()
         response = done.result()
         frame = encode_fetch_response(correlation, response)
-        self._traffic.fetched(response)
+        now = self._time()
+        self._traffic.fetched(response, now - began)
         if self._open:
             size = sum(map(len, frame))
+            self._usage.fetched(size, now - started)
             self._unwritten[id(frame)] = size
             self._budget.use(size)
         return frame
-
-
-def _then(source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], Frame]) -> asyncio.Future[Frame]:
-    """A future of ``finish``'s frame. Cancelling it cancels ``source``; what either raises, it raises."""
-    out: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-    _follow(out, source, finish)
-    return out
-
-
-def _follow(
-    out: asyncio.Future[Frame], source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], Frame]
-) -> None:
-    def done(_: asyncio.Future[T]) -> None:
-        if out.done():
-            return
-        if source.cancelled():
-            out.cancel()
-            return
-        try:
-            out.set_result(finish(source))
-        except Exception as error:
-            out.set_exception(error)
-
-    def dropped(_: asyncio.Future[Frame]) -> None:
-        if out.cancelled():
-            source.cancel()
-
-    source.add_done_callback(done)
-    out.add_done_callback(dropped)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.api import (
+from tidelog.proto.calls.api import (
     AlteredResource,
     ConfigChange,
     CreatedTopic,
@@ -27,10 +27,10 @@ from tidelog.proto.api import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     TopicResult,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
-from tidelog.proto.network import CallContext
+from tidelog.proto.transport.network import CallContext
 
 TIMEOUT_MS_MAX: Final = 60_000
 CONFIG_TIMEOUT_S: Final = 30.0
@@ -123,12 +123,17 @@ class Forwarding:
             )
         return answer
 
-    async def update_features(self, request: UpdateFeaturesRequest, _: CallContext) -> UpdateFeaturesResponse:
+    async def unregister_broker(self, request: UnregisterBrokerRequest, _: CallContext) -> UnregisterBrokerResponse:
         try:
-            return await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, unknown = await self._channel.call_traced(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
-            return UpdateFeaturesResponse(code, text)
+            return UnregisterBrokerResponse(code, text)
+        if unknown and answer.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
+            answer = UnregisterBrokerResponse(ErrorCode.NONE)  # by the first attempt, or nobody knew it before
+        if answer.error is ErrorCode.NONE:
+            await self._visible(lambda image: image.broker(request.node_id) is None)
+        return answer
 
     async def _visible(self, shown: Callable[[MetadataImage], bool]) -> None:
         await self._view.wait_until(shown, timeout_s=VISIBLE_TIMEOUT_S)
@@ -143,11 +148,13 @@ def bound_s(timeout_ms: int) -> float:
 
 
 def timed_out(error: ControllerUnavailable) -> tuple[ErrorCode, str]:
-    outcome = "; whether it took effect is unknown" if error.unknown else "; nothing was changed"
-    return ErrorCode.REQUEST_TIMED_OUT, f"{error}{outcome}"
+    outcome = "; it may or may not have taken effect" if error.unknown else "; nothing was changed"
+    return error.code, f"{error}{outcome}"
 
 
-_UNKNOWN_TEXT: Final = "the first try's outcome is unknown, and now the topic {state}; ask for the topic to find out"
+_UNKNOWN_TEXT: Final = (
+    "the first attempt's outcome is unknown, and now the topic {state}; describe the topic to find out"
+)
 
 
 def _settle_created(topic: CreatedTopic) -> CreatedTopic:
@@ -165,7 +172,7 @@ def _settle_deleted(topic: TopicResult) -> TopicResult:
 def _settle_grown(topic: TopicResult) -> TopicResult:
     if topic.error is not ErrorCode.INVALID_PARTITIONS:
         return topic
-    text = f"the first try's outcome is unknown; the second said: {topic.error_message}"
+    text = f"the first attempt's outcome is unknown; the second answered: {topic.error_message}"
     return replace(topic, error=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
 
 

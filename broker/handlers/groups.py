@@ -6,20 +6,30 @@ offset is committed or forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.access.access import AccessControl
+from tidelog.broker.handlers.known_partitions import commit_known
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import (
+from tidelog.model.features import GROUP_VERSION
+from tidelog.proto.calls.consumer_group_api import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidelog.proto.calls.group_api import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
+    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResult,
@@ -29,58 +39,70 @@ from tidelog.proto.group_api import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from tidelog.proto.network import CallContext, CallHandler
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.acls import AclOperation
 
 
 class GroupCalls:
     """Hands calls on in the order in which they come."""
 
-    def __init__(self, coordinator: GroupCoordinator, view: MetadataView) -> None:
+    def __init__(self, coordinator: GroupCoordinator, view: MetadataView, access: AccessControl) -> None:
         self._coordinator = coordinator
         self._view = view
+        self._access = access
+        self._of_links: dict[asyncio.Future[OffsetCommitResponse], None] = {}
+        """Commits of links that are under way."""
 
     def calls(self) -> Calls:
         coordinator = self._coordinator
         return {
-            JoinGroupRequest: _handed_on(coordinator.join),
-            SyncGroupRequest: _handed_on(coordinator.sync),
-            HeartbeatRequest: _handed_on(coordinator.heartbeat),
-            LeaveGroupRequest: _handed_on(coordinator.leave),
+            JoinGroupRequest: coordinator.join,
+            SyncGroupRequest: coordinator.sync,
+            HeartbeatRequest: coordinator.heartbeat,
+            LeaveGroupRequest: coordinator.leave,
+            ConsumerGroupHeartbeatRequest: self.consumer_heartbeat,
+            ConsumerGroupDescribeRequest: coordinator.describe_consumer,
             OffsetCommitRequest: self.commit_offsets,
-            OffsetFetchRequest: _handed_on(coordinator.fetch_offsets),
+            OffsetFetchRequest: coordinator.fetch_offsets,
             OffsetDeleteRequest: self.delete_offsets,
-            ListGroupsRequest: _handed_on(coordinator.list_groups),
-            DescribeGroupsRequest: _handed_on(coordinator.describe),
-            DeleteGroupsRequest: _handed_on(coordinator.delete_groups),
+            ListGroupsRequest: coordinator.list_groups,
+            DescribeGroupsRequest: coordinator.describe,
+            DeleteGroupsRequest: coordinator.delete_groups,
         }
 
+    async def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: CallContext
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A regular expression matches no topic that the member may not describe."""
+        if not self._view.image.features.get(GROUP_VERSION, 0):
+            text = f"expected feature {GROUP_VERSION} at level 1, found it off: run `tidelog features upgrade`"
+            return ConsumerGroupHeartbeatResponse(ErrorCode.UNSUPPORTED_VERSION, text)
+        access = self._access.of(context, "ConsumerGroupHeartbeat")
+        quiet = None if access is None else access.quiet
+
+        def may_see(topic: str) -> bool:
+            return quiet is None or quiet.topic(AclOperation.DESCRIBE, topic)
+
+        return await self._coordinator.consumer_heartbeat(request, context, may_see)
+
     async def commit_offsets(self, request: OffsetCommitRequest, context: CallContext) -> OffsetCommitResponse:
-        """Partitions that do not exist are refused one by one (``KafkaApis.handleOffsetCommitRequest``)."""
-        known = tuple(item for item in request.partitions if self._exists(item.topic, item.partition))
-        if len(known) == len(request.partitions):
-            return await self._coordinator.commit_offsets(request, context)
-        done: dict[tuple[str, int], OffsetCommitResult] = {}
-        if known:
-            some = OffsetCommitRequest(
-                request.group_id, request.generation_id, request.member_id, request.group_instance_id, known
-            )
-            answer = await self._coordinator.commit_offsets(some, context)
-            done = {(result.topic, result.partition): result for result in answer.results}
-        return OffsetCommitResponse(
-            tuple(
-                done.get((item.topic, item.partition))
-                or OffsetCommitResult(
-                    item.topic,
-                    item.partition,
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"there is no partition {item.topic}-{item.partition}",
-                )
-                for item in request.partitions
-            )
-        )
+        """A link learns that it may commit no more once its earlier commits have ended: a promotion waits for that."""
+        under_way = tuple(self._of_links)
+
+        async def commit(known: tuple[OffsetCommitPartition, ...]) -> Sequence[OffsetCommitResult]:
+            committed = self._coordinator.commit_offsets(replace(request, partitions=known), context)
+            if request.link:
+                self._of_links[committed] = None
+                committed.add_done_callback(self._of_links.pop)
+            return (await committed).results
+
+        results = await commit_known(self._view.image, request.partitions, commit, request.link)
+        if request.link and under_way and any(found.error is ErrorCode.INVALID_REQUEST for found in results):
+            await asyncio.wait(under_way)
+        return OffsetCommitResponse(results)
 
     async def delete_offsets(self, request: OffsetDeleteRequest, context: CallContext) -> OffsetDeleteResponse:
-        """What is wrong with the group goes before what is wrong with a partition."""
+        """A fault in the group goes before a fault in a partition."""
         image = self._view.image
         known = tuple(item for item in request.partitions if image.topic(item.topic) is not None)
         answer = await self._coordinator.delete_offsets(OffsetDeleteRequest(request.group_id, known), context)
@@ -95,14 +117,3 @@ class GroupCalls:
                 for item in request.partitions
             ),
         )
-
-    def _exists(self, topic: str, partition: int) -> bool:
-        found = self._view.image.topic(topic)
-        return found is not None and partition in found.partitions
-
-
-def _handed_on(work: Callable[[Any, CallContext], Awaitable[Any]]) -> CallHandler:
-    async def serve(request: Any, context: CallContext) -> Any:
-        return await work(request, context)
-
-    return serve

@@ -1,4 +1,4 @@
-"""Metadata: which topics there are, who leads their partitions, and where the brokers are reached.
+"""Metadata: the topics, their partitions' leaders, and the brokers' addresses.
 
 A topic that is asked for and not there is made on the way when both the asker and the node's
 configuration want it (``auto.create.topics.enable``); the answer waits a little for its leaders.
@@ -10,16 +10,17 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.handlers.topic_creation import Outcome, TopicCreation
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.metadata_quorum.image import MetadataImage, TopicImage
-from tidelog.metadata_quorum.image_change import MetadataDelta
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.broker.quotas.usage import charged
+from tidelog.metadata_quorum.image.change import MetadataDelta
+from tidelog.metadata_quorum.image.image import MetadataImage, TopicImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, NodeId, TopicId
 from tidelog.model.names import is_internal, topic_name_fault
-from tidelog.proto.api import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.api import (
     BrokerEndpoint,
     ClusterBroker,
     DescribeClusterRequest,
@@ -30,7 +31,7 @@ from tidelog.proto.api import (
     PartitionMetadata,
     TopicMetadata,
 )
-from tidelog.proto.network import CallContext
+from tidelog.proto.transport.network import CallContext
 
 CLUSTER_TIMEOUT_S: Final = 2.0
 FENCED_NAMED_S: Final = 9.0
@@ -66,7 +67,7 @@ class Metadata:
         failed: dict[str, Outcome] = {}
         if request.topics and request.allow_auto_topic_creation and self._config.auto_create_topics_enable:
             missing = [name for name in dict.fromkeys(request.topics) if image.topic(name) is None]
-            failed = await self._creation.create(missing)
+            failed = await self._creation.create(missing, charged(context))
             image = self._view.image
         if request.all_topics:
             found = [image.topics[image.topic_ids[name]] for name in sorted(image.topic_ids)]
@@ -118,7 +119,13 @@ class Metadata:
                 image.offset,
                 tuple(
                     ClusterBroker(
-                        b.node_id, b.broker_epoch, b.fenced, b.in_controlled_shutdown, b.rack, b.record.listeners
+                        b.node_id,
+                        b.broker_epoch,
+                        b.fenced,
+                        b.in_controlled_shutdown,
+                        b.rack,
+                        b.record.listeners,
+                        image.is_cordoned(b.node_id),
                     )
                     for _, b in sorted(image.brokers.items())
                 ),
@@ -157,7 +164,7 @@ class Metadata:
 
 
 def _endpoints(image: MetadataImage, listener: str, fenced_too: Collection[NodeId]) -> Iterable[BrokerEndpoint]:
-    """Where brokers are reached: those that serve, and those of ``fenced_too``."""
+    """The addresses of brokers: those that serve, and those in ``fenced_too``."""
     for node_id, broker in sorted(image.brokers.items()):
         if broker.fenced and node_id not in fenced_too:
             continue

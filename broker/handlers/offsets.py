@@ -1,7 +1,7 @@
 """Calls about a partition's offsets, on their way to the replicas of this node.
 
 What a replica manager cannot know is judged here: a partition that it has no replica of may exist elsewhere.
-Who asks for one then hears that its picture of leaders is old, not that the partition is unknown
+A client that asks for one then learns that its leaders are outdated, not that the partition is unknown
 (``ReplicaManager.getPartitionOrError``).
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.api import (
+from tidelog.proto.calls.api import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     ListOffsetsRequest,
@@ -20,7 +20,7 @@ from tidelog.proto.api import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from tidelog.proto.network import CallContext
+from tidelog.proto.transport.network import CallContext
 from tidelog.replication.manager import ReplicaManager
 
 

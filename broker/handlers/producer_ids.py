@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_ID, BrokerEpoch, NodeId, ProducerEpoch
-from tidelog.proto.controller_api import AllocateProducerIdsRequest
-from tidelog.proto.network import CallContext
-from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.calls.controller_api import AllocateProducerIdsRequest
+from tidelog.proto.calls.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.transport.network import CallContext
 from tidelog.transactions.producer_ids import ProducerIdBlock, ProducerIds
 
 ALLOCATE_TIMEOUT_S: Final = 10.0
@@ -51,6 +51,6 @@ class InitProducerId:
             return InitProducerIdResponse(
                 ErrorCode.REQUEST_TIMED_OUT,
                 NO_PRODUCER_ID,
-                error_message="no active controller gave out a block of producer ids in time",
+                error_message="no active controller handed out a block of producer ids in time",
             )
         return InitProducerIdResponse(ErrorCode.NONE, found, ProducerEpoch(0))

@@ -1,4 +1,4 @@
-"""Calls about where replicas stand and who leads, passed on to the active controller.
+"""Calls about replica placement and leadership, passed on to the active controller.
 
 As in :mod:`tidelog.broker.handlers.forwarding` the answer waits, within a bound, until this broker's image shows
 what was decided.
@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.handlers.forwarding import SETTING_VISIBLE_TIMEOUT_S, bound_s, timed_out
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
-from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE
-from tidelog.proto.metadata import PartitionRecord
-from tidelog.proto.network import CallContext
-from tidelog.proto.reassignment_api import (
+from tidelog.proto.calls.reassignment_api import (
     PREFERRED,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -30,6 +28,8 @@ from tidelog.proto.reassignment_api import (
     PartitionReassignment,
     PartitionResult,
 )
+from tidelog.proto.logs.metadata_records import PartitionRecord
+from tidelog.proto.transport.network import CallContext
 
 T = TypeVar("T", PartitionReassignment, PartitionResult)
 
@@ -116,5 +116,5 @@ def _settled(result: PartitionResult) -> PartitionResult:
     """After a first try of unknown outcome: the second one's refusal may be the first one's success."""
     if result.error is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
         return result
-    text = "the first try's outcome is unknown, and now nothing is under way; ask for the topic to find out"
+    text = "the first attempt's outcome is unknown, and now no move is under way; describe the topic to find out"
     return replace(result, error=ErrorCode.REQUEST_TIMED_OUT, error_message=text)

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
-from tidelog.broker.internal_topics import topic_to_make
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.internal_topics import topic_to_make
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE
 from tidelog.model.names import is_internal, topic_name_fault
-from tidelog.proto.api import CreateTopicsRequest
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.api import Charged, CreateTopicsRequest
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,9 @@ class TopicCreation:
         self._told: dict[str, str] = {}
         """By internal topic: why it could not be made, as the log has it already."""
 
-    async def create(self, names: Iterable[str]) -> dict[str, Outcome]:
-        """Make these topics and wait a little for their leaders; what is to be said of each that is not there then."""
+    async def create(self, names: Iterable[str], charged: Charged | None = None) -> dict[str, Outcome]:
+        """Create these topics and wait a little for their leaders; returns the error for each that is still missing
+        then. ``charged``: the client that uses them; ``None`` for the cluster itself."""
         tasks: dict[str, asyncio.Task[Outcome]] = {}
         for name in names:
             if topic_name_fault(name) is not None:
@@ -49,7 +50,7 @@ class TopicCreation:
             if task is None:
                 if len(self._under_way) >= CREATIONS_MAX:
                     continue
-                task = self._under_way[name] = asyncio.get_running_loop().create_task(self._create(name))
+                task = self._under_way[name] = asyncio.get_running_loop().create_task(self._create(name, charged))
                 task.add_done_callback(lambda _, name=name: self._under_way.pop(name))  # type: ignore[misc]
             tasks[name] = task
         if not tasks:
@@ -61,24 +62,26 @@ class TopicCreation:
         for task in self._under_way.values():
             task.cancel()
 
-    async def _create(self, name: str) -> Outcome:
-        request = CreateTopicsRequest((topic_to_make(name, self._config),))
+    async def _create(self, name: str, charged: Charged | None) -> Outcome:
+        request = CreateTopicsRequest((topic_to_make(name, self._config),), charged=charged)
         try:
             answer = await self._channel.call(request, timeout_s=CREATE_TIMEOUT_S, patient=True)
         except ControllerUnavailable as error:
             return ErrorCode.LEADER_NOT_AVAILABLE, str(error)
         result = answer.topics[0]
+        if result.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # no client expects this of Metadata
+            return ErrorCode.LEADER_NOT_AVAILABLE, result.error_message
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self._tell(name, result.error_message)
             return result.error, result.error_message
         await self._view.wait_until(lambda image: _has_leaders(image, name), timeout_s=LEADERS_TIMEOUT_S)
-        return ErrorCode.LEADER_NOT_AVAILABLE, "the topic was just made"
+        return ErrorCode.LEADER_NOT_AVAILABLE, "the topic was just created"
 
     def _tell(self, name: str, why: str) -> None:
         """Clients of groups and transactions only wait meanwhile, and many of them cannot say for what."""
         if is_internal(name) and self._told.get(name) != why:
             self._told[name] = why
-            log.warning("%s cannot be made, and is waited for: %s", name, why)
+            log.warning("%s cannot be created yet; still trying: %s", name, why)
 
 
 def _has_leaders(image: MetadataImage, name: str) -> bool:

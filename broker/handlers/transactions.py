@@ -7,20 +7,21 @@ nobody to go to.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from tidelog.broker.handlers.known_partitions import commit_known, has_partition
 from tidelog.broker.handlers.producer_ids import InitProducerId
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.groups.coordinator import GroupCoordinator
-from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from tidelog.proto.group_api import OffsetCommitResult
-from tidelog.proto.network import CallContext, CallHandler
-from tidelog.proto.sink_api import (
+from tidelog.proto.calls.backup_api import HoldTransactionsRequest
+from tidelog.proto.calls.group_api import OffsetCommitPartition, OffsetCommitResult
+from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
     BeginSinkTransactionRequest,
     CommitBatchRequest,
@@ -28,7 +29,7 @@ from tidelog.proto.sink_api import (
     DescribeSinksRequest,
     ListSinksRequest,
 )
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.transaction_api import (
     AddedPartition,
     AddedTransaction,
     AddOffsetsToTxnRequest,
@@ -50,12 +51,48 @@ from tidelog.proto.transaction_api import (
     WriteTxnMarkersResponse,
     WrittenMarker,
 )
+from tidelog.proto.transport.network import CallContext
 from tidelog.replication.manager import ReplicaManager
 from tidelog.transactions.coordinator import TransactionCoordinator
 from tidelog.transactions.transaction import EPOCH_MAX
 
 METADATA_WAIT_S: Final = 0.5
-"""How long a partition that is to be added is waited for: it may just have been made."""
+"""How long to wait for a partition that a transaction adds: it may be new."""
+
+
+class MarkerWriting:
+    """Writes the markers of transactions' ends into the logs that this node leads."""
+
+    def __init__(self, groups: GroupCoordinator, replicas: ReplicaManager) -> None:
+        self._groups = groups
+        self._replicas = replicas
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Markers for committed offsets go through the groups' coordinator, which acts on them; the others straight
+        into their logs (``KafkaApis.handleWriteTxnMarkersRequest``). All are appended before this waits."""
+        through_groups = {
+            (number, at.partition): self._groups.complete_transaction(at.partition, marker)
+            for number, marker in enumerate(request.markers)
+            for at in marker.partitions
+            if at.topic == GROUP_OFFSETS_TOPIC
+        }
+        if not through_groups:
+            return await self._replicas.write_markers(request)
+        written = await self._replicas.write_markers(
+            WriteTxnMarkersRequest(tuple(_of_clients(marker) for marker in request.markers))
+        )
+        made: list[WrittenMarker] = []
+        for number, (marker, found) in enumerate(zip(request.markers, written.markers, strict=True)):
+            by_partition = {(result.topic, result.partition): result for result in found.results}
+            results = []
+            for at in marker.partitions:
+                if at.topic == GROUP_OFFSETS_TOPIC:
+                    error = await through_groups[number, at.partition]
+                    results.append(AddedPartition(at.topic, at.partition, error))
+                else:
+                    results.append(by_partition[at.topic, at.partition])
+            made.append(WrittenMarker(marker.producer_id, tuple(results)))
+        return WriteTxnMarkersResponse(tuple(made))
 
 
 class TransactionCalls:
@@ -67,6 +104,7 @@ class TransactionCalls:
         groups: GroupCoordinator,
         replicas: ReplicaManager,
         view: MetadataView,
+        markers: MarkerWriting,
         idempotent: InitProducerId,
     ) -> None:
         """``idempotent`` serves producers without a transactional id."""
@@ -74,6 +112,7 @@ class TransactionCalls:
         self._groups = groups
         self._replicas = replicas
         self._view = view
+        self._markers = markers
         self._idempotent = idempotent
 
     def calls(self) -> Calls:
@@ -81,17 +120,18 @@ class TransactionCalls:
         return {
             InitProducerIdRequest: self.init_producer_id,
             AddPartitionsToTxnRequest: self.add_partitions,
-            AddOffsetsToTxnRequest: _handed_on(coordinator.add_offsets),
-            PrepareTransactionRequest: _handed_on(coordinator.prepare),
-            EndTxnRequest: _handed_on(coordinator.end),
-            DescribeTransactionsRequest: _handed_on(coordinator.describe),
-            ListTransactionsRequest: _handed_on(coordinator.list_transactions),
-            BeginSinkTransactionRequest: _handed_on(coordinator.begin_sink_transaction),
-            CommitBatchRequest: _handed_on(coordinator.commit_batch),
-            AbortJobRequest: _handed_on(coordinator.abort_job),
-            DeleteSinkRequest: _handed_on(coordinator.delete_sink),
-            DescribeSinksRequest: _handed_on(coordinator.describe_sinks),
-            ListSinksRequest: _handed_on(coordinator.list_sinks),
+            AddOffsetsToTxnRequest: coordinator.add_offsets,
+            PrepareTransactionRequest: coordinator.prepare,
+            EndTxnRequest: coordinator.end,
+            DescribeTransactionsRequest: coordinator.describe,
+            ListTransactionsRequest: coordinator.list_transactions,
+            BeginSinkTransactionRequest: coordinator.begin_sink_transaction,
+            CommitBatchRequest: coordinator.commit_batch,
+            AbortJobRequest: coordinator.abort_job,
+            DeleteSinkRequest: coordinator.delete_sink,
+            DescribeSinksRequest: coordinator.describe_sinks,
+            ListSinksRequest: coordinator.list_sinks,
+            HoldTransactionsRequest: coordinator.hold,
             TxnOffsetCommitRequest: self.commit_offsets,
             WriteTxnMarkersRequest: self.write_markers,
             DescribeProducersRequest: self.describe_producers,
@@ -116,7 +156,8 @@ class TransactionCalls:
         image = self._view.image
         known = tuple(
             replace(
-                given, partitions=tuple(item for item in given.partitions if _has(image, item.topic, item.partition))
+                given,
+                partitions=tuple(item for item in given.partitions if has_partition(image, item.topic, item.partition)),
             )
             for given in request.transactions
         )
@@ -132,27 +173,10 @@ class TransactionCalls:
         )
 
     async def commit_offsets(self, request: TxnOffsetCommitRequest, context: CallContext) -> TxnOffsetCommitResponse:
-        """Partitions that do not exist are refused one by one (``KafkaApis.handleTxnOffsetCommitRequest``)."""
-        image = self._view.image
-        known = tuple(item for item in request.partitions if _has(image, item.topic, item.partition))
-        if len(known) == len(request.partitions):
-            return await self._groups.commit_transactional(request, context)
-        done: dict[tuple[str, int], OffsetCommitResult] = {}
-        if known:
-            answer = await self._groups.commit_transactional(replace(request, partitions=known), context)
-            done = {(result.topic, result.partition): result for result in answer.results}
-        return TxnOffsetCommitResponse(
-            tuple(
-                done.get((item.topic, item.partition))
-                or OffsetCommitResult(
-                    item.topic,
-                    item.partition,
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"there is no partition {item.topic}-{item.partition}",
-                )
-                for item in request.partitions
-            )
-        )
+        async def commit(known: tuple[OffsetCommitPartition, ...]) -> Sequence[OffsetCommitResult]:
+            return (await self._groups.commit_transactional(replace(request, partitions=known), context)).results
+
+        return TxnOffsetCommitResponse(await commit_known(self._view.image, request.partitions, commit))
 
     # --- Markers ------------------------------------------------------------------------------------
 
@@ -160,42 +184,15 @@ class TransactionCalls:
         """From anybody: what cannot be a marker is refused by itself."""
         faulty = [_marker_fault(marker) for marker in request.markers]
         if not any(faulty):
-            return await self.write(request)
+            return await self._markers.write(request)
         good = tuple(marker for marker, fault in zip(request.markers, faulty, strict=True) if not fault)
-        written = iter((await self.write(WriteTxnMarkersRequest(good))).markers)
+        written = iter((await self._markers.write(WriteTxnMarkersRequest(good))).markers)
         return WriteTxnMarkersResponse(
             tuple(
                 _refused(marker) if fault else next(written)
                 for marker, fault in zip(request.markers, faulty, strict=True)
             )
         )
-
-    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Markers for committed offsets go through the groups' coordinator, which acts on them; the others straight
-        into their logs (``KafkaApis.handleWriteTxnMarkersRequest``). All are appended before this waits."""
-        through_groups = {
-            (number, at.partition): self._groups.complete_transaction(at.partition, marker)
-            for number, marker in enumerate(request.markers)
-            for at in marker.partitions
-            if at.topic == GROUP_OFFSETS_TOPIC
-        }
-        if not through_groups:
-            return await self._replicas.write_markers(request)
-        written = await self._replicas.write_markers(
-            WriteTxnMarkersRequest(tuple(_of_clients(marker) for marker in request.markers))
-        )
-        made: list[WrittenMarker] = []
-        for number, (marker, found) in enumerate(zip(request.markers, written.markers, strict=True)):
-            by_place = {(result.topic, result.partition): result for result in found.results}
-            results = []
-            for at in marker.partitions:
-                if at.topic == GROUP_OFFSETS_TOPIC:
-                    error = await through_groups[number, at.partition]
-                    results.append(AddedPartition(at.topic, at.partition, error))
-                else:
-                    results.append(by_place[at.topic, at.partition])
-            made.append(WrittenMarker(marker.producer_id, tuple(results)))
-        return WriteTxnMarkersResponse(tuple(made))
 
     async def describe_producers(self, request: DescribeProducersRequest, _: CallContext) -> DescribeProducersResponse:
         return self._replicas.describe_producers(request)
@@ -221,13 +218,8 @@ def _of_clients(marker: TransactionMarker) -> TransactionMarker:
     return replace(marker, partitions=kept)
 
 
-def _has(image: MetadataImage, topic: str, partition: int) -> bool:
-    found = image.topic(topic)
-    return found is not None and partition in found.partitions
-
-
 def _has_all(image: MetadataImage, given: AddPartitionsTransaction) -> bool:
-    return all(_has(image, item.topic, item.partition) for item in given.partitions)
+    return all(has_partition(image, item.topic, item.partition) for item in given.partitions)
 
 
 def _with_unknown(given: AddPartitionsTransaction, found: AddedTransaction) -> AddedTransaction:
@@ -240,10 +232,3 @@ def _with_unknown(given: AddPartitionsTransaction, found: AddedTransaction) -> A
             for item in given.partitions
         ),
     )
-
-
-def _handed_on(work: Callable[[Any, CallContext], Awaitable[Any]]) -> CallHandler:
-    async def serve(request: Any, context: CallContext) -> Any:
-        return await work(request, context)
-
-    return serve

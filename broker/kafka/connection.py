@@ -14,32 +14,46 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-from tidelog.broker.kafka.apis import Api, KafkaContext
+from tidelog.broker.kafka.calls.cluster.metadata_bytes import METADATA_API, with_throttle_time
 from tidelog.broker.kafka.host import Host
-from tidelog.broker.kafka.incoming import SHARED, Incoming
-from tidelog.broker.kafka.kafka_traffic import count_errors
-from tidelog.broker.kafka.outgoing import FileCut, Outgoing
-from tidelog.broker.kafka.pending import CloseConnection, Pending, Pieces
-from tidelog.broker.kafka.slots import Slot
+from tidelog.broker.kafka.login import KafkaLogin, LoginOver
+from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
+from tidelog.broker.kafka.wire.incoming import FRAME_MIN, Incoming
+from tidelog.broker.kafka.wire.junk import GrpcCaller
+from tidelog.broker.kafka.wire.kafka_traffic import count_errors
+from tidelog.broker.kafka.wire.outgoing import FileCut, Outgoing
+from tidelog.broker.kafka.wire.pending import CloseConnection, Pending, Pieces
+from tidelog.broker.kafka.wire.slots import Slot
+from tidelog.broker.kafka.wire.tls_socket import AnySocket, TlsSocket
+from tidelog.broker.quotas.usage import RequestUsage
 from tidelog.proto.kafka import fetch_codec, produce_codec
 from tidelog.proto.kafka.headers import (
     API_VERSIONS,
     RequestHeader,
     answered_body,
+    client_id_of,
     read_request_header,
     response_header,
 )
 from tidelog.proto.kafka.messages import decode_request, encode_response
+from tidelog.proto.kafka.schemas import api_name
 from tidelog.proto.kafka.wire import BadMessage
-from tidelog.proto.network import CallContext
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.session import UNSECURED, Session
 
 REQUESTS_A_TURN: Final = 32
 """Requests begun before other connections have their turn."""
+REFERRAL_S: Final = 1.0
+"""How long a gRPC client may be silent before its connection, on which it is only sent elsewhere, is closed."""
 LINGER_S: Final = 1.0
 """How long a connection that we end is drained, so that its peer sees an end and no reset."""
 _KEY_VERSION: Final = struct.Struct(">hh")
+_EXEMPT: Final = frozenset((27,))
+"""Requests whose time nobody is charged for: WriteTxnMarkers."""
 _LARGE: Final = 64 * 1024
 """A request of more bytes than this waits for room in the node's budget, as every produce does."""
 
@@ -51,6 +65,7 @@ class KafkaConnection:
         "_call",
         "_call_context",
         "_fd",
+        "_first_look",
         "_flush_due",
         "_go_on_due",
         "_held",
@@ -58,37 +73,62 @@ class KafkaConnection:
         "_incoming",
         "_kept",
         "_linger",
+        "_login",
         "_loop",
+        "_muted",
         "_number",
+        "_on_closed",
         "_open",
         "_outgoing",
         "_pause",
         "_peer",
         "_reading",
+        "_referring",
         "_slots",
         "_sock",
         "_writing",
         "progress_s",
     )
 
-    def __init__(self, host: Host, sock: socket.socket, number: int, peer: str) -> None:
+    def __init__(
+        self,
+        host: Host,
+        sock: AnySocket,
+        number: int,
+        peer: str,
+        on_closed: Callable[[KafkaConnection], None],
+        session: Session = UNSECURED,
+    ) -> None:
+        """``on_closed`` is called once, when the socket has been closed."""
         self._host = host
+        self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._fd = sock.fileno()
         self._number = number
         self._peer = peer
-        self._call_context = CallContext(host.listener, peer)
-        self._incoming = Incoming(host.limits.frame_bytes_max)
+        self._call_context = CallContext(host.listener, peer, session)
+        self._login = None if host.logins is None else KafkaLogin(host.logins, host.api_versions.answer)
+        most = host.limits.frame_bytes_max if self._login is None else self._login.receive_bytes_max
+        self._incoming = Incoming(most, host.limits.first_bytes_max, host.shared_buffer)
+        if self._login is not None:
+            self._incoming.bounded_by = "sasl.server.max.receive.size, before the login"
+        self._first_look: asyncio.TimerHandle | None = None
+        """Waits for the first request, or for the end of the login."""
         self._outgoing = Outgoing()
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[Slot] | None = None
+        """Requests whose answers are not under way, in order; made when there is one, as most connections are idle."""
         self._held = 0
         """Bytes that unanswered requests hold; counted in the node's budget."""
         self._kept = 0
         """Bytes of requests that have not begun; counted there too."""
         self._call: asyncio.Task[None] | None = None
         """The request at work that nothing may overtake."""
+        self._referring: asyncio.Task[None] | None = None
+        """Refers a gRPC client elsewhere, if one came."""
         self._pause: asyncio.Future[None] | None = None
+        self._muted: asyncio.TimerHandle | None = None
+        """Ends the time in which its client has to wait (KIP-219)."""
         self._reading = False
         self._writing = False
         self._flush_due = False
@@ -102,6 +142,30 @@ class KafkaConnection:
 
     def begin(self) -> None:
         self._read_on()
+        self._look_for_first()
+
+    def _look_for_first(self) -> None:
+        self._first_look = self._loop.call_later(self._host.limits.first_request_ms / 1000, self._close_unproven)
+
+    def _close_unproven(self) -> None:
+        late_s = self._loop.time() - self._host.limits.first_request_ms / 1000
+        # We keep it waiting ourselves, or a large request comes over a slow line.
+        slow = self._login is None and self._incoming.in_large and self.progress_s > late_s
+        if self._pause is not None or slow:
+            self._look_for_first()
+            return
+        self._host.traffic.idle_closed += 1
+        self.abort()
+
+    def _prove(self) -> None:
+        """A first request was well formed."""
+        self._incoming.proven = True
+        self._no_first_look()
+
+    def _no_first_look(self) -> None:
+        if self._first_look is not None:
+            self._first_look.cancel()
+            self._first_look = None
 
     @property
     def at_work(self) -> bool:
@@ -122,7 +186,7 @@ class KafkaConnection:
         if self._sock.fileno() >= 0:
             self._stop_reading()
             self._sock.close()
-            self._host.closed(self)
+            self._on_closed(self)
 
     def end(self, why: str) -> None:
         """Close so that the peer sees an end, and say why in the log."""
@@ -130,6 +194,10 @@ class KafkaConnection:
             return
         self._host.traffic.malformed += 1
         self._host.notice(self._peer, why)
+        self._part()
+
+    def _part(self) -> None:
+        """Close so that the peer sees an end."""
         self._give_up()
         try:
             self._sock.shutdown(socket.SHUT_WR)
@@ -144,18 +212,25 @@ class KafkaConnection:
         if not self._open:
             return
         self._open = False
+        self._no_first_look()
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
-        slots, self._slots = self._slots, deque()
-        for slot in slots:
+        slots, self._slots = self._slots, None
+        for slot in slots or ():
             slot.drop()
         if self._call is not None:
             self._call.cancel()
             self._call = None
+        if self._referring is not None:
+            self._referring.cancel()
+            self._referring = None
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
         self._outgoing.clear()
         self._incoming.drop()
         held, self._held, self._kept = self._held + self._kept, 0, 0
@@ -171,6 +246,16 @@ class KafkaConnection:
         if not self._reading:
             self._reading = True
             self._loop.add_reader(self._fd, self._readable)
+            self._read_pending()
+
+    def _read_pending(self) -> None:
+        """Read on if bytes wait where the loop does not see them."""
+        if isinstance(self._sock, TlsSocket) and self._open and self._sock.pending:
+            self._loop.call_soon(self._readable_still)
+
+    def _readable_still(self) -> None:
+        if self._reading and self._open:
+            self._readable()
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -194,9 +279,11 @@ class KafkaConnection:
         self.progress_s = self._loop.time()
         self._host.traffic.bytes_in += count
         self._work()
+        if self._reading:
+            self._read_pending()
 
     def _drain(self) -> None:
-        """What still comes after the end is thrown away."""
+        """Discard everything that arrives after the end."""
         try:
             if self._sock.recv(_LARGE):
                 return
@@ -210,6 +297,11 @@ class KafkaConnection:
         """Begin the requests that have arrived, as far as the bounds allow."""
         try:
             self._begin_requests()
+        except GrpcCaller:
+            self._stop_reading()
+            self._referring = self._loop.create_task(self._refer(self._incoming.rest()))
+            self._incoming.drop()
+            return
         except (BadMessage, CloseConnection) as bad:
             if self._outgoing and not self._writing:
                 self._flush()  # what was answered before
@@ -240,6 +332,8 @@ class KafkaConnection:
             self._begin(frame)
             if not self._open:
                 return
+            if self._login is None and not self._incoming.proven:
+                self._prove()
         if not self._go_on_due:
             self._go_on_due = True
             self._stop_reading()
@@ -252,7 +346,8 @@ class KafkaConnection:
 
     def _resume(self) -> None:
         """Something was finished: look whether more may begin."""
-        if not self._reading and not self._go_on_due and self._pause is None and self._call is None:
+        waits = self._pause is not None or self._muted is not None or self._call is not None
+        if not self._reading and not self._go_on_due and not waits:
             self._go_on_due = True
             self._loop.call_soon(self._go_on)
 
@@ -261,7 +356,8 @@ class KafkaConnection:
         if (
             self._call is not None
             or self._pause is not None
-            or len(self._slots) >= limits.requests_max
+            or self._muted is not None
+            or (self._slots is not None and len(self._slots) >= limits.requests_max)
             or self._held >= limits.held_bytes_max
             or self._outgoing.size >= limits.unsent_bytes_max
         ):
@@ -279,6 +375,19 @@ class KafkaConnection:
             self._pause = None
             self._resume()
 
+    def _mute(self, wait_ms: int) -> None:
+        """Begin no further request for so long."""
+        until_s = self._loop.time() + wait_ms / 1000
+        if self._muted is not None:
+            if self._muted.when() >= until_s:
+                return
+            self._muted.cancel()
+        self._muted = self._loop.call_at(until_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._resume()
+
     def _count_kept(self) -> None:
         kept = self._incoming.held
         if kept != self._kept:
@@ -294,24 +403,35 @@ class KafkaConnection:
 
     def _begin(self, frame: memoryview) -> None:
         host = self._host
+        if self._login is not None and self._login.takes(frame, self._loop.time()):
+            self._work_on(partial(self._log_in, self._login, memoryview(bytes(frame))))
+            return
         key, version = _KEY_VERSION.unpack_from(frame)
         if key not in host.served:
             raise BadMessage(f"expected an API that this listener serves, found key {key}, version {version}")
         requests = host.traffic.requests
         requests[key] = requests.get(key, 0) + 1
         if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
-            if frame.obj is SHARED:
+            if frame.obj is host.shared_buffer.obj:
                 frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
             head, body = answered_body(frame, flexible=version >= produce_codec.FLEXIBLE)
-            self._take(host.produce.handle(version, head, body))
+            usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
+            if usage is not None:
+                usage.produced(len(frame))
+            self._take(host.produce.handle(version, head, body, host.access(self._call_context, "Produce"), usage))
         elif key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
             head, body = answered_body(frame, flexible=version >= fetch_codec.FLEXIBLE)
-            self._take(host.fetch.handle(version, head, body))
+            usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
+            self._take(host.fetch.handle(version, head, body, host.access(self._call_context, "Fetch"), usage))
         elif key == API_VERSIONS:
             header = read_request_header(frame)
             self._take((host.api_versions.answer(header, frame[header.end :]),))
         else:
             self._begin_call(read_request_header(frame), frame)
+
+    def _usage(self, client_id: str) -> RequestUsage:
+        user = self._call_context.session.principal.name
+        return RequestUsage(self._host.client_quotas, user, client_id, self._mute)
 
     def _begin_call(self, header: RequestHeader, frame: memoryview) -> None:
         host, key, version = self._host, header.api_key, header.api_version
@@ -322,22 +442,56 @@ class KafkaConnection:
             most = host.limits.call_bytes_max
             raise BadMessage(f"expected a request of API {key} of at most {most} bytes, found {len(frame)}")
         request = decode_request(key, version, frame[header.end :])
+        caller = self._call_context
         context = KafkaContext(
-            host.listener, self._peer, self._number, header.client_id, host.calls, self._call_context
+            host.listener,
+            self._peer,
+            self._number,
+            host.calls,
+            CallContext(caller.listener, caller.peer, caller.session, client_id=header.client_id),
+            host.access(caller, api_name(key)),
         )
-        slot = Slot(None, 0)
-        self._slots.append(slot)
-        self._call = self._loop.create_task(self._run(api, request, context, header, slot))
+        self._work_on(partial(self._call_api, api, request, context, header))
 
-    async def _run(self, api: Api, request: Any, context: KafkaContext, header: RequestHeader, slot: Slot) -> None:
-        try:
+    async def _call_api(self, api: Api, request: Any, context: KafkaContext, header: RequestHeader) -> Pieces:
+        if self._host.client_quotas.any_set:
+            usage = self._usage(header.client_id)
+            answer = await usage.watch.time(api.handle(request, header.api_version, context))
+            answer = _throttled(header, answer, usage)
+        else:
             answer = await api.handle(request, header.api_version, context)
-            if answer is None:
-                raise CloseConnection(f"API {header.api_key} has no error for what the request asks")
-            if not isinstance(answer, bytes):
-                count_errors(self._host.traffic, header.api_key, answer)
-                answer = encode_response(header.api_key, header.api_version, answer)
-            head = response_header(header.api_key, header.api_version, header.correlation_id)
+        if answer is None:
+            raise CloseConnection(f"API {header.api_key} has no error code for this refusal")
+        if not isinstance(answer, bytes):
+            count_errors(self._host.traffic, header.api_key, answer)
+            answer = encode_response(header.api_key, header.api_version, answer)
+        return response_header(header.api_key, header.api_version, header.correlation_id), answer
+
+    async def _log_in(self, login: KafkaLogin, frame: memoryview) -> Pieces:
+        reply = await login.take(frame)
+        self._incoming.frame_bytes_min = 0 if login.bare else FRAME_MIN
+        if reply.over is not None:
+            raise LoginOver(reply.over, reply.answer)
+        if reply.logged_in is not None:
+            context = self._call_context
+            self._call_context = CallContext(context.listener, context.peer, reply.logged_in.session)
+            self._incoming.frame_bytes_max = self._host.limits.frame_bytes_max
+            self._incoming.bounded_by = "socket.request.max.bytes"
+            self._prove()
+        return (reply.answer,)
+
+    def _work_on(self, answer: Callable[[], Awaitable[Pieces]]) -> None:
+        """Nothing behind this request begins before its answer is there."""
+        slot = Slot(None, 0)
+        self._line_up(slot)
+        self._call = self._loop.create_task(self._run(answer, slot))
+
+    async def _run(self, answer: Callable[[], Awaitable[Pieces]], slot: Slot) -> None:
+        try:
+            pieces = await answer()
+        except LoginOver as over:
+            self._call = None
+            self._turn_away(over, slot)
         except (BadMessage, CloseConnection) as bad:
             self._call = None
             self.end(str(bad))
@@ -347,14 +501,55 @@ class KafkaConnection:
             self._host.bug(bug)
         else:
             self._call = None
-            slot.pieces = (head, answer)
+            slot.pieces = pieces
             self._answered()
+
+    def _turn_away(self, over: LoginOver, slot: Slot) -> None:
+        """A login failed: say so, and part."""
+        self._host.login_failed(self._peer, str(over))
+        slot.pieces = () if over.answer is None else (over.answer,)
+        self._answered()
+        if self._outgoing and not self._writing:
+            self._flush()
+        if self._open:
+            self._part()
+
+    async def _refer(self, data: bytes) -> None:
+        """Tell a gRPC client where it is served, in its own protocol."""
+        referral = self._host.referral()
+        try:
+            while data and not referral.over:
+                if out := referral.receive(data):
+                    self._sock.send(out)
+                try:
+                    async with asyncio.timeout(REFERRAL_S):
+                        data = await self._next_bytes()
+                except TimeoutError:
+                    break
+            self._sock.send(referral.farewell())
+        except OSError:
+            pass
+        self._referring = None
+        self._part()
+
+    async def _next_bytes(self) -> bytes:
+        """What comes next, of a connection that is read in no other way any more."""
+        while True:
+            try:
+                return self._sock.recv(_LARGE)
+            except BlockingIOError:
+                ready: asyncio.Future[None] = self._loop.create_future()
+                self._loop.add_reader(self._fd, _settle, ready)
+                try:
+                    await ready
+                finally:
+                    self._loop.remove_reader(self._fd)
 
     def _take(self, answer: Pieces | Pending) -> None:
         """An answer to the request that was just begun, or what it waits for."""
         if isinstance(answer, Pending):
             slot = Slot(answer, answer.held)
-            self._slots.append(slot)
+            self._line_up(slot)
             self._held += answer.held
             self._host.produce_budget.use(answer.held)
             answer.future.add_done_callback(lambda _: self._finish(slot))
@@ -365,8 +560,13 @@ class KafkaConnection:
         elif answer:
             self._outgoing.add_answer(answer)
 
+    def _line_up(self, slot: Slot) -> None:
+        if self._slots is None:
+            self._slots = deque()
+        self._slots.append(slot)
+
     def _finish(self, slot: Slot) -> None:
-        """What a produce or fetch waited for has come."""
+        """The result that a produce or fetch waited for has come."""
         pending, slot.pending = slot.pending, None
         if pending is None or not self._open:
             return
@@ -392,6 +592,8 @@ class KafkaConnection:
         slots = self._slots
         while slots and slots[0].pieces is not None:
             self._outgoing.add_answer(slots.popleft().pieces)
+        if not slots:
+            self._slots = None
         if self._outgoing and not self._writing and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_soon)
@@ -409,7 +611,7 @@ class KafkaConnection:
         try:
             sent, from_files = self._outgoing.send(self._sock)
         except FileCut:
-            self.end("a log was cut off while it was sent")
+            self.end("a log was truncated while it was being sent")
             return
         except OSError:
             self._lost()
@@ -427,3 +629,20 @@ class KafkaConnection:
             self._writing = False
             self._loop.remove_writer(self._fd)
         self._resume()
+
+
+def _throttled(header: RequestHeader, answer: Answer, usage: RequestUsage) -> Answer:
+    """The answer, which tells the client how long it has to wait."""
+    if header.api_key not in _EXEMPT:
+        usage.answered(answer.get("throttle_time", 0) if isinstance(answer, Mapping) else 0)
+    if not usage.told_ms or answer is None:
+        return answer
+    if isinstance(answer, bytes):
+        assert header.api_key == METADATA_API, "no other is encoded before it comes here"
+        return with_throttle_time(answer, header.api_version, usage.told_ms)
+    return {**answer, "throttle_time": usage.told_ms}
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,21 +1,23 @@
-"""What a connection needs of the listener that accepted it."""
+"""The methods that a connection needs of the listener that accepted it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from tidelog.broker.kafka.api_versions import ApiVersions
-from tidelog.broker.kafka.apis import Api
-from tidelog.broker.kafka.fetch import Fetch
-from tidelog.broker.kafka.kafka_traffic import KafkaTraffic
-from tidelog.broker.kafka.limits import KafkaLimits
-from tidelog.broker.kafka.produce import Produce
+from tidelog.broker.access.access import Access
+from tidelog.broker.access.logins import Logins
+from tidelog.broker.kafka.calls.cluster.api_versions import ApiVersions
+from tidelog.broker.kafka.data.fetch import Fetch
+from tidelog.broker.kafka.data.produce import Produce
+from tidelog.broker.kafka.wire.apis import Api
+from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
+from tidelog.broker.kafka.wire.limits import KafkaLimits
 from tidelog.broker.memory_budget import MemoryBudget
+from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.services import Calls
-
-if TYPE_CHECKING:
-    from tidelog.broker.kafka.connection import KafkaConnection
+from tidelog.proto.transport.http2_referral import Referral
+from tidelog.proto.transport.network import CallContext
 
 
 class Host(Protocol):
@@ -31,12 +33,24 @@ class Host(Protocol):
     produce: Produce
     fetch: Fetch
     produce_budget: MemoryBudget
+    client_quotas: ClientQuotas
+    shared_buffer: memoryview
+    """What its connections read into."""
     traffic: KafkaTraffic
+    logins: Logins | None
+    """How clients log in; ``None`` where they do not."""
+
+    def access(self, context: CallContext, request: str = "") -> Access | None:
+        """What the sender of a request, by Kafka's name of it, may do; ``None`` where nobody is asked."""
 
     def bug(self, error: BaseException) -> None:
         """A handler raised what it must not."""
 
-    def notice(self, peer: str, text: str) -> None:
-        """Log who is cut off and why."""
+    def login_failed(self, peer: str, why: str) -> None:
+        """Log it, and tell the audit log."""
 
-    def closed(self, connection: KafkaConnection) -> None: ...
+    def notice(self, peer: str, text: str) -> None:
+        """Log the closed connection and the reason."""
+
+    def referral(self) -> Referral:
+        """The referral for a gRPC client."""

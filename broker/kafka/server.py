@@ -8,18 +8,23 @@ import logging
 import socket
 from typing import Final
 
-from tidelog.broker.kafka.api_versions import ApiVersions
+from tidelog.broker.kafka.calls.cluster.api_versions import ApiVersions
+from tidelog.broker.kafka.calls.services import KafkaServices
 from tidelog.broker.kafka.connection import KafkaConnection
-from tidelog.broker.kafka.fetch import Fetch
-from tidelog.broker.kafka.kafka_traffic import Notices
-from tidelog.broker.kafka.limits import KafkaLimits
-from tidelog.broker.kafka.produce import Produce
-from tidelog.broker.kafka.services import KafkaServices
-from tidelog.broker.kafka.topic_names import TopicNames
+from tidelog.broker.kafka.data.fetch import Fetch
+from tidelog.broker.kafka.data.produce import Produce
+from tidelog.broker.kafka.data.topic_names import TopicNames
+from tidelog.broker.kafka.handshakes import HandshakeFailed, Handshakes
+from tidelog.broker.kafka.wire.incoming import shared_buffer
+from tidelog.broker.kafka.wire.limits import KafkaLimits
+from tidelog.broker.notices import Notices
+from tidelog.model.settings.listeners import plain_address
 from tidelog.proto.kafka import fetch_codec, produce_codec
 from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.schemas import load_schemas
-from tidelog.proto.network import Address
+from tidelog.proto.transport.http2_referral import Referral
+from tidelog.proto.transport.network import Address, CallContext
+from tidelog.security.authorizer import Who
 
 log = logging.getLogger(__name__)
 
@@ -52,18 +57,22 @@ async def serve_kafka(listener: str, address: Address, services: KafkaServices) 
 
 
 class KafkaListener:
-    """Implements :class:`tidelog.proto.network.Server` and :class:`tidelog.broker.kafka.host.Host`."""
+    """Implements :class:`tidelog.proto.transport.network.Server` and :class:`tidelog.broker.kafka.host.Host`."""
 
     def __init__(self, listener: str, sock: socket.socket, services: KafkaServices) -> None:
         self.listener = listener
         self.limits = KafkaLimits.of(services.config)
         self.calls = services.calls
         self.apis = services.apis
+        self.access = services.control.of
+        self.logins = services.logins(listener)
         self.served = frozenset((produce_codec.API_KEY, fetch_codec.API_KEY, API_VERSIONS, *services.apis))
         self.produce_budget = services.produce_budget
+        self.client_quotas = services.client_quotas
+        self.shared_buffer = shared_buffer()
         self.traffic = services.traffic
         names = TopicNames(services.view, listener)
-        self.api_versions = ApiVersions(services.apis, services.traffic)
+        self.api_versions = ApiVersions(services.apis, services.traffic, lambda: services.view.image)
         self.produce = Produce(services.replicas, names, services.data_traffic, services.traffic)
         self.fetch = Fetch(
             services.replicas,
@@ -77,8 +86,13 @@ class KafkaListener:
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._sock = sock
+        store = services.tls(listener)
+        self._handshakes = None if store is None else Handshakes(store)
         self._notices = Notices()
-        self._connections: dict[KafkaConnection, None] = {}
+        self._connections: dict[KafkaConnection, str] = {}
+        """Each with the address that it is counted for."""
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connections that are not served, and closed in a moment."""
         host, port = sock.getsockname()[:2]
         self.address = Address(host, port)
         self._accepting = False
@@ -102,6 +116,10 @@ class KafkaListener:
                 timer.cancel()
         self._accept_off()
         self._sock.close()
+        for held in list(self._held):
+            self._let_go(held)
+        if self._handshakes is not None:
+            await self._handshakes.close()
         if grace_s > 0 and any(found.at_work for found in self._connections):
             await asyncio.sleep(grace_s)
         for connection in list(self._connections):
@@ -125,7 +143,11 @@ class KafkaListener:
             self._loop.remove_reader(self._sock.fileno())
 
     def _accept(self) -> None:
+        quotas = self._services.quotas
         for _ in range(ACCEPTS_A_TURN):
+            if pause_s := quotas.pause_s(self._loop.time()):
+                self._pause_accepting(pause_s)
+                return
             try:
                 sock, peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -133,26 +155,82 @@ class KafkaListener:
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTORS:
                     raise
-                log.error("listener %s: accepts nothing for %.0f s: %s", self.listener, ACCEPT_PAUSE_S, error)
-                self._accept_off()
-                self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_on)
+                log.error("listener %s: accepting no connections for %.0f s: %s", self.listener, ACCEPT_PAUSE_S, error)
+                self._pause_accepting(ACCEPT_PAUSE_S)
                 return
-            self._accepted(sock, _shown(peer))
+            quotas.taken()
+            self._accepted(sock, peer[0], _shown(peer))
 
-    def _accepted(self, sock: socket.socket, peer: str) -> None:
-        if len(self._connections) >= self.limits.connections_max:
+    def _pause_accepting(self, seconds: float) -> None:
+        """The system holds those that come meanwhile."""
+        self._accept_off()
+        self._pause = self._loop.call_later(seconds, self._pause_ended)
+
+    def _pause_ended(self) -> None:
+        self._pause = None
+        self._accept_on()
+
+    def _accepted(self, sock: socket.socket, host: str, peer: str) -> None:
+        most = self.limits.connections_max
+        refusal: str | None = f"expected at most {most} connections to this listener (max.connections)"
+        shaking = 0 if self._handshakes is None else len(self._handshakes.under_way)
+        if len(self._connections) + len(self._held) + shaking < most:
+            hold_ms = self._services.quotas.hold_ms(host, int(self._loop.time() * 1000))
+            if hold_ms:
+                self._hold(sock, peer, hold_ms / 1000)
+                return
+            refusal = self._services.quotas.take(host)
+        if refusal is not None:
             self.traffic.refused += 1
-            most = self.limits.connections_max
-            self.notice(peer, f"expected at most {most} connections to this listener (max.connections)")
+            self.notice(peer, refusal)
             sock.close()
             return
         sock.setblocking(False)
         _tune(sock)
         self.traffic.accepted += 1
         self.traffic.connections += 1
-        connection = KafkaConnection(self, sock, self.traffic.accepted, peer)
-        self._connections[connection] = None
+        number = self.traffic.accepted
+        if self._handshakes is None:
+            self._serve(KafkaConnection(self, sock, number, peer, self._closed), host)
+            return
+        task = self._loop.create_task(self._shake_hands(self._handshakes, sock, number, host, peer))
+        self._handshakes.under_way.add(task)
+        task.add_done_callback(self._shaken)
+
+    def _hold(self, sock: socket.socket, peer: str, seconds: float) -> None:
+        """Close a connection later: an address that makes too many is not told at once (KIP-612)."""
+        self.traffic.refused += 1
+        self.notice(peer, "expected fewer new connections a second of one address (connection_creation_rate)")
+        self._held[sock] = self._loop.call_later(seconds, self._let_go, sock)
+
+    def _let_go(self, sock: socket.socket) -> None:
+        self._held.pop(sock).cancel()
+        sock.close()
+
+    def _serve(self, connection: KafkaConnection, host: str) -> None:
+        self._connections[connection] = host
         connection.begin()
+
+    async def _shake_hands(
+        self, handshakes: Handshakes, sock: socket.socket, number: int, host: str, peer: str
+    ) -> None:
+        try:
+            found, session = await handshakes.shake(sock, host)
+        except HandshakeFailed as failed:
+            self.notice(peer, str(failed))
+            self._services.control.logged_in(self.listener, Who("", plain_address(host)), "SSL", str(failed))
+            self._left(host)
+        except asyncio.CancelledError:
+            self._left(host)
+            raise
+        else:
+            self._serve(KafkaConnection(self, found, number, peer, self._closed, session), host)
+
+    def _shaken(self, task: asyncio.Task[None]) -> None:
+        assert self._handshakes is not None
+        self._handshakes.under_way.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self.bug(bug)
 
     # --- What connections tell ------------------------------------------------------------------------
 
@@ -160,15 +238,33 @@ class KafkaListener:
         """A handler raised what it must not: the node ends."""
         self._services.on_bug(error)
 
+    def login_failed(self, peer: str, why: str) -> None:
+        """Log it, and tell the audit log."""
+        self.notice(peer, why)
+        protocol = self._services.config.protocol_of(self.listener)
+        who = Who("", CallContext(self.listener, peer).host)
+        self._services.control.logged_in(self.listener, who, protocol.name, why)
+
     def notice(self, peer: str, text: str) -> None:
-        """Log who is cut off and why."""
+        """Log the closed connection and the reason."""
         self._notices.say(self._loop.time(), self.listener, peer, text)
 
-    def closed(self, connection: KafkaConnection) -> None:
+    def referral(self) -> Referral:
+        """The referral for a gRPC client."""
+        elsewhere = self._services.grpc_address[self.listener]
+        return Referral(f"listener {self.listener} speaks Kafka's protocol; gRPC is served at {elsewhere}", elsewhere)
+
+    def _closed(self, connection: KafkaConnection) -> None:
         """Its socket is closed."""
-        if self._connections.pop(connection, self) is None:
-            self.traffic.connections -= 1
-            self.traffic.closed += 1
+        host = self._connections.pop(connection, None)
+        if host is not None:
+            self._left(host)
+
+    def _left(self, host: str) -> None:
+        """A connection that was counted is no more."""
+        self._services.quotas.give(host)
+        self.traffic.connections -= 1
+        self.traffic.closed += 1
 
     # --- Idleness -------------------------------------------------------------------------------------
 
@@ -178,7 +274,7 @@ class KafkaListener:
             self._idle_look = self._loop.call_later(max(idle_s / IDLE_LOOKS, IDLE_LOOK_MIN_S), self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close those that nothing came from or went to, be it in the middle of a request or of an answer."""
+        """Close idle connections, even in the middle of a request or an answer."""
         long_ago = self._loop.time() - self.limits.idle_ms / 1000
         for connection in [found for found in self._connections if found.progress_s <= long_ago]:
             if connection.stands_still:

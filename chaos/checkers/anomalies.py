@@ -19,7 +19,7 @@ EXAMPLES_MAX: Final = 5
 
 
 class AnomalyKind(enum.Enum):
-    """What can be wrong with a history. The value is the name in reports."""
+    """The anomalies of a history. The value is the name in reports."""
 
     INCONSISTENT_OFFSETS = "inconsistent-offsets"
     """One offset of a partition has two values: two reads, or a read and an acknowledgement, disagree."""
@@ -32,8 +32,8 @@ class AnomalyKind(enum.Enum):
     ABORTED_READ = "G1a"
     """A value was read whose send failed, or whose transaction was aborted."""
     PRECOMMITTED_READ = "precommitted-read"
-    """A transaction read what it sent itself. Ours too: somebody read what a transaction sent before its
-    commit was asked for."""
+    """A transaction read its own records. Ours too: somebody read a transaction's records before its commit was
+    requested."""
     WRITE_CYCLE = "G0"
     """Transactions whose writes follow one another in a circle: each has a value just before one of the
     next."""
@@ -100,7 +100,7 @@ ALWAYS_ALLOWED: Final = frozenset(kind for kind, when in ALLOWED.items() if when
 
 
 class Anomaly(NamedTuple):
-    """Something that was found. ``allowed`` says why it is legal here; empty if it is not."""
+    """A finding. ``allowed`` says why it is legal here; empty if it is not."""
 
     kind: AnomalyKind
     text: str
@@ -111,7 +111,7 @@ class Anomaly(NamedTuple):
 
 
 def not_allowed(anomalies: Iterable[Anomaly]) -> list[str]:
-    """Say what was found and is not allowed; at most :data:`EXAMPLES_MAX` of a kind, and how many more."""
+    """The findings that are not allowed, in words; at most :data:`EXAMPLES_MAX` of a kind, and how many more."""
     counts: Counter[AnomalyKind] = Counter()
     lines = []
     for anomaly in anomalies:

@@ -1,8 +1,8 @@
-"""Judges of brokers in the committed metadata, against what their processes do and ask for.
+"""Judges of brokers in the committed metadata, against the acts and requests of their processes.
 
 ===================  ========================================================================================
 fenced does nothing  a fenced broker leads nothing and is in no in-sync replicas (KIP-841)
-online leaders       a leader's replica stands on a log directory that its broker has (KIP-858)
+online replicas      a leader, and every in-sync replica, stands on a log directory that its broker has (KIP-858)
 asked for            a running process is unfenced only once it is ready, and shut down only if it wants to be
 node ids             a registration replaces no process that is alive and in good standing (KIP-631)
 change as decided    a change of in-sync replicas is made only under the partition and broker epochs that it
@@ -14,7 +14,7 @@ client's leaders     what a client knows of a partition's leader is never replac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.chaos.checkers.replication import PartitionName
@@ -38,11 +38,18 @@ def fenced_in_charge(
     return found
 
 
-def offline_leader(partition: PartitionName, leader: NodeId, *, online: bool) -> list[str]:
-    """Judge a new leader's log directory."""
-    if online or leader == NO_NODE:
-        return []
-    return [f"online leaders: node {leader} leads {partition} from a log directory that it does not have"]
+def offline_in_charge(
+    partition: PartitionName, leader: NodeId, isr: Iterable[NodeId], online: Callable[[NodeId], bool]
+) -> list[str]:
+    """Judge the log directories of a partition's replicas in one committed image. ``online``: whether a node's replica
+    stands on one that works."""
+    found = []
+    if leader != NO_NODE and not online(leader):
+        found.append(f"online replicas: node {leader} leads {partition} from a log directory that it does not have")
+    failed = [node for node in isr if not online(node)]
+    if failed:
+        found.append(f"online replicas: nodes {failed} are in sync in {partition} without their log directories")
+    return found
 
 
 class Registered(NamedTuple):
@@ -131,7 +138,7 @@ class ChangeJudge:
 
 
 class LeaderKnowledgeJudge:
-    """What clients take for the leaders of partitions."""
+    """Judges clients' knowledge of the leaders of partitions."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, PartitionName], int] = {}
@@ -149,8 +156,8 @@ class LeaderKnowledgeJudge:
 
 
 def _at(history: tuple[list[float], list[int]] | None, at_s: float) -> int:
-    """Return what held at a time; -1 before there was anything."""
+    """Return the value at a time; -1 before the first one."""
     if history is None:
         return -1
-    place = bisect_right(history[0], at_s)
-    return history[1][place - 1] if place else -1
+    index = bisect_right(history[0], at_s)
+    return history[1][index - 1] if index else -1

@@ -1,4 +1,4 @@
-"""Judges of compacted partitions: what replicas hold while cleaners go over them, each at its own time.
+"""Judges of compacted partitions: the replicas' content while cleaners go over them, each at its own time.
 
 ===================  ========================================================================================
 as it was            a record that is still there has the offset, timestamp, key, value, headers and leader
@@ -13,6 +13,12 @@ transactions         what a transaction wrote is one of its key's records once i
 ===================  ========================================================================================
 
 Replicas need not have the same batches, nor the same records: only what a reader ends with is the same.
+
+A cleaner goes by the wall clock of its node, and a replica may have copied a log that another node's cleaner went over:
+what must not be gone yet is what is too young by the latest time that any of these clocks ever showed. Where clocks
+have jumped, a tombstone may have got its time by one that was behind, and have lost it by one that was ahead, so it is
+sure to stay only for what is left of delete.retention.ms (:func:`sure_retention_ms`).
+
 What clients wrote and read of such partitions is judged by :mod:`tidelog.chaos.checkers.keyed_history`.
 """
 
@@ -62,10 +68,22 @@ class CleanedReplica(NamedTuple):
 
 
 class CompactionRules(NamedTuple):
-    """The settings of the topic that say what may be gone."""
+    """The topic's settings that decide which records may be gone. ``away_ms``: how long a replica may be apart from
+    others."""
 
     min_lag_ms: int = 0
     delete_retention_ms: int = 86_400_000
+    away_ms: int = 0
+
+
+def sure_retention_ms(rules: CompactionRules, spread_ms: int) -> int:
+    """For how long a tombstone stays, whatever clocks do that were never further apart than ``spread_ms``.
+
+    0 where a replica, or a reader, may be away for that long: it misses the tombstone and keeps what it deletes, as
+    after delete.retention.ms itself.
+    """
+    left_ms = rules.delete_retention_ms - spread_ms
+    return left_ms if spread_ms == 0 or left_ms > rules.away_ms else 0
 
 
 @dataclass(slots=True)
@@ -110,11 +128,16 @@ class CompactedLogJudge:
     def __init__(self, rules: CompactionRules) -> None:
         self._rules = rules
         self._known: dict[PartitionName, _Known] = {}
+        self._retention_ms = rules.delete_retention_ms
         self.gone = 0
         """Committed records that some replica was seen without: whether anything was compacted at all."""
 
-    def observe(self, partition: PartitionName, replica: CleanedReplica, now_ms: int) -> list[str]:
-        """Look at everything that a replica holds; ``now_ms`` by the wall clock that its cleaner goes by."""
+    def observe(
+        self, partition: PartitionName, replica: CleanedReplica, now_ms: int, *, spread_ms: int = 0
+    ) -> list[str]:
+        """Look at everything that a replica holds; ``now_ms``: the latest time that any cleaner may have gone by,
+        ``spread_ms``: how far the clocks of cleaners were ever apart."""
+        self._retention_ms = sure_retention_ms(self._rules, spread_ms)
         who = f"node {replica.node}'s {partition}"
         known = self._known.setdefault(partition, _Known())
         known.end = max(known.end, replica.high_watermark)
@@ -138,6 +161,15 @@ class CompactedLogJudge:
         return [
             record for record in records if record.producer < 0 or record.offset in known.of_key.get(record.key, ())
         ]
+
+    def lasting(self, partition: PartitionName, records: Iterable[KeyedRecord]) -> list[KeyedRecord]:
+        """What counts, without the keys whose tombstone a replica may have missed."""
+        counted = self.counted(partition, records)
+        if self._retention_ms > 0:
+            return counted
+        known = self._known[partition]
+        deleted = {key for key, offsets in known.of_key.items() if known.records[offsets[-1]].value is None}
+        return [record for record in counted if record.key not in deleted]
 
     def _changed(self, known: _Known, who: str, replica: CleanedReplica) -> list[str]:
         for record in replica.records:
@@ -183,17 +215,19 @@ class CompactedLogJudge:
     def _latest_gone(self, who: str, latest: KeyedRecord, held: set[int], now_ms: int) -> str:
         if latest.value is not None:
             return f"latest stays: {who} has no {_shown(latest)}, the last committed of its key"
-        if held:
+        if held and self._retention_ms > 0:
             return f"tombstones: {who} has no {_shown(latest)}, but offset {max(held)} of its key, which it deletes"
         age_ms = now_ms - latest.timestamp
-        if age_ms < self._rules.delete_retention_ms:
+        if age_ms < self._retention_ms:
             kept = f"delete.retention.ms is {self._rules.delete_retention_ms}"
+            if self._retention_ms != self._rules.delete_retention_ms:
+                kept += f", of which {self._retention_ms} ms are sure with clocks so far apart"
             return f"tombstones: {who} has no {_shown(latest)} any more after {age_ms} ms; {kept}"
         return ""
 
     def _superseded_too_soon(self, known: _Known, who: str, gone: int, due: list[int], now_ms: int) -> str:
         record = known.records[gone]
-        if record.value is None and now_ms - record.timestamp >= self._rules.delete_retention_ms:
+        if record.value is None and now_ms - record.timestamp >= self._retention_ms:
             return ""  # it went when it was the last of its key
         by = min((known.records[offset].timestamp for offset in due if offset > gone), default=None)
         if by is None:

@@ -1,4 +1,4 @@
-"""Judges of consumer groups: who owns what in which generation, what is committed, what was handed out.
+"""Judges of consumer groups: owners in each generation, committed offsets, records handed out.
 
 ===================  ========================================================================================
 one owner            in one generation a partition belongs to one member, and a generation's assignment to a
@@ -74,7 +74,7 @@ class GroupJudge:
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._assigned: dict[tuple[int, str], frozenset[TopicPartition]] = {}
         self._members: dict[tuple[int, str], None] = {}
-        """Generation and member id: who was let in."""
+        """Generation and id of each admitted member."""
         self._complete_s: dict[int, float] = {}
         """Generation → when its assignment was first given out."""
         self._synced_s: dict[tuple[int, str], float] = {}
@@ -93,10 +93,13 @@ class GroupJudge:
 
     # --- what coordinators answer -----------------------------------------------------------------------
 
-    def joined(self, generation: int, member_id: str, instance_id: str | None, at_s: float) -> list[str]:
-        """A member was let in: the answer to its JoinGroup."""
+    def joined(
+        self, generation: int, member_id: str, instance_id: str | None, at_s: float, *, deposed: bool = False
+    ) -> list[str]:
+        """A member was let in: the answer to its JoinGroup. ``deposed``: by a coordinator that another had taken the
+        group over from; whatever it makes of a generation's number, nothing of it is ever stored."""
         self._members[generation, member_id] = None
-        if instance_id is not None:
+        if instance_id is not None and not deposed:
             ids = self._instances.setdefault(instance_id, [])
             if not ids or ids[-1][0] != member_id:
                 ids.append((member_id, at_s, generation))
@@ -312,10 +315,6 @@ class GroupJudge:
             for partition, members in sorted(owners.items())
             if len(members) != 1
         ]
-
-
-def _generation(held: _Held | None) -> str:
-    return "no generation" if held is None else f"generation {held.generation}"
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -11,9 +11,9 @@ recorded as unknown.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.model.ids import TopicPartition
 
@@ -21,7 +21,7 @@ NO_OFFSET: Final = -1
 
 
 class Outcome(enum.Enum):
-    """What became of an operation, as far as it was told."""
+    """The outcome of an operation, as far as the client knows it."""
 
     OK = "ok"
     """Acknowledged."""
@@ -43,7 +43,7 @@ class TransactionKey(NamedTuple):
 class Sent(NamedTuple):
     """A record that was handed to a producer.
 
-    ``producer`` is one life of one producer; a restarted one has another name.
+    ``producer`` is one incarnation of a producer; a restarted one has another name.
     """
 
     producer: str
@@ -62,7 +62,7 @@ class Sent(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What one poll brought from one partition, in the order in which it came."""
+    """The records of one poll from one partition, in the order in which they came."""
 
     consumer: str
     partition: TopicPartition
@@ -74,6 +74,25 @@ class Polled(NamedTuple):
     """Isolation level of the consumer."""
     transaction: TransactionKey | None = None
     """Where a transaction commits this poll's position (consume, transform, produce)."""
+
+
+class ReadRecord(Protocol):
+    """A record as a consumer hands it out."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def value(self) -> bytes | None: ...
+
+
+def by_partition(records: Iterable[ReadRecord]) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+    """What a poll brought, as :class:`Polled` wants it."""
+    found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+    for record in records:
+        found.setdefault(record.topic_partition, []).append((record.offset, record.value or b""))
+    return found
 
 
 class Positioned(NamedTuple):
@@ -106,11 +125,24 @@ ConsumerStep: TypeAlias = Polled | Positioned
 
 @dataclass(slots=True)
 class History:
-    """What happened. Steps of one consumer are in its own order; everything else is in any order."""
+    """The events of a run. Steps of one consumer are in its own order; everything else is in any order."""
 
     sends: list[Sent] = field(default_factory=list)
     reads: list[ConsumerStep] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
+
+    def send(self, sent: Sent) -> None:
+        self.sends.append(sent)
+
+    def poll(self, polled: Polled) -> None:
+        self.reads.append(polled)
+
+    def position(self, positioned: Positioned) -> None:
+        self.reads.append(positioned)
+
+    @property
+    def polls(self) -> list[Polled]:
+        return [step for step in self.reads if isinstance(step, Polled)]
 
 
 FinalLog: TypeAlias = Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
@@ -131,10 +163,10 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a run was set up for or went through that makes some anomalies legal."""
+    """Settings and events of a run that make some anomalies legal."""
 
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """What is below was deleted, by retention or on request."""
+    """Records below this were deleted, by retention or on request."""
     losses: tuple[Loss, ...] = ()
     compacted: frozenset[TopicPartition] = frozenset()
     """A cleaner ran: records may be missing where a later one has their key."""

@@ -1,9 +1,9 @@
-"""Judges what clients wrote to compacted partitions against what readers of them end with.
+"""Judges clients' writes to compacted partitions against the final state of their readers.
 
 ===================  ========================================================================================
 as written           a record that was read is one that was sent: same key, value, timestamp and, where it was
                      acknowledged, offset
-latest value         who reads from log start to some position knows, of each key, the last acknowledged write
+latest value         a reader from log start to some position knows, of each key, the last acknowledged write
                      before that position or a later one; a deleted key's tombstone may be gone only where no
                      older value of the key was read, or delete.retention.ms passed meanwhile
 ===================  ========================================================================================
@@ -31,6 +31,8 @@ class KeyedWrite(NamedTuple):
     timestamp: int
     outcome: Outcome
     offset: int = NO_OFFSET
+    began_s: float = 0.0
+    """When it was handed over."""
 
 
 class ReadRecord(NamedTuple):
@@ -43,7 +45,7 @@ class ReadRecord(NamedTuple):
     mark: bytes
 
 
-class Passage(NamedTuple):
+class Scan(NamedTuple):
     """One reading of a partition from log start up to ``end``, the position behind it."""
 
     reader: str
@@ -55,7 +57,7 @@ class Passage(NamedTuple):
 
 
 class KeyedHistory:
-    """All that was written to some partitions, and the judgement of passages through them.
+    """All that was written to some partitions, and the judgement of scans through them.
 
     ``ends``: where the partitions ended when all was over.
     """
@@ -78,19 +80,19 @@ class KeyedHistory:
             for each in of_key.values():
                 each.sort(key=lambda write: write.offset)
 
-    def judge(self, passage: Passage) -> list[str]:
+    def judge(self, scan: Scan) -> list[str]:
         """Say what is wrong with what a reader was given."""
-        return self._as_written(passage) or self._latest(passage)
+        return self._as_written(scan) or self._latest(scan)
 
-    def _as_written(self, passage: Passage) -> list[str]:
+    def _as_written(self, scan: Scan) -> list[str]:
         before = NO_OFFSET
-        for record in passage.records:
-            at = f"{passage.reader} read {record.mark!r} at {passage.partition} offset {record.offset}"
+        for record in scan.records:
+            at = f"{scan.reader} read {record.mark!r} at {scan.partition} offset {record.offset}"
             write = self._by_mark.get(record.mark)
             if record.offset <= before:
                 return [f"as written: {at} after {before}"]
             before = record.offset
-            if write is None or write.outcome is Outcome.FAILED or write.partition != passage.partition:
+            if write is None or write.outcome is Outcome.FAILED or write.partition != scan.partition:
                 return [f"as written: {at}, which was never sent there"]
             if (record.key, record.value, record.timestamp) != (write.key, write.value, write.timestamp):
                 sent = (write.timestamp, write.key, write.value)
@@ -99,41 +101,44 @@ class KeyedHistory:
                 return [f"as written: {at}; acknowledged was {write.offset}"]
         return []
 
-    def _latest(self, passage: Passage) -> list[str]:
-        read: dict[bytes | None, int] = {record.key: record.offset for record in passage.records}
-        seen = {record.mark for record in passage.records}
-        slow = passage.seconds >= self._delete_retention_s
-        for key, writes in self._acknowledged.get(passage.partition, {}).items():
-            due = [write for write in writes if write.offset < passage.end]
+    def _latest(self, scan: Scan) -> list[str]:
+        read: dict[bytes | None, int] = {record.key: record.offset for record in scan.records}
+        seen = {record.mark for record in scan.records}
+        slow = scan.seconds >= self._delete_retention_s
+        for key, writes in self._acknowledged.get(scan.partition, {}).items():
+            due = [write for write in writes if write.offset < scan.end]
             if not due:
                 continue
             last, got = due[-1], read.get(key, NO_OFFSET)
-            if got >= last.offset or writes[-1].offset >= passage.end:
+            if got >= last.offset or writes[-1].offset >= scan.end:
                 continue
             if last.value is None and (got == NO_OFFSET or slow):
                 continue
-            if self._later_unknown(passage, key, seen, slow=slow or got == NO_OFFSET):
+            if self._later_unknown(scan, key, seen, slow=slow or got == NO_OFFSET):
                 continue
             what = "a tombstone" if last.value is None else f"{last.mark!r}"
             ends = f"with offset {got}" if got >= 0 else "without the key"
             return [
-                f"latest value: {passage.reader} read {passage.partition} up to {passage.end} and ends {ends} for key "
+                f"latest value: {scan.reader} read {scan.partition} up to {scan.end} and ends {ends} for key "
                 f"{key!r}; {what} was acknowledged at {last.offset}"
             ]
         return []
 
-    def _later_unknown(self, passage: Passage, key: bytes, seen: set[bytes], *, slow: bool) -> bool:
-        """Whether a write of which nobody was told may have cost this passage the acknowledged one: it stands
-        behind the passage, or was a tombstone and is gone."""
-        at_end = passage.end >= self._ends[passage.partition]
+    def _later_unknown(self, scan: Scan, key: bytes, seen: set[bytes], *, slow: bool) -> bool:
+        """Whether a write of which nobody was told may have cost this scan the acknowledged one: it stands
+        behind the scan, or was a tombstone and is gone."""
+        at_end = scan.end >= self._ends[scan.partition]
         return any(
             write.mark not in seen and (not at_end or (write.value is None and slow))
-            for write in self._unknown.get((passage.partition, key), ())
+            for write in self._unknown.get((scan.partition, key), ())
         )
 
 
-def final_passages(
-    final: Mapping[TopicPartition, Sequence[ReadRecord]], ends: Mapping[TopicPartition, int]
-) -> list[Passage]:
-    """What a reader of everything that is left at the end would be given, as passages."""
-    return [Passage("the final read", at, records, ends[at]) for at, records in final.items()]
+def final_scans(final: Mapping[TopicPartition, Sequence[ReadRecord]], ends: Mapping[TopicPartition, int]) -> list[Scan]:
+    """What a reader of everything that is left at the end would be given, as scans."""
+    return [Scan("the final read", at, records, ends[at]) for at, records in final.items()]
+
+
+def mark_of(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """The mark that identifies a record: the values of its headers."""
+    return b"".join(value or b"" for _, value in headers)

@@ -1,4 +1,4 @@
-"""What a history proves about the logs: which value stands at which offset, who wrote it, who read it.
+"""A history's evidence about the logs: the value at each offset, its writer, its readers.
 
 This is the common ground of all judges of a history. It is built in one pass over everything that was
 read; what only an anomaly needs to know is looked up when there is one.
@@ -49,9 +49,9 @@ class LogEvidence:
         """Partition and offset → the value that was seen there first."""
         self.conflicts: dict[tuple[TopicPartition, int], list[bytes]] = {}
         """Partition and offset → further values that were seen there."""
-        self.place: dict[bytes, tuple[TopicPartition, int]] = {}
+        self.read_at: dict[bytes, tuple[TopicPartition, int]] = {}
         """Value → where it was read first."""
-        self.other_places: dict[bytes, list[tuple[TopicPartition, int]]] = {}
+        self.read_again_at: dict[bytes, list[tuple[TopicPartition, int]]] = {}
         """Value → further places where it was read."""
         self.read_end: dict[TopicPartition, int] = {}
         """Partition → the highest offset that was read."""
@@ -75,16 +75,16 @@ class LogEvidence:
         return sent.outcome if outcome is Outcome.OK else outcome
 
     def offset_of(self, sent: Sent) -> int:
-        """Return where a send's value stands, as far as it is known; :data:`NO_OFFSET` if it is not."""
-        place = self.place.get(sent.value)
-        if place is not None and place[0] == sent.partition:
-            return place[1]
+        """Return the offset of a send's value if it is known, else :data:`NO_OFFSET`."""
+        read_at = self.read_at.get(sent.value)
+        if read_at is not None and read_at[0] == sent.partition:
+            return read_at[1]
         return sent.offset if self._proves(sent) else NO_OFFSET
 
-    def places_of(self, value: bytes) -> list[tuple[TopicPartition, int]]:
+    def positions_of(self, value: bytes) -> list[tuple[TopicPartition, int]]:
         """Return every place where a value was read."""
-        place = self.place.get(value)
-        return [] if place is None else [place, *self.other_places.get(value, ())]
+        read_at = self.read_at.get(value)
+        return [] if read_at is None else [read_at, *self.read_again_at.get(value, ())]
 
     def offsets(self, partition: TopicPartition) -> list[int]:
         """Return the offsets of a partition at which a value is known, ascending."""
@@ -134,18 +134,18 @@ class LogEvidence:
     # --- evidence --------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        place, writer = self.place, self.writer
+        read_at, writer = self.read_at, self.writer
         for poll in self.polls:
             partition, records = poll.partition, poll.records
             at = self.at.setdefault(partition, {})
             for offset, value in records:
                 if at.setdefault(offset, value) != value:
                     self._conflict(partition, offset, value)
-                found = place.get(value)
+                found = read_at.get(value)
                 if found is None:
-                    place[value] = (partition, offset)
+                    read_at[value] = (partition, offset)
                 elif found != (partition, offset):
-                    others = self.other_places.setdefault(value, [])
+                    others = self.read_again_at.setdefault(value, [])
                     if (partition, offset) not in others:
                         others.append((partition, offset))
             if records:

@@ -1,13 +1,14 @@
-"""Judges of the cluster's metadata: what the quorum committed, what each node makes of it, who may ask for more.
+"""Judges of the cluster's metadata: the committed log, each node's image of it, and the right to change it.
 
 =================  =========================================================================================
 image is prefix    a node's image at an offset is what everybody's is there, of the epoch that was committed
-                   there, and no further than the commit; in one life of a node it never goes back
+                   there, and no further than the commit; until a node restarts it never goes back
 partition epochs   a partition that changes has a higher partition epoch (KIP-497); its leader epoch never
                    falls, and rises with every other leader
-in-sync replicas   are replicas; the leader is one of them; who joins is not fenced (KIP-841)
+in-sync replicas   are replicas; the leader is one of them; joiners are not fenced (KIP-841)
 clean elections    a new leader was in the in-sync replicas or eligible (KIP-966), unless the election was
                    meant to be unclean
+level in use       no record is in the log that needs a higher ``metadata.version`` than the one in use
 fencing            what a broker asks for under an older broker epoch than the committed one, or what needs
                    an unfenced broker while it is fenced, is never granted (KIP-631)
 =================  =========================================================================================
@@ -22,6 +23,13 @@ from typing import NamedTuple
 
 from tidelog.chaos.checkers.replication import PartitionName
 from tidelog.model.ids import NO_NODE, NodeId
+
+
+def above_level(offset: int, needed: int, in_use: int | None) -> list[str]:
+    """Judge one committed image. ``needed``: by the records that the log has had; ``in_use``: none in a new log."""
+    if in_use is None or needed <= in_use:
+        return []
+    return [f"level in use: at offset {offset} the log has had a record of level {needed}, in use is {in_use}"]
 
 
 class ImageJudge:
@@ -83,7 +91,7 @@ class PartitionStanding(NamedTuple):
 
 @dataclass(slots=True)
 class _Broker:
-    """What was committed of one broker: broker epoch and whether it was fenced, by time."""
+    """Committed facts about one broker: broker epoch and whether it was fenced, by time."""
 
     times_s: list[float] = field(default_factory=list)
     standings: list[tuple[int, bool]] = field(default_factory=list)

@@ -1,7 +1,9 @@
-"""Judges how the replicas of a partition are moved: from one committed state of it to the next. KIP-455."""
+"""Judges where the replicas of a partition are, and how they are moved: from one committed state of it to the next.
+KIP-455, KIP-1066."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from tidelog.model.ids import LeaderEpoch, NodeId
@@ -29,7 +31,7 @@ class Placed(Protocol):
 def moved(name: str, before: Placed, now: Placed, min_isr: int) -> list[str]:
     """Judge one change. ``min_isr``: what the topic asks for; the number of replicas bounds it."""
     if now.partition_epoch != before.partition_epoch + 1:
-        return []  # changes between were heard of by nobody who lives
+        return []  # no living node heard of the changes between
     found = []
     gone = set(before.replicas) - set(now.replicas)
     if gone and now.leader_epoch == before.leader_epoch:
@@ -45,3 +47,10 @@ def moved(name: str, before: Placed, now: Placed, min_isr: int) -> list[str]:
     if is_over and (late := sorted(set(before.adding_replicas) - set(now.isr))):
         found.append(f"moves: {name} was moved to {target} before {late} were in sync; in sync are {now.isr}")
     return found
+
+
+def placed(name: str, before: Iterable[NodeId], now: Iterable[NodeId], cordoned: Collection[NodeId]) -> list[str]:
+    """Judge where new replicas are. ``before``: those that the partition had, none if it is new; ``cordoned``: brokers
+    that were to get no new ones when this was decided."""
+    wrong = sorted((set(now) - set(before)).intersection(cordoned))
+    return [f"moves: {name} got a replica on {wrong}, which are cordoned"] if wrong else []

@@ -14,7 +14,7 @@ from tidelog.model.ids import TopicPartition
 
 
 class _Position(NamedTuple):
-    """Where a consumer stands in a partition: behind this offset."""
+    """A consumer's position in a partition: after this offset."""
 
     offset: int
     by: str

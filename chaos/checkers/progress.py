@@ -29,7 +29,7 @@ class Interval(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Something that was asked for and answered."""
+    """A request and its answer."""
 
     began_s: float
     ended_s: float
@@ -61,7 +61,7 @@ def stalls(operations: Iterable[Operation], intervals: Iterable[Interval], bound
 
 
 def no_progress(operations: Iterable[Operation], intervals: Iterable[Interval], bound_s: float) -> list[str]:
-    """Say where nothing was done for longer than the bound though a majority could have."""
+    """Say where nothing was done for longer than the bound, although a majority could have worked."""
     return [
         f"progress: nothing was acknowledged from {stall.begin_s:.3f} s to {stall.end_s:.3f} s, though {stall.why}; "
         f"the bound is {bound_s:g} s"

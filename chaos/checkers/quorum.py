@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tidelog.model.ids import NodeId
+from tidelog.model.voter_set import Voter
 
 _HEAD: Final = struct.Struct("<QQ")
 _NO_DIGEST: Final = bytes(32)
@@ -81,7 +82,7 @@ class QuorumJudge:
         self._last_committed = first_index
         self._index_of: dict[bytes, int] = {}
         self._leaders: dict[int, NodeId] = {}
-        self._votes: dict[tuple[NodeId, int], NodeId] = {}
+        self._votes: dict[tuple[Voter, int], Voter] = {}
         self._logs: dict[NodeId, _Known] = {}
         self._chain_of: dict[tuple[int, int], int] = {}
         self._proposed: set[bytes] = set()
@@ -110,10 +111,6 @@ class QuorumJudge:
         """How many terms had a leader."""
         return len(self._leaders)
 
-    @property
-    def acknowledged_count(self) -> int:
-        return len(self._acknowledged)
-
     def outcome_of(self, payload: bytes) -> str:
         """Return ``acknowledged``, ``refused``, ``unknown`` or, while it is under way, ``open``."""
         if payload in self._acknowledged:
@@ -129,11 +126,11 @@ class QuorumJudge:
         self._applied[node] = self._origin
         self._logs.pop(node, None)
 
-    def voted(self, voter: NodeId, term: int, candidate: NodeId) -> list[str]:
-        """A voter gave its vote, also to itself."""
+    def voted(self, voter: Voter, term: int, candidate: Voter) -> list[str]:
+        """A voter gave its vote, also to itself. Another directory is another voter and another candidate."""
         known = self._votes.setdefault((voter, term), candidate)
         if known != candidate:
-            return [f"election safety: node {voter} voted for {known} and {candidate} in term {term}"]
+            return [f"election safety: {voter} voted for {known} and {candidate} in term {term}"]
         return []
 
     def leads(self, node: NodeId, term: int, log: QuorumLog | None = None) -> list[str]:

@@ -32,23 +32,23 @@ def _inconsistent_offsets(evidence: LogEvidence) -> Iterator[Anomaly]:
 
 
 def _duplicates(evidence: LogEvidence) -> Iterator[Anomaly]:
-    for value, others in evidence.other_places.items():
-        places = [evidence.place[value], *others]
+    for value, others in evidence.read_again_at.items():
+        positions = [evidence.read_at[value], *others]
         sent = evidence.writer.get(value)
         allowed = ""
         if sent is not None and sent.producer in evidence.circumstances.without_idempotence:
             allowed = f"{sent.producer} is not idempotent"
-        where = ", ".join(f"{partition} offset {offset}" for partition, offset in places)
+        where = ", ".join(f"{partition} offset {offset}" for partition, offset in positions)
         yield Anomaly(AnomalyKind.DUPLICATE, f"{shown(value)} stands at {where}", allowed)
 
 
 def _reads(evidence: LogEvidence) -> Iterator[Anomaly]:
     """Reads of what nobody sent, what failed, what was aborted, what was not sent yet."""
-    for value, (partition, offset) in evidence.place.items():
+    for value, (partition, offset) in evidence.read_at.items():
         sent = evidence.writer.get(value)
         if sent is None:
             yield Anomaly(AnomalyKind.PHANTOM, f"{shown(value)} at {partition} offset {offset}: nobody sent it")
-        elif any(place[0] != sent.partition for place in evidence.places_of(value)):
+        elif any(position[0] != sent.partition for position in evidence.positions_of(value)):
             text = f"{shown(value)} at {partition} offset {offset} was sent to {sent.partition}"
             yield Anomaly(AnomalyKind.PHANTOM, text)
         elif sent.outcome is Outcome.FAILED:
@@ -80,22 +80,22 @@ def _aborted_read(evidence: LogEvidence, sent: Sent, what: str) -> Anomaly:
 
 def _sends(evidence: LogEvidence) -> Iterator[Anomaly]:
     """Acknowledged sends that nobody saw, or that stand elsewhere."""
-    passages = _passages(evidence)
+    ranges = _ranges_read(evidence)
     for sent in evidence.history.sends:
         if evidence.outcome_of(sent) is not Outcome.OK:
             continue
         offset, partition = sent.offset, sent.partition
-        if sent.value in evidence.place:
-            places = evidence.places_of(sent.value)
-            if offset >= 0 and (partition, offset) not in places and places[0][0] == partition:
-                text = f"{shown(sent.value)}, acknowledged at {partition} offset {offset}, stands at {places[0][1]}"
+        if sent.value in evidence.read_at:
+            positions = evidence.positions_of(sent.value)
+            if offset >= 0 and (partition, offset) not in positions and positions[0][0] == partition:
+                text = f"{shown(sent.value)}, acknowledged at {partition} offset {offset}, stands at {positions[0][1]}"
                 yield Anomaly(AnomalyKind.MISPLACED, text, _excuse(evidence, sent))
             continue
         text = f"{shown(sent.value)} of {sent.producer}, acknowledged at {partition} offset {offset}, "
         allowed = _excuse(evidence, sent)
         end = evidence.read_end.get(partition, NO_OFFSET)
         if NO_OFFSET < offset <= end:
-            passed = any(begin <= offset <= last for begin, last in passages.get(partition, ()))
+            passed = any(begin <= offset <= last for begin, last in ranges.get(partition, ()))
             if not passed and partition not in evidence.final:
                 allowed = allowed or "no consumer passed it, and the partition was not read at the end"
             yield Anomaly(AnomalyKind.LOST_WRITE, f"{text}was never read, though {end} was", allowed)
@@ -105,15 +105,15 @@ def _sends(evidence: LogEvidence) -> Iterator[Anomaly]:
             yield Anomaly(AnomalyKind.UNSEEN, f"{text}was never read; the last that was is {end}", allowed)
 
 
-def _passages(evidence: LogEvidence) -> dict[TopicPartition, list[tuple[int, int]]]:
+def _ranges_read(evidence: LogEvidence) -> dict[TopicPartition, list[tuple[int, int]]]:
     """Partition → the ranges of offsets, first and last, that somebody read through. Who sought no position
     read from 0."""
-    passages: dict[TopicPartition, list[tuple[int, int]]] = {}
+    ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     under_way: dict[tuple[str, TopicPartition], tuple[int | None, int]] = {}
 
     def end(partition: TopicPartition, begin: int | None, last: int) -> None:
         if begin is not None and last >= begin:
-            passages.setdefault(partition, []).append((begin, last))
+            ranges.setdefault(partition, []).append((begin, last))
 
     for step in evidence.history.reads:
         reader = (step.consumer, step.partition)
@@ -123,9 +123,9 @@ def _passages(evidence: LogEvidence) -> dict[TopicPartition, list[tuple[int, int
         elif step.records:
             begin, last = under_way.get(reader, (0, NO_OFFSET))
             under_way[reader] = (step.records[0][0] if begin is None else begin, max(last, step.records[-1][0]))
-    for (_, partition), passage in under_way.items():
-        end(partition, *passage)
-    return passages
+    for (_, partition), range_read in under_way.items():
+        end(partition, *range_read)
+    return ranges
 
 
 def _excuse(evidence: LogEvidence, sent: Sent) -> str:
@@ -142,12 +142,12 @@ def _excuse(evidence: LogEvidence, sent: Sent) -> str:
 
 
 def _final_log(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """What was read and is gone at the end, and holes."""
+    """Records that were read and are gone at the end, and holes."""
     marked = {sent.partition for sent in evidence.history.sends if sent.transaction is not None}
     for partition, records in evidence.final.items():
         yield from _holes(evidence, partition, [offset for offset, _ in records], marked=partition in marked)
     at_the_end = {partition: {value for _, value in records} for partition, records in evidence.final.items()}
-    for value, (partition, _) in evidence.place.items():
+    for value, (partition, _) in evidence.read_at.items():
         if partition in at_the_end and value not in at_the_end[partition]:
             anomaly = _vanished(evidence, value, partition)
             if anomaly is not None:

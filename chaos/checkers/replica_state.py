@@ -1,11 +1,11 @@
-"""Judges of one replica by itself, at any moment of its life.
+"""Judges of one replica by itself, at any moment.
 
 ===================  ========================================================================================
-marks within         a high watermark lies within the log; a leader's never falls while it leads, in one life
+marks within         a high watermark lies within the log; a leader's never falls while it leads and runs
 producers known      what a replica knows of producers is what its log says of them, after a start, after a
                      cut and as a leader: else a retry is written twice, or acknowledged without being there
 wishes end           a leader's wish for other in-sync replicas ends with the partition epoch that it was made
-                     under: who was in them then may have been out of them since (KIP-497)
+                     under: a member of then may have been out of them since (KIP-497)
 ===================  ========================================================================================
 """
 
@@ -120,7 +120,7 @@ def producers_apart(
 ) -> list[str]:
     """Compare what a replica knows of producers with what its log says of them.
 
-    ``may_expire``: who has no open transaction may be forgotten.
+    ``may_expire``: producers without an open transaction may be forgotten.
     """
     found = []
     for producer_id in sorted({*known, *stored}):

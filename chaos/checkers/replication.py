@@ -7,7 +7,7 @@ byte-identical       below its high watermark a replica has the same batches as 
 no holes             batches follow one another without gap, and their leader epochs never fall
 epoch matching       two batches of the same leader epoch and offset are the same, committed or not (KIP-101's
                      truncation by epoch rests on it)
-members complete     who is in the in-sync or eligible replicas has everything that is committed
+members complete     each in-sync or eligible replica has everything that is committed
 marks behind         the high watermark is no further than the log of any member of the in-sync replicas
 visible marks        what a consumer was told as high watermark or end never goes back for it
 ===================  ========================================================================================
@@ -67,7 +67,7 @@ class ReplicaLogJudge:
         self._told: dict[tuple[PartitionName, int], None] = {}
         """Leaders, by epoch, of which was said what they lack."""
         self._broken: dict[tuple[PartitionName, NodeId], None] = {}
-        """Replicas of which was said what is wrong: they are not looked at again in this life."""
+        """Replicas of which was said what is wrong: they are not looked at again until it restarts."""
 
     def committed_end(self, partition: PartitionName) -> int:
         """Return the offset behind the last record that is known to be committed."""
@@ -243,7 +243,7 @@ def marks_behind(
     partition: PartitionName, leader: NodeId, high_watermark: int, ends: Mapping[NodeId, int], isr: Iterable[NodeId]
 ) -> list[str]:
     """Judge one moment of a leader: ``isr`` is what it takes for the in-sync replicas, ``ends`` the log ends
-    of those members that have lost nothing since they were in it; who is not in ``ends`` is passed over."""
+    of those members that have lost nothing since they were in it; nodes that are not in ``ends`` are skipped."""
     return [
         f"marks behind: node {leader} has the high watermark of {partition} at {high_watermark}; in-sync node {node} "
         f"has a log up to {ends[node]}"
@@ -259,9 +259,9 @@ def members_behind(
     isr: Iterable[NodeId],
     eligible: Iterable[NodeId],
 ) -> list[str]:
-    """Judge one moment of the committed metadata: whoever may be elected without a loss holds everything that
+    """Judge one moment of the committed metadata: replicas that may be elected without a loss hold everything that
     was ever below a high watermark. ``ends``: the log ends of the members that run and are registered as they
-    run; who is not in it is passed over."""
+    run; nodes that are not in it are skipped."""
     who = dict.fromkeys(eligible, "eligible") | dict.fromkeys(isr, "in-sync")
     return [
         f"members complete: {what} node {node} has {partition} up to {ends[node]}; {committed_end} was committed"
@@ -290,27 +290,3 @@ class VisibleMarkJudge:
         for key, mark in self._told.items():
             if key[1] == partition:
                 self._told[key] = min(mark, from_offset)
-
-
-def equal_after_compaction(
-    partition: PartitionName, logs: Mapping[NodeId, Iterable[tuple[int, bytes, bytes | None]]]
-) -> list[str]:
-    """Judge replicas that a cleaner went over, each at its own time: the last record of every key is the same.
-
-    Records are offset, key and value; ``None`` is a tombstone, and a key whose last record is one may be
-    gone altogether.
-    """
-    last: dict[NodeId, dict[bytes, tuple[int, bytes]]] = {}
-    for node, records in logs.items():
-        newest = {key: (offset, value) for offset, key, value in records}
-        last[node] = {key: (offset, value) for key, (offset, value) in newest.items() if value is not None}
-    found: list[str] = []
-    for node, newest_of in last.items():
-        reference_node, reference = next(iter(last.items()))
-        if newest_of != reference:
-            keys = sorted(key for key in {**reference, **newest_of} if reference.get(key) != newest_of.get(key))
-            found.append(
-                f"byte-identical: nodes {reference_node} and {node} differ in {partition} after compaction, "
-                f"in {len(keys)} keys, {keys[0]!r} for one"
-            )
-    return found

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """What a task wrote: by its number in the batch, and who wrote it."""
+    """A row that a task wrote: its number in the batch, and its writer."""
 
     sink: str
     batch: int

@@ -3,7 +3,7 @@
 ===================  ========================================================================================
 each once            each row of the source that counts, from where the query began to where its last batch ends,
                      is in the sink once, unchanged, by the batch whose range has its offset; no other is there
-same rows            whoever reads a range finds the rows in it that count, whenever and however often
+same rows            each read of a range finds the rows in it that count, whenever and however often
 only decided         nobody is shown a row before its batch's commit was asked for, by its job
 ===================  ========================================================================================
 """
@@ -73,13 +73,13 @@ class Batches(NamedTuple):
 def each_once(source: Visible, queries: Iterable[Batches], copies: Iterable[Copy]) -> list[str]:
     """Judge the copies that are seen at the end."""
     found: list[str] = []
-    by_place: dict[tuple[str, int, int], list[Copy]] = {}
+    by_offset: dict[tuple[str, int, int], list[Copy]] = {}
     for copy in copies:
-        by_place.setdefault((copy.sink, copy.partition, copy.offset), []).append(copy)
+        by_offset.setdefault((copy.sink, copy.partition, copy.offset), []).append(copy)
     for query in queries:
         for offset, value in source.get(query.at, ()):
             batch = query.of(offset)
-            there = by_place.pop((query.sink, query.at.partition, offset), [])
+            there = by_offset.pop((query.sink, query.at.partition, offset), [])
             name = f"{value!r}, {query.at} offset {offset}"
             if len(there) != (batch is not None):
                 due = "no batch of its range" if batch is None else f"batch {batch}"
@@ -91,7 +91,7 @@ def each_once(source: Visible, queries: Iterable[Batches], copies: Iterable[Copy
                     found.append(f"each once: {query.sink} has {one.value!r} as its copy of {name}")
                 if one.batch != batch:
                     found.append(f"each once: {query.sink} has copied {name} by batch {one.batch}; {batch} is due")
-    for (sink, partition, offset), there in sorted(by_place.items()):
+    for (sink, partition, offset), there in sorted(by_offset.items()):
         found.append(f"each once: {sink} has {there[0].value!r} of partition {partition} offset {offset}: no such row")
     return found
 

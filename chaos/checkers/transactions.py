@@ -1,4 +1,4 @@
-"""Judges of transactions: what the logs hold of them, what readers of ``read_committed`` were shown, who was fenced.
+"""Judges of transactions: their records in the logs, the records shown to readers of ``read_committed``, and fencing.
 
 ===================  ========================================================================================
 one decision         a transaction has one outcome, in every partition; nothing of it comes after its marker;
@@ -15,6 +15,8 @@ the sum              the balances of a bank have the sum that they began with, w
 stable               the last stable offset never passes the high watermark, nor the beginning of a transaction
                      that is open; it reaches the former when none is open any more, and while nothing is in the
                      way it stays nowhere for longer than a transaction may be open
+ends                 a leader that nobody has replaced tells readers of ``read_committed`` no older end than any
+                     replica knew to be stable when it was asked
 ===================  ========================================================================================
 
 Values are unique over a run, and times are those of the world, in seconds. A judge is handed whole logs as
@@ -48,7 +50,7 @@ class LogEntry(NamedTuple):
 
 Logs = Mapping[TopicPartition, Sequence[LogEntry]]
 Visible = Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
-"""What counts of each partition: offset and value."""
+"""The records of each partition that count: offset and value."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class Identified(NamedTuple):
     producer_id: int
     producer_epoch: int
     ends: Mapping[TopicPartition, int]
-    """Where the logs ended when it was answered."""
+    """The ends of the logs when it was answered."""
 
 
 def visible(log: Iterable[LogEntry]) -> list[tuple[int, bytes]]:
@@ -171,7 +173,7 @@ def all_or_none(attempts: Iterable[Attempt], counts: Visible) -> list[str]:
 def only_what_counts(
     attempts: Iterable[Attempt], reads: Iterable[Polled], counts: Visible, *, complete: bool
 ) -> list[str]:
-    """Judge what readers of ``read_committed`` got, who read each partition from its start on.
+    """Judge the records of ``read_committed`` readers that read each partition from its start on.
 
     ``complete``: they have read up to the end.
     """
@@ -194,11 +196,11 @@ def only_what_counts(
             want = list(records) if complete else list(records)[: len(got)]
             if got == want:
                 continue
-            place = next((n for n, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), None)
-            if place is None:
-                place = min(len(got), len(want))
-            is_given = got[place] if place < len(got) else None
-            is_due = want[place] if place < len(want) else None
+            index = next((n for n, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), None)
+            if index is None:
+                index = min(len(got), len(want))
+            is_given = got[index] if index < len(got) else None
+            is_due = want[index] if index < len(want) else None
             found.append(f"only what counts: {consumer} was shown {is_given} of {at} where {is_due} was due")
     return found
 
@@ -265,7 +267,7 @@ class Fences:
     def given(
         self, transactional_id: str, producer_id: int, producer_epoch: int, now_s: float, *, anew: bool
     ) -> list[str]:
-        """InitProducerId is answered. ``anew``: to one that did not say who it was."""
+        """InitProducerId is answered. ``anew``: to a producer that did not identify itself."""
         has_it = (transactional_id, producer_id, producer_epoch) in self._told
         self.told(transactional_id, producer_id, producer_epoch)
         self._given.setdefault(transactional_id, []).append((producer_id, producer_epoch, now_s))
@@ -299,7 +301,7 @@ def exactly_once(inputs: Iterable[bytes], outputs: Iterable[bytes]) -> list[str]
     ]
 
 
-def sum_holds(who: str, balances: Mapping[str, int], total: int) -> list[str]:
+def sum_holds(who: str, balances: Mapping[int, int], total: int) -> list[str]:
     """Judge the balances that a teller found."""
     found = sum(balances.values())
     if found == total:
@@ -354,6 +356,28 @@ class StableProgress:
                     f"in the way and a transaction is open for {bound_s:g} s at most"
                 )
         return found
+
+
+class StableEnds:
+    """Judges the ends that leaders tell readers of ``read_committed`` who ask. Times are those of the world."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, list[tuple[float, int]]] = {}
+
+    def known(self, now_s: float, at: TopicPartition, last_stable: int) -> None:
+        """A replica's last stable offset; whoever leads from now on knows as much."""
+        known = self._known.setdefault(at, [])
+        if not known or last_stable > known[-1][1]:
+            known.append((now_s, last_stable))
+
+    def told(self, node: str, at: TopicPartition, end: int, asked_s: float) -> list[str]:
+        """A leader that nobody has replaced tells an end; ``asked_s`` is when it was asked."""
+        due = max((offset for now_s, offset in self._known.get(at, ()) if now_s < asked_s), default=0)
+        if end >= due:
+            return []
+        return [
+            f"ends: {node} leads {at}, and says at {asked_s:.3f} that it ends at {end}, which is stable up to {due}"
+        ]
 
 
 def all_stable(marks: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD
-from tidelog.storage.checkpoints import RECOVERY_POINTS, decode_offsets
+from tidelog.proto.records.batches import HEADER, HEADER_SIZE, LENGTH_OVERHEAD
+from tidelog.storage.disk.checkpoints import RECOVERY_POINTS, decode_offsets
 
 FLIPS_MAX: Final = 8
 _EPOCH: Final = range(12, 16)
-"""Where a batch's leader epoch stands."""
+"""The position of a batch's leader epoch."""
 
 
 class Damage(NamedTuple):
-    """What was flipped: bytes of the batch that begins at ``offset``."""
+    """The flipped bytes, of the batch that begins at ``offset``."""
 
     path: Path
     offset: int

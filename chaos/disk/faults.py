@@ -1,4 +1,4 @@
-"""What is wrong with the disk and the wall clock of one process, commanded from outside while it runs.
+"""Faults of one process's disk and wall clock, commanded from outside while it runs.
 
 A process that is started with :attr:`DiskFaults.environment` loads the shim (``shim.c``), which obeys a file of a few
 words, mapped by both::
@@ -9,7 +9,7 @@ words, mapped by both::
     faults.full(room=8192)   # ENOSPC to what takes more than two blocks of 4 KiB
     faults.mend()
 
-Faults add up until :meth:`DiskFaults.mend`; they outlast the process, so that one that is started again meets them too.
+Faults add up until :meth:`DiskFaults.mend`; they outlast the process, so that its successor meets them too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DiskFaults:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the process is to be started with, beside its other variables."""
+        """Variables to start the process with, besides its others."""
         others = os.environ.get("LD_PRELOAD", "")
         return {
             "LD_PRELOAD": f"{self._shim}:{others}" if others else str(self._shim),
@@ -108,7 +108,7 @@ class DiskFaults:
         self._set("full", 1)
 
     def slow(self, *, write_ms: int = 0, sync_ms: int = 0, read_ms: int = 0) -> None:
-        """Let each call of a kind take so many milliseconds longer."""
+        """Let each call of a kind take that many milliseconds longer."""
         for name, ms in (("write_ms", write_ms), ("sync_ms", sync_ms), ("read_ms", read_ms)):
             if not 0 <= ms <= DELAY_MS_MAX:
                 raise ValueError(f"{name}: expected 0 to {DELAY_MS_MAX} milliseconds, found {ms}")
@@ -136,7 +136,8 @@ class DiskFaults:
         return self._get("clock_ns") / 1e9
 
     def set_clock(self, ahead_s: float) -> None:
-        """Let the process's wall clock be ahead of the machine's by so many seconds, or behind; at once, as a jump."""
+        """Move the process's wall clock ahead of the machine's by that many seconds, or behind it; at once, as a
+        jump."""
         if not -CLOCK_S_MAX <= ahead_s <= CLOCK_S_MAX:
             raise ValueError(f"expected at most {CLOCK_S_MAX} seconds either way, found {ahead_s:g}")
         self._set("clock_ns", round(ahead_s * 1e9))

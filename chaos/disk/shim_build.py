@@ -32,7 +32,7 @@ class ShimMissing(CommandFailed):
 
 
 def cache_directory() -> Path:
-    """Where shims are kept: ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """The directory for shims: in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "tidelog" / "faults"
 
@@ -43,21 +43,21 @@ def fault_shim(cache: Path | None = None) -> Path:
         raise ShimMissing(
             f"faults of disks and clocks: expected a 64-bit Linux, found {platform.machine()} {sys.platform}"
         )
-    place = (cache or cache_directory()).absolute()
-    if any(letter.isspace() or letter == ":" for letter in str(place)):
+    directory = (cache or cache_directory()).absolute()
+    if any(letter.isspace() or letter == ":" for letter in str(directory)):
         raise ShimMissing(
-            f"{place}: expected a path without blanks and colons, as LD_PRELOAD takes it; name another cache directory "
-            "in XDG_CACHE_HOME"
+            f"{directory}: expected a path without blanks and colons, as LD_PRELOAD takes it; name another "
+            "cache directory in XDG_CACHE_HOME"
         )
     compiler = _compiler()
     kept = hashlib.sha256(SOURCE.read_bytes())
     kept.update(repr((compiler, FLAGS, LIBRARIES, platform.machine(), platform.libc_ver())).encode())
-    shim = place / f"shim-{kept.hexdigest()[:16]}.so"
+    shim = directory / f"shim-{kept.hexdigest()[:16]}.so"
     checksum = shim.with_suffix(".sha256")
     if shim.exists() and checksum.exists() and checksum.read_text().strip() == _digest(shim):
         return shim
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix="build-") as room:
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as room:
         built = Path(room) / "shim.so"
         _compile(compiler, built)
         # Two that build at once leave one of two equal files.

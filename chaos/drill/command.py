@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,17 +20,20 @@ from tidelog.chaos.drill.drills import DRILLS, Drill
 from tidelog.chaos.drill.objectives import CONTROLLER_S, LEADER_S, WHOLE_S, Limits
 from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach, Say
 from tidelog.chaos.drill.run import HEALTHY_S, Asked, check_healthy, hold, planned, survey
-from tidelog.chaos.drill.target import Found, bootstrap_of, find_local, make
+from tidelog.chaos.drill.target import Found, begin_with, bootstrap_of, find_local, make
 from tidelog.chaos.drill.traffic import Load
-from tidelog.cli.connection import require_listener
+from tidelog.chaos.laboratory.processes.secured import secure
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local_cluster import LocalCluster
-from tidelog.cli.output import count_of, json_option, print_json
-from tidelog.cli.settings import settings_option
+from tidelog.cli.local.cluster import LocalCluster, rack_of
+from tidelog.cli.terminal.connection import require_listener, running_cluster_option, secured
+from tidelog.cli.terminal.output import count_of, json_option, print_json
+from tidelog.cli.terminal.settings import settings_option
+from tidelog.client.config.security import SecuritySettings
 from tidelog.client.errors import TidelogError
-from tidelog.model.config_def import ConfigError
 from tidelog.model.ids import NO_NODE
-from tidelog.proto.network import Address
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.proto.transport.network import Address
+from tidelog.testing.secured import ADMIN, KINDS
 
 EXIT_MISSED: Final = 1
 EXIT_NOT_HELD: Final = 2
@@ -45,13 +49,14 @@ class NotHeld(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for, of any drill."""
+    """The options that all drills share."""
 
     bootstrap: str | None
     confirm: str | None
     directory: Path | None
     nodes: int
     settings: Mapping[str, str]
+    security: str | None
     by_hand: bool
     stop_command: str | None
     start_command: str | None
@@ -65,37 +70,37 @@ class Options:
     plot: Path | None
     dry_run: bool
     as_json: bool
+    from_release: str = sys.executable
+    to_release: str = sys.executable
 
 
 _OPTIONS: Final = (
-    click.option(
-        "--bootstrap",
-        "-b",
-        metavar="HOST:PORT,...",
-        help="Hold the drill on this running cluster. Default: on one that is made for it, and removed.",
-    ),
-    click.option(
-        "--confirm", metavar="CLUSTER", help="The id of the cluster that --bootstrap names, or its directory."
-    ),
+    running_cluster_option("Run the drill on this running cluster. Default: on a temporary cluster of its own."),
+    click.option("--confirm", metavar="CLUSTER", help="Confirm the cluster at --bootstrap by its id or its directory."),
     click.option(
         "--dir",
         "directory",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Make the cluster here and keep it; with --bootstrap: where that cluster lives on this machine.",
+        help="Create the cluster here and keep it; with --bootstrap: that cluster's directory on this machine.",
     ),
     click.option(
         "--nodes",
         type=click.IntRange(3, BROKERS_MAX),
         default=3,
         show_default=True,
-        help="Brokers of a cluster that is made.",
+        help="Number of brokers in a new cluster.",
     ),
-    settings_option("A setting of every node of a cluster that is made; may be given again."),
-    click.option("--by-hand", is_flag=True, help="Say what to do to which node, and wait until it is seen."),
+    settings_option("A setting for every node of a new cluster; repeatable."),
+    click.option(
+        "--security",
+        type=click.Choice(tuple(KINDS)),
+        help="Secure a new cluster by certificates, passwords or both, with access control.",
+    ),
+    click.option("--by-hand", is_flag=True, help="Tell you what to do to which node, and wait until the effect shows."),
     click.option("--stop-command", metavar="TEMPLATE", help="Stops node {node}; {signal} is KILL or TERM."),
     click.option("--start-command", metavar="TEMPLATE", help="Starts node {node}."),
     click.option("--fill-command", metavar="TEMPLATE", help="Fills the disk of node {node}."),
-    click.option("--free-command", metavar="TEMPLATE", help="Makes room on it again."),
+    click.option("--free-command", metavar="TEMPLATE", help="Frees space on it again."),
     click.option(
         "--leader-within",
         type=click.FloatRange(0, min_open=True),
@@ -122,18 +127,36 @@ _OPTIONS: Final = (
         type=click.FloatRange(0, 600),
         default=AWAY_S,
         show_default=True,
-        help="How long nodes stay away, s, in drills in which they do.",
+        help="How long nodes stay away, s, in drills that keep them away.",
     ),
     click.option(
-        "--rate", type=click.FloatRange(10, 5_000), default=200.0, show_default=True, help="Records sent a second."
+        "--rate", type=click.FloatRange(10, 5_000), default=200.0, show_default=True, help="Records to send per second."
     ),
     click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw it."),
-    click.option("--dry-run", is_flag=True, help="Look at the cluster, say what would be done, and do nothing."),
+    click.option("--dry-run", is_flag=True, help="Check the cluster and show the plan, but do nothing."),
     json_option,
 )
 
 
-@click.group(short_help="Hold a drill: a fault on purpose, watched, measured, undone.")
+_RELEASES: Final = (
+    click.option(
+        "--from",
+        "from_release",
+        metavar="PYTHON",
+        default=sys.executable,
+        help="The Python of the release that a new cluster begins with. Default: this one.",
+    ),
+    click.option(
+        "--to",
+        "to_release",
+        metavar="PYTHON",
+        default=sys.executable,
+        help="The Python of the release that nodes on this machine go to. Default: this one.",
+    ),
+)
+
+
+@click.group(short_help="Run a drill: a deliberate fault, watched, measured and undone.")
 def drill() -> None:
     """Hold a drill: a fault on purpose, watched, measured, undone, and judged.
 
@@ -147,7 +170,7 @@ def _command(one: Drill) -> click.Command:
         return _hold(one, Options(**given))
 
     wrapped: Callable[..., int] = held
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, *(_RELEASES if one.between_releases else ()))):
         wrapped = option(wrapped)
     return click.command(one.name, help=one.summary, short_help=one.summary)(wrapped)
 
@@ -187,11 +210,16 @@ def _check(options: Options) -> None:
         ):
             if value:
                 raise CommandFailed(
-                    f"expected {name} with --bootstrap, which names a running cluster, found it alone; without "
+                    f"expected {name} with --bootstrap, which names a running cluster; without "
                     "--bootstrap the drill makes a cluster of its own"
                 )
-    elif options.settings:
-        raise CommandFailed("expected --set without --bootstrap: it is for a cluster that the drill makes")
+    elif options.settings or options.security:
+        found = "--set" if options.settings else "--security"
+        raise CommandFailed(f"expected {found} only without --bootstrap: it is for a cluster that the drill creates")
+    if options.bootstrap is not None and options.from_release != sys.executable:
+        raise CommandFailed("expected --from only without --bootstrap: a running cluster has its release")
+    if shutil.which(options.to_release) is None:
+        raise CommandFailed(f"--to: expected the Python of an installed release, found {options.to_release}")
     if bool(options.stop_command) != bool(options.start_command):
         raise CommandFailed("expected --stop-command and --start-command together, found one of them")
     if options.by_hand and options.stop_command:
@@ -210,19 +238,26 @@ def _on_made(one: Drill, options: Options, say: Say) -> int:
     if options.dry_run:
         controllers = (1, 2, 3) if one.apart else tuple(range(1, options.nodes + 1))
         brokers = {number + 3 * one.apart: Address("127.0.0.1", 0) for number in range(1, options.nodes + 1)}
-        _show_plan(one, options, say, Found("", brokers, controllers, NO_NODE))
+        racks = {number: rack_of(number, one.racks) for number in brokers} if one.racks else {}
+        _show_plan(one, options, say, Found("", brokers, controllers, NO_NODE, racks=racks))
         return 0
-    place = options.directory or Path(tempfile.mkdtemp(prefix="tidelog-drill-"))
+    root = options.directory or Path(tempfile.mkdtemp(prefix="tidelog-drill-"))
     cluster: LocalCluster | None = None
     keep = True
     try:
-        cluster = make(place, options.nodes, options.settings, apart=one.apart)
-        controllers_too = ", and three controllers apart from them," if one.apart else ""
-        say(f"a cluster of {count_of(options.nodes, 'broker')}{controllers_too} is made in {place}")
+        cluster = make(root, options.nodes, options.settings, apart=one.apart, racks=one.racks)
+        connecting = (
+            secure(cluster, options.security).client_settings(ADMIN) if options.security else SecuritySettings()
+        )
+        controllers_too = ", with three separate controllers," if one.apart else ""
+        if options.from_release != sys.executable:
+            begin_with(cluster.nodes.values(), options.from_release)
+        say(f"a cluster of {count_of(options.nodes, 'broker')}{controllers_too} is made in {root}")
         cluster.start()
         cluster.wait_ready()
         bootstrap = bootstrap_of(cluster, apart=one.apart)
-        code = _go(one, options, say, bootstrap, ProcessReach(cluster), cluster, survey(bootstrap, HEALTHY_S))
+        found = survey(bootstrap, connecting, HEALTHY_S)
+        code = _go(one, options, say, bootstrap, connecting, ProcessReach(cluster, options.to_release), cluster, found)
         keep = code != 0
         return code
     except KeyboardInterrupt:
@@ -233,18 +268,19 @@ def _on_made(one: Drill, options: Options, say: Say) -> int:
             cluster.stop(timeout_s=STOP_S)
         if options.directory is None:
             if cluster is None or not keep:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(root, ignore_errors=True)
             else:
-                click.echo(f"Data and logs of the nodes: {place}", err=True)
+                click.echo(f"Data and logs of the nodes: {root}", err=True)
 
 
 def _on_running(one: Drill, options: Options, say: Say, bootstrap: str) -> int:
     """On a cluster that runs, which the operator has confirmed to be meant."""
     require_listener(bootstrap)
-    found = survey(bootstrap)
+    connecting: SecuritySettings = secured()  # type: ignore[assignment]  # a file's settings, as text
+    found = survey(bootstrap, connecting)
     local = find_local(found.cluster_id, options.directory)
     _check_confirmed(options, bootstrap, found, local)
-    return _go(one, options, say, bootstrap, _reach(options, say, found, local), local, found)
+    return _go(one, options, say, bootstrap, connecting, _reach(options, say, found, local), local, found)
 
 
 def _check_confirmed(options: Options, bootstrap: str, found: Found, local: LocalCluster | None) -> None:
@@ -284,11 +320,18 @@ def _reach(options: Options, say: Say, found: Found, local: LocalCluster | None)
             "broker-{node} systemctl kill --signal={signal} tidelog' --start-command 'ssh broker-{node} systemctl "
             "start tidelog', or do it yourself when told to: --by-hand"
         )
-    return ProcessReach(local)
+    return ProcessReach(local, options.to_release)
 
 
 def _go(
-    one: Drill, options: Options, say: Say, bootstrap: str, reach: Reach, local: LocalCluster | None, found: Found
+    one: Drill,
+    options: Options,
+    say: Say,
+    bootstrap: str,
+    security: SecuritySettings,
+    reach: Reach,
+    local: LocalCluster | None,
+    found: Found,
 ) -> int:
     """Look, say, do, show."""
     check_healthy(found, local)
@@ -300,7 +343,7 @@ def _go(
     say("")
     limits = _limits(options)
     load = Load(per_s=options.rate, value_bytes=one.value_bytes)
-    asked = Asked(one, bootstrap, reach, limits, load, options.away, local)
+    asked = Asked(one, bootstrap, reach, limits, load, options.away, local, security)
     held = hold(asked, found, lambda moment: say(report.moment_line(moment)))
     if options.as_json:
         print_json(report.as_json(held))

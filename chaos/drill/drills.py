@@ -13,14 +13,18 @@ from tidelog.chaos.drill.evidence import longest_commit, longest_silence
 from tidelog.chaos.drill.objectives import WORDS, Limits, Objective
 from tidelog.chaos.drill.reach import Reach
 from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, Milestone, Stage
-from tidelog.chaos.drill.target import Found
+from tidelog.chaos.drill.target import Found, check_racks
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE
 
 BETWEEN_S: Final = 0.5
 """From one node of a rolling restart to the next, once everything is whole."""
 NOTHING_LOST: Final = (Objective("lost", 0), Objective("duplicated", 0))
-IN_THE_END: Final = (Objective("errors", 0), *NOTHING_LOST, Objective("unhealthy", 0))
+
+
+def in_the_end(limits: Limits) -> tuple[Objective, ...]:
+    """The objectives of every drill once all is undone."""
+    return (Objective("whole_s", limits.whole_s), Objective("errors", 0), *NOTHING_LOST, Objective("unhealthy", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,10 @@ class Drill:
     check: Callable[[Found, Reach], None] = lambda found, reach: None
     """Raises :class:`CommandFailed` where it cannot be held on this cluster."""
     apart: bool = False
+    racks: int = 0
+    """Over how many racks a cluster that is made for it is spread; 0 for none."""
+    between_releases: bool = False
+    """Whether it is told with which Python nodes are started, before and after."""
     value_bytes: int = 200
     warm_up_s: float = 2.0
 
@@ -67,6 +75,25 @@ def _lose_broker(stage: Stage) -> None:
     stage.bring_back([node])
 
 
+def _lose_rack(stage: Stage) -> None:
+    """The rack that leads most partitions of the topic, whether or not the active controller is in it."""
+    controller = stage.whole_standing().controller
+    racks = stage.found.by_rack
+    rack = max(racks, key=lambda each: (len(stage.led_by(racks[each])), controller in racks[each], each))
+    nodes = racks[rack]
+    led = stage.led_by(nodes)
+    what = f"rack {rack}, {_nodes(nodes)}{', with the active controller' if controller in nodes else ''}"
+    fault_s = stage.kill(nodes, f"{what}, leader of {_partitions(led)}: kill -9, all at once, and it stays away")
+    milestones = _lost(stage, fault_s, nodes, led)
+    if controller in nodes:
+        milestones += [stage.another_controller(fault_s, nodes), stage.changed(fault_s)]
+    stage.reach_milestones(fault_s, milestones)
+    stage.rest_until(fault_s + stage.away_s)
+    _keep_silence(stage, stage.everywhere, fault_s)
+    _keep_meanwhile(stage, fault_s, stage.traffic.now())
+    stage.bring_back(nodes)
+
+
 def _restart_all(stage: Stage) -> None:
     """The active controller last: it moves once."""
     began_s = stage.traffic.now()
@@ -80,10 +107,15 @@ def _restart_all(stage: Stage) -> None:
         stage.say(SEEN, f"it is gone: {gone_s - asked_s:.2f} s", gone_s)
         stage.bring_back([node])
         if stage.measures["whole_s"] is None:
-            stage.say(SEEN, "the rest is left as it is: another restart could cost data")
+            stage.say(SEEN, "leaving the rest as it is: another restart could cost data")
             break
         stage.rest(BETWEEN_S)
     _keep_silence(stage, stage.everywhere, began_s)
+
+
+def _upgrade_all(stage: Stage) -> None:
+    stage.reach.go_over()
+    _restart_all(stage)
 
 
 def _fill_disk(stage: Stage) -> None:
@@ -96,9 +128,9 @@ def _fill_disk(stage: Stage) -> None:
     runs = stage.reach.running(node)
     stage.say(
         SEEN,
-        f"node {node} still runs, with what other directories it has"
+        f"node {node} still runs on its other directories"
         if runs
-        else f"node {node} has ended by itself: it had no other log directory",
+        else f"node {node} has stopped: it had no other log directory",
     )
     stage.reach.free(node)
     stage.say(HEAL, f"there is room on the disk of node {node}; what failed comes back when it is started again")
@@ -108,7 +140,7 @@ def _fill_disk(stage: Stage) -> None:
 
 
 def _lost(stage: Stage, fault_s: float, nodes: Sequence[int], led: Sequence[int]) -> list[Milestone]:
-    """What follows the end of brokers that led these partitions."""
+    """The steps after the end of brokers that led these partitions."""
     if not set(nodes) & set(stage.found.brokers):
         return []
     found = [stage.fenced(fault_s, nodes)]
@@ -120,7 +152,7 @@ def _lost(stage: Stage, fault_s: float, nodes: Sequence[int], led: Sequence[int]
 def _can_fill(found: Found, reach: Reach) -> None:
     if not reach.can_fill:
         raise CommandFailed(
-            "expected a way to fill a disk, found none: nodes of this machine need a system with prlimit(2), others "
+            "expected a way to fill a disk, found none: nodes on this machine need a system with prlimit(2), others "
             "--fill-command and --free-command, or --by-hand"
         )
 
@@ -189,8 +221,7 @@ def _quorum_objectives(found: Found, limits: Limits) -> Sequence[Objective]:
         Objective("commits_meanwhile", 0),
         *silence,
         Objective("back_s", limits.whole_s),
-        Objective("whole_s", limits.whole_s),
-        *IN_THE_END,
+        *in_the_end(limits),
     )
 
 
@@ -231,11 +262,15 @@ def _nodes(numbers: Sequence[int]) -> str:
     return f"node{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
+def _racks(found: Found) -> str:
+    return ", ".join(f"{rack} ({_nodes(nodes)})" for rack, nodes in found.by_rack.items())
+
+
 def _now(found: Found) -> str:
     return "" if found.controller == NO_NODE else f", node {found.controller} now"
 
 
-BACK: Final = "start it again, and wait until every replica is in sync"
+BACK: Final = "restart it, and wait until every replica is in sync"
 
 _ALL: Final = (
     Drill(
@@ -245,8 +280,7 @@ _ALL: Final = (
         lambda found, limits: (
             Objective("commit_s", limits.controller_s),
             *([Objective("silence_s", limits.leader_s)] if found.controller in found.brokers else []),
-            Objective("whole_s", limits.whole_s),
-            *IN_THE_END,
+            *in_the_end(limits),
         ),
         _fail_over,
     ),
@@ -259,38 +293,66 @@ _ALL: Final = (
         ),
         lambda found, limits: (
             Objective("every_partition_s", limits.leader_s),
-            Objective("whole_s", limits.whole_s),
-            *IN_THE_END,
+            *in_the_end(limits),
         ),
         _lose_leader,
     ),
     Drill(
         "broker-loss",
-        "Kill a broker that stays away; the others must carry on, and it must catch up.",
+        "Kill a broker and keep it away; the others must carry on, and it must catch up.",
         lambda found, away_s: (
             f"kill (kill -9) a broker that is not the active controller, to be away for {away_s:g} s",
             BACK,
         ),
         lambda found, limits: (
             Objective("silence_s", limits.leader_s),
-            Objective("whole_s", limits.whole_s),
-            *IN_THE_END,
+            *in_the_end(limits),
         ),
         _lose_broker,
     ),
     Drill(
+        "rack-loss",
+        "Kill all nodes of a rack at once and keep them away; the other racks must carry on.",
+        lambda found, away_s: (
+            "kill (kill -9) all nodes of the rack that leads most partitions of the topic at once, to be away for "
+            f"{away_s:g} s; the racks: {_racks(found)}",
+            "restart them, and wait until every replica is in sync",
+        ),
+        lambda found, limits: (
+            Objective("silence_s", limits.leader_s),
+            *in_the_end(limits),
+        ),
+        _lose_rack,
+        check=lambda found, reach: check_racks(found),
+        racks=3,
+    ),
+    Drill(
         "rolling-restart",
-        "Restart every node in order, one after the other; clients must not notice.",
+        "Restart every node cleanly, one after the other; clients must not notice.",
         lambda found, away_s: (
             f"of each node in turn ({', '.join(map(str, found.nodes))}; the active controller last): shut it down in "
             "order (SIGTERM), start it, wait until every replica is in sync",
         ),
         lambda found, limits: (
             Objective("silence_s", limits.leader_s),
-            Objective("whole_s", limits.whole_s),
-            *IN_THE_END,
+            *in_the_end(limits),
         ),
         _restart_all,
+    ),
+    Drill(
+        "rolling-upgrade",
+        "Restart every node cleanly with another release, one after the other; clients must not notice.",
+        lambda found, away_s: (
+            f"of each node in turn ({', '.join(map(str, found.nodes))}; the active controller last): shut it down in "
+            "order (SIGTERM), start it with the release that --to names, wait until every replica is in sync",
+            "leave the feature levels as they are: every node can go back, until `tidelog features upgrade`",
+        ),
+        lambda found, limits: (
+            Objective("silence_s", limits.leader_s),
+            *in_the_end(limits),
+        ),
+        _upgrade_all,
+        between_releases=True,
     ),
     Drill(
         "disk-full",
@@ -302,8 +364,7 @@ _ALL: Final = (
         ),
         lambda found, limits: (
             Objective("every_partition_s", limits.leader_s),
-            Objective("whole_s", limits.whole_s),
-            *IN_THE_END,
+            *in_the_end(limits),
         ),
         _fill_disk,
         check=_can_fill,
@@ -312,7 +373,7 @@ _ALL: Final = (
     ),
     Drill(
         "minority-loss",
-        "Kill a minority of the controllers; nothing must wait for it.",
+        "Kill a minority of the controllers; nothing may wait for them.",
         lambda found, away_s: (
             f"kill (kill -9) {(len(found.voters) - 1) // 2} of {len(found.voters)} controllers, not the active one, "
             f"to be away for {away_s:g} s",
@@ -321,15 +382,14 @@ _ALL: Final = (
         lambda found, limits: (
             Objective("commit_longest_s", limits.controller_s),
             Objective("silence_s", limits.leader_s),
-            Objective("whole_s", limits.whole_s),
-            *IN_THE_END,
+            *in_the_end(limits),
         ),
         _lose_minority,
         apart=True,
     ),
     Drill(
         "quorum-loss",
-        "Kill a majority of the controllers: what goes on, what waits, and that it comes back.",
+        "Kill a majority of the controllers: see what goes on, what waits, and that the cluster recovers.",
         lambda found, away_s: (
             f"kill (kill -9) {len(found.voters) // 2 + 1} of {len(found.voters)} controllers, the active one among "
             f"them, to be away for {away_s:g} s: no metadata can change",

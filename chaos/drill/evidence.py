@@ -1,6 +1,7 @@
-"""What a drill's clients and its watcher saw, and what follows from it. All times are seconds since the drill began.
+"""The observations of a drill's clients and watcher, and the figures from them. All times are seconds since the drill
+began.
 
-Pure: lists of what happened go in, figures come out. Whoever writes the lists is in :mod:`tidelog.chaos.drill.traffic`.
+Pure: lists of events go in, figures come out. :mod:`tidelog.chaos.drill.traffic` writes the lists.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tidelog.chaos.live.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import Standing
 
 TROUBLES_MAX: Final = 1_000
 """Errors of clients that are kept; the rest is only counted."""
@@ -80,12 +81,12 @@ class Evidence:
             self.troubles.append(Trouble(at_s, who, f"{type(error).__name__}: {error}"))
 
     def acknowledged_since(self, from_s: float) -> list[Acknowledged]:
-        """What was acknowledged from then on; they stand in that order."""
+        """The acknowledgements from then on; the list is in that order."""
         return self.acknowledgements[bisect_left(self.acknowledgements, from_s, key=lambda one: one.ended_s) :]
 
     @property
     def standing(self) -> Standing:
-        """The last one that was seen."""
+        """The last one seen."""
         return self.seen[-1].standing if self.seen else Standing()
 
 
@@ -119,7 +120,7 @@ def longest_gap(times: Iterable[float], from_s: float, to_s: float) -> tuple[flo
 def longest_silence(
     acknowledgements: Sequence[Acknowledged], partitions: Iterable[int], from_s: float, to_s: float
 ) -> tuple[int, float, float]:
-    """Of all these partitions the longest time that one was without an acknowledgement: which, from when, how long.
+    """The longest time that one of these partitions was without an acknowledgement: which one, from when, how long.
     Partition -1 and no time where there is no partition."""
     times: dict[int, list[float]] = {partition: [] for partition in partitions}
     for one in acknowledgements:
@@ -141,7 +142,7 @@ def first_seen(seen: Iterable[Seen], from_s: float, fits: Callable[[Standing], b
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What the log holds in the end of what was acknowledged."""
+    """The acknowledged records that the log holds at the end."""
 
     read: int
     lost: int

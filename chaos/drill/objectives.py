@@ -1,4 +1,4 @@
-"""What a drill measures, what is expected of it, and whether it was met. Pure."""
+"""A drill's measures, their limits, and whether they were met. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WORDS: Final[Mapping[str, str]] = {
     "first_record_s": "first record acknowledged in a partition that it led",
     "every_partition_s": "records acknowledged in every partition that it led",
     "commit_s": "first metadata change committed",
-    "commit_longest_s": "longest that a metadata change waited",
+    "commit_longest_s": "longest wait of a metadata change",
     "commits_meanwhile": "metadata changes committed without a majority",
     "acknowledged_meanwhile": "records acknowledged meanwhile",
     "partitions_meanwhile": "partitions that took records meanwhile",
-    "handed_meanwhile": "records that a reader was handed meanwhile",
+    "handed_meanwhile": "records that a reader received meanwhile",
     "back_s": "metadata changes are committed again after the start",
     "shutdown_s": "longest controlled shutdown",
     "serving_s": "serving again after the start",
     "whole_s": "every replica in sync after the start",
     "silence_s": "longest that one partition took no record",
-    "errors": "errors that clients were given",
+    "errors": "errors that clients got",
     "sent": "records sent",
     "acknowledged": "records acknowledged",
     "read": "records read back",
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """``measure`` is to be no more than ``limit``."""
+    """``measure`` must be at most ``limit``."""
 
     measure: str
     limit: float
@@ -88,5 +88,5 @@ def limit_words(measure: str, limit: float) -> str:
 def value_words(measure: str, value: Value) -> str:
     """A value as it is shown."""
     if value is None:
-        return "it did not come about"
+        return "it did not happen"
     return f"{value:.2f} s" if measure.endswith("_s") else f"{value:,}"

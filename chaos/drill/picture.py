@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog.chaos.delays.canvas import INK, SOFT, Axes, Canvas, Color
 from tidelog.chaos.drill.evidence import Evidence
 from tidelog.chaos.drill.run import HeldDrill
 from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, Moment
+from tidelog.demo.delays.canvas import INK, SOFT, Axes, Canvas, Color
 
 WIDTH: Final = 1600
 SLOT_S: Final = 0.25

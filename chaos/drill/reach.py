@@ -22,8 +22,8 @@ from string import Formatter
 from typing import Final, Protocol
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local_cluster import LocalCluster
-from tidelog.proto.network import Address
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.proto.transport.network import Address
 
 STOP_S: Final = 30.0
 """How long a controlled shutdown may take before the node is killed."""
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 
 class Reach(Protocol):
-    """What can be done to nodes. Whatever is done can be undone with :meth:`restore`, from any state."""
+    """The acts on nodes. :meth:`restore` undoes all of them, from any state."""
 
     can_fill: bool
     """Whether disks can be filled."""
@@ -54,6 +54,9 @@ class Reach(Protocol):
 
     def start(self, nodes: Sequence[int]) -> float:
         """Start these nodes; return when it began."""
+
+    def go_over(self) -> None:
+        """Nodes started from now on run the release that the drill goes to."""
 
     def wait_serving(self, nodes: Sequence[int]) -> None:
         """Wait until these nodes serve. Raises :class:`CommandFailed` if they do not."""
@@ -79,8 +82,10 @@ class ProcessReach:
 
     can_fill = hasattr(resource, "prlimit")
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, to: str = sys.executable) -> None:
+        """``to``: the Python of the release that :meth:`go_over` means."""
         self.cluster = cluster
+        self._to = to
         self._stopped: set[int] = set()
         self._ending: set[int] = set()
         """Asked to shut down, and perhaps not gone yet: a start would find them running."""
@@ -101,12 +106,16 @@ class ProcessReach:
         killed = self.cluster.stop([node], timeout_s=STOP_S)
         self._ending.discard(node)
         if killed:
-            raise CommandFailed(f"node {node} did not shut down within {STOP_S:g} s and was killed")
+            raise CommandFailed(f"node {node} did not shut down within {STOP_S:g} s, so it was killed")
 
     def start(self, nodes: Sequence[int]) -> float:
         began = time.monotonic()
         self.cluster.start(nodes)
         return began
+
+    def go_over(self) -> None:
+        for node in self.cluster.nodes.values():
+            node.interpreter = self._to
 
     def wait_serving(self, nodes: Sequence[int]) -> None:
         self.cluster.wait_ready(nodes, SERVING_S)
@@ -162,13 +171,16 @@ def _longest(directory: Path) -> int:
 
 
 class RemoteReach:
-    """What is common to nodes whose processes cannot be seen: they are there while their listener takes connections."""
+    """Base for nodes whose processes are invisible: a node runs while its listener takes connections."""
 
     def __init__(self, brokers: Mapping[int, Address]) -> None:
         self._brokers = brokers
         self._stopped: set[int] = set()
         self._ending: set[int] = set()
         self._filled: set[int] = set()
+
+    def go_over(self) -> None:
+        """Whoever starts a node chooses its release."""
 
     def running(self, node: int) -> bool:
         """A node without a listener for clients (a controller alone) is taken as it was left."""
@@ -298,7 +310,7 @@ def checked_template(option: str, template: str, fields: Collection[str]) -> str
     if not words or "node" not in found or not found <= set(fields):
         raise CommandFailed(f"{option}: expected a command with {names}, found {template!r}")
     if shutil.which(words[0]) is None:
-        raise CommandFailed(f"{option}: expected a program, found {words[0]!r}, which is not to be found")
+        raise CommandFailed(f"{option}: expected a program, found {words[0]!r}, which is not on PATH")
     return template
 
 
@@ -348,7 +360,7 @@ class HandReach(RemoteReach):
         self._filled.discard(node)
 
     def restore(self) -> None:
-        """Nothing can be done without the operator, who may be the one who interrupted."""
+        """Nothing is possible without the operator, who may have caused the interrupt."""
         left = [f"make room on the disk of {_named([node])} and start it again" for node in sorted(self._filled)]
         if away := [node for node in sorted(self._stopped - self._filled) if not self.running(node)]:
             left.append(f"start {_named(away)}")
@@ -367,7 +379,7 @@ def _named(nodes: Sequence[int]) -> str:
 
 def _wait_for_enter() -> None:
     if not sys.stdin.isatty():
-        raise CommandFailed("expected a terminal, to wait for Enter: what is done there cannot be seen from here")
+        raise CommandFailed("expected a terminal, to wait for Enter: the effect there is not visible from here")
     sys.stderr.write("    then press Enter: ")
     sys.stderr.flush()
     sys.stdin.readline()

@@ -11,7 +11,7 @@ import click
 from tidelog.chaos.drill.objectives import WORDS, Objective, limit_words, value_words
 from tidelog.chaos.drill.run import HeldDrill
 from tidelog.chaos.drill.stage import Moment
-from tidelog.cli.output import print_rows
+from tidelog.cli.terminal.output import print_rows
 
 SHOWN_MAX = 10
 """Errors of clients that a person is shown."""
@@ -38,7 +38,7 @@ class Voice:
 
 
 def say_plan(say: Callable[[str], None], steps: Sequence[str], objectives: Sequence[Objective]) -> None:
-    """What will be done, and what is expected."""
+    """Print the plan and the objectives."""
     for number, step in enumerate(steps, 1):
         say(f"  {number}. {step}")
     say("objectives:")

@@ -17,11 +17,12 @@ from tidelog.chaos.drill.reach import Reach
 from tidelog.chaos.drill.stage import STEP, Moment, Stage
 from tidelog.chaos.drill.target import TOPIC_PREFIX, Found, ailments, check_size, look
 from tidelog.chaos.drill.traffic import Load, Traffic
-from tidelog.chaos.live.client_loop import ClientLoop
-from tidelog.chaos.live.recording import read_through
+from tidelog.chaos.laboratory.history.recording import read_through
+from tidelog.chaos.laboratory.workloads.client_loop import ClientLoop
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local_cluster import LocalCluster
-from tidelog.client.admin_types import NewTopic
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.client.admin.types import NewTopic
+from tidelog.client.config.security import SecuritySettings
 from tidelog.client.errors import TidelogError
 
 PARTITIONS: Final = 6
@@ -48,7 +49,7 @@ class HeldDrill:
     evidence: Evidence
     length_s: float
     after: list[str] = field(default_factory=list)
-    """What ails the cluster now, that did not before."""
+    """Troubles of the cluster that are new since before the drill."""
 
     @property
     def met(self) -> bool:
@@ -66,15 +67,17 @@ class Asked:
     load: Load
     away_s: float
     local: LocalCluster | None = None
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """How its clients connect and log in."""
 
 
-def survey(bootstrap: str, patience_s: float = 0.0) -> Found:
-    """How the cluster stands; one that has just started is given a while until it is well. Raises
+def survey(bootstrap: str, security: SecuritySettings, patience_s: float = 0.0) -> Found:
+    """The state of the cluster; a cluster that has just started gets some time to become well. Raises
     :class:`CommandFailed` if nobody answers."""
     deadline = time.monotonic() + patience_s
     with ClientLoop() as clients:
         while True:
-            found = clients.run(look(bootstrap), END_S)
+            found = clients.run(look(bootstrap, security), END_S)
             if not ailments(found) or time.monotonic() >= deadline:
                 return found
             time.sleep(_POLL_S)
@@ -96,14 +99,14 @@ def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> HeldDril
     name = f"{TOPIC_PREFIX}{drill.name}-{random.Random().randrange(16**6):06x}"
     topic = NewTopic(name, PARTITIONS, copies, configs={"min.insync.replicas": str(copies - 1)})
     with ClientLoop() as clients:
-        traffic = Traffic(asked.bootstrap, found.brokers, topic, asked.load)
+        traffic = Traffic(asked.bootstrap, found.brokers, topic, asked.load, asked.security)
         stage = Stage(found, asked.reach, traffic, tell, asked.away_s)
         with _undone(asked, stage, clients):
             _begin(stage, clients)
             stage.rest(drill.warm_up_s)
             drill.perform(stage)
             stage.rest(1.0)
-            back = _count(stage, clients, asked.bootstrap)
+            back = _count(stage, clients, asked)
         after = _healthy(clients, asked)
     stage.measures |= {"read": back.read, "lost": back.lost, "duplicated": back.duplicated, "unhealthy": len(after)}
     objectives = drill.objectives(found, asked.limits)
@@ -122,7 +125,7 @@ def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> HeldDril
 
 
 def planned(drill: Drill, found: Found, limits: Limits, away_s: float) -> tuple[tuple[str, ...], tuple[Objective, ...]]:
-    """What a drill would do, and what would be expected of it."""
+    """A drill's plan and its objectives."""
     return tuple(drill.steps(found, away_s)), tuple(drill.objectives(found, limits))
 
 
@@ -145,11 +148,11 @@ def _begin(stage: Stage, clients: ClientLoop) -> None:
     stage.say(STEP, f"topic {traffic.topic}: {PARTITIONS} partitions, every replica in sync; records are sent and read")
 
 
-def _count(stage: Stage, clients: ClientLoop, bootstrap: str) -> ReadBack:
+def _count(stage: Stage, clients: ClientLoop, asked: Asked) -> ReadBack:
     """End the sending, wait for every outcome, read everything back."""
     traffic, evidence = stage.traffic, stage.evidence
     clients.run(traffic.stop_sending(), 3 * END_S + READ_S)
-    log, _, _ = clients.run(read_through(bootstrap, traffic.partitions, READ_S), READ_S + END_S)
+    log, _, _ = clients.run(read_through(asked.bootstrap, traffic.partitions, READ_S, asked.security), READ_S + END_S)
     back = compare(
         evidence.places,
         (
@@ -178,7 +181,7 @@ def _undone(asked: Asked, stage: Stage, clients: ClientLoop) -> Iterator[None]:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             if failed:
-                stage.say(STEP, "interrupted or failed: putting everything back")
+                stage.say(STEP, "interrupted or failed: restoring everything")
             left = []
             try:
                 asked.reach.restore()
@@ -201,11 +204,11 @@ def _undone(asked: Asked, stage: Stage, clients: ClientLoop) -> Iterator[None]:
 
 
 def _healthy(clients: ClientLoop, asked: Asked) -> list[str]:
-    """What ails the whole cluster when all is over; it is given a while."""
+    """The whole cluster's troubles after the drill, after some time to recover."""
     deadline = time.monotonic() + HEALTHY_S
     while True:
         try:
-            wrong = ailments(clients.run(look(asked.bootstrap), END_S), asked.local)
+            wrong = ailments(clients.run(look(asked.bootstrap, asked.security), END_S), asked.local)
         except CommandFailed as trouble:
             wrong = [str(trouble)]
         if not wrong or time.monotonic() > deadline:

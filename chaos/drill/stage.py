@@ -1,4 +1,4 @@
-"""What a drill is played on: the cluster's nodes, the clients, the time line, and what has been measured."""
+"""The stage of a drill: the cluster's nodes, the clients, the time line, and the measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.chaos.drill.objectives import WORDS, Value
 from tidelog.chaos.drill.reach import Reach
 from tidelog.chaos.drill.target import Found
 from tidelog.chaos.drill.traffic import Traffic
-from tidelog.chaos.live.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import Standing
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE, TopicPartition
 
@@ -35,7 +35,7 @@ class Moment:
 
 
 Milestone = tuple[str, Callable[[], float | None]]
-"""A measure, and what tells it: seconds, or ``None`` as long as it has not come about."""
+"""A measure, and the function that reads it: seconds, or ``None`` until the event has happened."""
 
 
 class Stage:
@@ -159,7 +159,7 @@ class Stage:
                 time.sleep(_POLL_S)
 
     def worst(self, measure: str, found: float) -> None:
-        """Keep the largest value of a measure; one that did not come about once stays so."""
+        """Keep the largest value of a measure; once the event failed to happen, that stays."""
         before = self.measures.get(measure, found)
         self.measures[measure] = None if before is None else max(before, found)
 

@@ -4,23 +4,25 @@ is well enough for a drill."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tidelog.chaos.live.observer import Held
+from tidelog.chaos import proc
+from tidelog.chaos.laboratory.links.client_network import secured_network
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local_cluster import SERVER, LocalCluster, default_directory
-from tidelog.client.networks import default_network
-from tidelog.client.settings import parse_bootstrap
+from tidelog.cli.local.cluster import LocalCluster, LocalNode, default_directory
+from tidelog.cli.local.watch import PartitionState
+from tidelog.client.config.security import SecuritySettings
+from tidelog.client.config.settings import parse_bootstrap
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, TopicPartition
-from tidelog.model.properties import format_properties, parse_properties
-from tidelog.proto.api import DescribeClusterRequest, MetadataRequest
-from tidelog.proto.network import Address, CallTimeout, ConnectionLost
+from tidelog.proto.calls.api import DescribeClusterRequest, MetadataRequest
+from tidelog.proto.transport.network import Address, CallTimeout, ConnectionLost, NotServedHere
 
 TOPIC_PREFIX: Final = "tidelog-drill-"
 CONTROLLERS: Final = 3
@@ -41,7 +43,17 @@ class Found:
     controller: int
     fenced: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()
-    partitions: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
+    racks: Mapping[int, str] = field(default_factory=dict)
+    """Of the brokers that have one."""
+
+    @property
+    def by_rack(self) -> dict[str, tuple[int, ...]]:
+        """The brokers of each rack."""
+        return {
+            rack: tuple(sorted(node for node in self.brokers if self.racks.get(node) == rack))
+            for rack in sorted({*self.racks.values()})
+        }
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -52,19 +64,28 @@ class Found:
         return tuple(sorted({at.topic for at in self.partitions}))
 
 
-async def look(bootstrap: str) -> Found:
+async def look(bootstrap: str, security: SecuritySettings) -> Found:
     """Ask the first of these addresses that answers. Raises :class:`CommandFailed` if none does."""
-    network, silent = default_network(), []
-    for address in parse_bootstrap(bootstrap):
+    network, silent = secured_network(**security), []
+    addresses = list(parse_bootstrap(bootstrap))
+    for address in addresses:
         connection = network.connect(address)
         try:
             cluster = await connection.call(DescribeClusterRequest(), timeout_s=_ASK_S)
             metadata = await connection.call(MetadataRequest(all_topics=True), timeout_s=_ASK_S)
         except (ConnectionLost, CallTimeout) as trouble:
-            silent.append(f"{address}: {trouble}")
+            silent.append(str(trouble))
+            elsewhere = trouble.elsewhere if isinstance(trouble, NotServedHere) else None
+            if elsewhere is not None and elsewhere not in addresses:
+                addresses.append(elsewhere)  # a broker's Kafka listener, which names the one for us
             continue
         finally:
             await connection.close()
+        if cluster.error is not ErrorCode.NONE:
+            text = cluster.error_message or cluster.error.name
+            raise CommandFailed(
+                f"{address} does not describe its cluster: {text}; a drill needs a user that may do that"
+            )
         fenced = {int(one.node_id) for one in cluster.brokers if one.fenced}
         return Found(
             cluster_id=cluster.cluster_id,
@@ -76,13 +97,14 @@ async def look(bootstrap: str) -> Found:
             fenced=tuple(sorted(fenced)),
             leaving=tuple(sorted(int(one.node_id) for one in cluster.brokers if one.in_controlled_shutdown)),
             partitions={
-                TopicPartition(topic.name, each.partition): Held(
+                TopicPartition(topic.name, each.partition): PartitionState(
                     int(each.leader), tuple(sorted(map(int, each.isr))), tuple(sorted(map(int, each.replicas)))
                 )
                 for topic in metadata.topics
                 if topic.error is ErrorCode.NONE
                 for each in topic.partitions
             },
+            racks={int(one.node_id): one.rack for one in cluster.brokers if one.rack},
         )
     raise CommandFailed(f"no broker answers at {'; '.join(silent)}. Is the cluster running?")
 
@@ -123,6 +145,43 @@ def check_size(found: Found) -> None:
             )
 
 
+def check_racks(found: Found) -> None:
+    """Raise :class:`CommandFailed` unless each rack can be lost; the text says what would be lost, and where."""
+    if bare := sorted(set(found.brokers) - found.racks.keys()):
+        raise CommandFailed(
+            f"expected a rack of each broker (broker.rack), found none of {', '.join(map(str, bare))}: without racks, "
+            "replicas are not spread over them; without --bootstrap the drill makes a cluster of three racks"
+        )
+    wrong = [words for rack, nodes in found.by_rack.items() for words in _lost_with(found, rack, nodes)]
+    if not wrong and len(found.by_rack) < NEEDED:
+        wrong.append(
+            f"there are only {len(found.by_rack)} racks ({', '.join(found.by_rack)}): of three replicas, two are in "
+            "one rack, and the third alone takes no records (min.insync.replicas=2)"
+        )
+    if wrong:
+        raise CommandFailed(f"expected racks that can be lost, and if one is: {'; '.join(wrong)}")
+
+
+def _lost_with(found: Found, rack: str, nodes: Sequence[int]) -> list[str]:
+    gone = set(nodes)
+    wrong = []
+    controllers = sorted(gone.intersection(found.voters))
+    if len(found.voters) - len(controllers) <= len(found.voters) // 2:
+        wrong.append(
+            f"rack {rack} has {len(controllers)} of {len(found.voters)} controllers (nodes "
+            f"{', '.join(map(str, controllers))}): without a majority no metadata can change, and nobody else can "
+            "lead; put controllers into other racks"
+        )
+    if alone := sorted(at for at, held in found.partitions.items() if gone.issuperset(held.replicas)):
+        named = ", ".join(map(str, alone[:NAMED_MAX])) + (", …" if len(alone) > NAMED_MAX else "")
+        wrong.append(
+            f"rack {rack} has every replica of {len(alone)} of {len(found.partitions)} partitions ({named}): nobody "
+            "could read or write them, and with the disks their records would be lost; `tidelog reassign` moves "
+            "replicas into other racks, `tidelog topics alter --replicas` makes more of them"
+        )
+    return wrong
+
+
 def find_local(cluster_id: str, directory: Path | None = None) -> LocalCluster | None:
     """The directory of ``tidelog cluster`` on this machine that a cluster lives in: the one named, the default one, or
     where a process of ours says it was started. Raises :class:`CommandFailed` if the one named holds something else."""
@@ -133,9 +192,9 @@ def find_local(cluster_id: str, directory: Path | None = None) -> LocalCluster |
                 f"{directory}: expected cluster {cluster_id}, which answers at --bootstrap, found {cluster.cluster_id}"
             )
         return cluster
-    for place in (default_directory(), *_started_from(cluster_id)):
+    for path in (default_directory(), *_started_from(cluster_id)):
         with suppress(CommandFailed):
-            cluster = LocalCluster.open(place)
+            cluster = LocalCluster.open(path)
             if cluster.cluster_id == cluster_id:
                 return cluster
     return None
@@ -143,23 +202,18 @@ def find_local(cluster_id: str, directory: Path | None = None) -> LocalCluster |
 
 def _started_from(cluster_id: str) -> list[Path]:
     """Where the nodes of this cluster among the processes of this machine have their directories (Linux)."""
-    found = []
-    processes = Path("/proc")
-    for entry in sorted(processes.iterdir()) if processes.is_dir() else ():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if cluster_id in words and "--config" in words[:-1]:
-            found.append(Path(words[words.index("--config") + 1]).parent.parent)
+    found = [
+        Path(words[words.index("--config") + 1]).parent.parent
+        for words in proc.commands()
+        if cluster_id in words and "--config" in words[:-1]
+    ]
     return list(dict.fromkeys(found))
 
 
-def make(directory: Path, brokers: int, settings: Mapping[str, str], *, apart: bool) -> LocalCluster:
+def make(directory: Path, brokers: int, settings: Mapping[str, str], *, apart: bool, racks: int = 0) -> LocalCluster:
     """Lay out a cluster for a drill, whose nodes end with this process where the system can do that; ``apart``: three
-    controllers that are nothing else, and the brokers beside them. Raises ``ConfigError``, :class:`CommandFailed`."""
+    controllers that are nothing else, and the brokers beside them; ``racks``: how many the nodes are spread over.
+    Raises ``ConfigError``, :class:`CommandFailed`."""
     if LocalCluster.exists(directory):
         raise CommandFailed(
             f"{directory} holds a cluster; to hold the drill on that one: --bootstrap HOST:PORT, else use another --dir"
@@ -167,15 +221,41 @@ def make(directory: Path, brokers: int, settings: Mapping[str, str], *, apart: b
     cluster = LocalCluster.create(directory, nodes=brokers + CONTROLLERS * apart, settings=settings)
     if apart:
         _part_roles(cluster)
+    if racks:
+        cluster.spread_over_racks(racks)
     if sys.platform.startswith("linux"):
         for node in cluster.nodes.values():
-            node.program = ("tidelog.chaos.live.leash", str(os.getpid()), sys.executable, "-P", "-m", *SERVER)
+            node.launcher = (
+                sys.executable,
+                "-P",
+                "-m",
+                "tidelog.chaos.laboratory.processes.parent_death",
+                str(os.getpid()),
+            )
     return cluster
+
+
+def begin_with(nodes: Iterable[LocalNode], interpreter: str) -> None:
+    """Have nodes that have not run yet run the release of that Python, with those of their settings that it knows.
+    Raises :class:`CommandFailed`."""
+    asks = (
+        "try:\n from tidelog.model.settings.broker_config import NODE_CONFIG_DEF as one\n"
+        "except ImportError:\n from tidelog.model.broker_config import NODE_CONFIG_DEF as one  # release 0.1\n"
+        "print(*one.settings)"
+    )
+    try:
+        said = subprocess.run([interpreter, "-P", "-c", asks], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CommandFailed(f"expected the Python of an installed release, found {interpreter}: {error}") from None
+    known = set(said.stdout.split())
+    for node in nodes:
+        node.interpreter = interpreter
+        node.configure({name: value for name, value in node.settings.items() if name in known})
 
 
 def _part_roles(cluster: LocalCluster) -> None:
     for number, node in cluster.nodes.items():
-        lines = {name: line.value for name, line in parse_properties(node.config_path.read_text()).items()}
+        lines = node.settings
         role = "controller" if number <= CONTROLLERS else "broker"
         lines["process.roles"] = role
         lines["controller.quorum.voters"] = ",".join(lines["controller.quorum.voters"].split(",")[:CONTROLLERS])
@@ -184,7 +264,7 @@ def _part_roles(cluster: LocalCluster) -> None:
         )
         copies = str(min(3, len(cluster.nodes) - CONTROLLERS))
         lines["default.replication.factor"] = copies
-        node.config_path.write_text(format_properties(lines))
+        node.configure(lines)
 
 
 def bootstrap_of(cluster: LocalCluster, *, apart: bool) -> str:

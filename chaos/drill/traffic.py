@@ -1,4 +1,4 @@
-"""The clients of a drill, and who watches the cluster meanwhile: they write down what happens, and decide nothing.
+"""A drill's clients, and the watcher of the cluster: they record what happens, and decide nothing.
 
 One idempotent producer (acks=all) sends numbered records round the partitions of the drill's topic at a steady rate;
 one reader reads them as they come; one admin changes a setting of the topic, again and again; and every node is asked
@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from tidelog.aio import Admin, Consumer, Producer
 from tidelog.chaos.drill.evidence import Acknowledged, Committed, Evidence, Seen
-from tidelog.chaos.live.observer import Observer, Standing
-from tidelog.client.admin_types import NewTopic
+from tidelog.chaos.laboratory.faults.observer import Observer, Standing
+from tidelog.client.admin.types import NewTopic
+from tidelog.client.config.security import SecuritySettings
 from tidelog.client.delivery import RecordMetadata
 from tidelog.client.errors import TidelogError
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.api import ConfigResource
-from tidelog.proto.network import Address
+from tidelog.proto.calls.api import ConfigResource
+from tidelog.proto.transport.network import Address
 
 WATCH_S: Final = 0.05
 """Between two questions how the cluster stands: how precise what was seen is, where nodes answer."""
@@ -35,7 +36,7 @@ RETENTION_MS: Final = 86_400_000
 FLUSH_S: Final = 60.0
 CLOSE_S: Final = 5.0
 QUICK: Final[Mapping[str, Any]] = {"retry_backoff_ms": 20, "retry_backoff_max_ms": 100, "reconnect_backoff_ms": 20}
-"""Of the admin, who is there to measure; producer and reader have the settings that an application has by default."""
+"""Settings of the admin client, which only measures; producer and reader have an application's default settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,15 @@ class Load:
 class Traffic:
     """The clients of one drill. Everything but the constructor runs on one event loop."""
 
-    def __init__(self, bootstrap: str, brokers: Mapping[int, Address], topic: NewTopic, load: Load) -> None:
+    def __init__(
+        self, bootstrap: str, brokers: Mapping[int, Address], topic: NewTopic, load: Load, security: SecuritySettings
+    ) -> None:
         self.evidence = Evidence()
         self._bootstrap = bootstrap
         self._brokers = brokers
         self._topic = topic
         self._load = load
+        self._security = security
         self._began = time.monotonic()
         self._sending = True
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,13 +81,13 @@ class Traffic:
 
     async def begin(self) -> None:
         """Make the topic and start the clients. Raises what the SDK raises."""
-        self._observer = Observer(self._brokers)
-        self._admin = Admin(self._bootstrap, **QUICK)
+        self._observer = Observer(self._brokers, self._security)
+        self._admin = Admin(self._bootstrap, **self._security, **QUICK)
         await self._admin.start()
         await self._admin.create_topics([self._topic])
         self._made = True
-        self._producer = Producer(self._bootstrap, acks="all", enable_idempotence=True, linger_ms=0)
-        self._reader = Consumer(self._bootstrap, auto_offset_reset="earliest")
+        self._producer = Producer(self._bootstrap, acks="all", enable_idempotence=True, linger_ms=0, **self._security)
+        self._reader = Consumer(self._bootstrap, auto_offset_reset="earliest", **self._security)
         await self._producer.start()
         await self._reader.start()
         self._reader.assign(self.partitions)

@@ -1,4 +1,4 @@
-"""What a partition assignor is: the values it gets and gives, and the protocol that users implement.
+"""Partition assignors: their inputs and results, and the protocol that users implement.
 
 Source: Kafka's ``ConsumerPartitionAssignor`` and ``AbstractPartitionAssignor``.
 """
@@ -17,7 +17,7 @@ NO_GENERATION: Final = -1
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """What a member does with its partitions while a rebalance runs (KIP-429); numbers as in Kafka.
+    """A member's handling of its partitions during a rebalance (KIP-429); numbers as in Kafka.
 
     A consumer follows the highest protocol that *all* of its assignors speak.
     """
@@ -30,7 +30,7 @@ class RebalanceProtocol(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member of a group says when it joins. Bytes: :mod:`tidelog.proto.consumer_protocol`.
+    """One member's part of a join. Bytes: :mod:`tidelog.proto.logs.consumer_protocol`.
 
     ``topics``: what it wants to read; the order and repetitions mean nothing. ``user_data``: what its assignor
     had to say, empty for nothing. ``owned``: what it reads at this moment, and still did in ``generation_id``
@@ -48,7 +48,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one member gets; ``user_data`` goes to its assignor's ``on_assignment``, empty for nothing."""
+    """One member's assignment; ``user_data`` goes to its assignor's ``on_assignment``, empty for none."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes = b""

@@ -1,4 +1,4 @@
-"""Who says to own which partition, and whom to believe."""
+"""Members' claims to partitions, and which claims to believe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Claim:
 
 
 def undisputed(counts: Mapping[str, int], claims: Mapping[str, Claim]) -> dict[str, list[TopicPartition]]:
-    """What each member owns, of the partitions that exist (``counts``: topic → number of them).
+    """The partitions that each member owns, among the existing ones (``counts``: topic → number of them).
 
     Of several claims to one partition that of the highest generation holds: an older one comes from a member that
     missed a rebalance. Where several have the highest, none holds. So does ``AbstractStickyAssignor``, except where
@@ -44,7 +44,7 @@ def undisputed(counts: Mapping[str, int], claims: Mapping[str, Claim]) -> dict[s
 
 
 def outdated(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """Who had a partition last, by the claims older than the newest generation that any member knows."""
+    """A partition's last holder, by the claims older than the newest generation that any member knows."""
     newest = max((claim.generation for claim in claims.values()), default=-1)
     holder_of: dict[TopicPartition, str] = {}
     generation_of: dict[TopicPartition, int] = {}

@@ -52,7 +52,8 @@ class CooperativeStickyAssignor:
 
 
 def _claim(said: Subscription) -> Claim:
-    """What a member owns, and since when: by the subscription (version 2) or by its user data (version 1)."""
+    """A member's partitions, and since when it owns them: by the subscription (version 2) or by its user data (version
+    1)."""
     generation = said.generation_id
     if generation < 0 and len(said.user_data) >= _GENERATION.size:
         (generation,) = _GENERATION.unpack_from(said.user_data)

@@ -54,7 +54,7 @@ class StickyAssignor:
         self._mine: Claim | None = None
 
     def user_data(self, topics: frozenset[str]) -> bytes:
-        """What this member was assigned last, and when; nothing before the first time."""
+        """This member's last assignment, and when it came; empty before the first one."""
         return b"" if self._mine is None else encode_claim(self._mine)
 
     def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:

@@ -21,8 +21,8 @@ def divide_unequally(
     """Divide so that no member could take a partition from one that has at least two more.
 
     ``counts``: number of partitions of each topic; ``topics_of``: what each member is subscribed to; ``owned``: what
-    each owns, no partition twice; ``last_holder_of``: who had a partition before its present owner, and gets it back
-    first where balance asks for a move. The topics that the fewest members want come first.
+    each owns, no partition twice; ``last_holder_of``: the member that had a partition before its current owner, and
+    gets it back first where balance asks for a move. The topics that the fewest members want come first.
     """
     division = _Division(counts, topics_of, owned)
     unassigned = division.unassigned()
@@ -35,7 +35,7 @@ def divide_unequally(
 
 
 class _Division:
-    """Who has what at a moment, and how many that are.
+    """Each member's partitions at a moment, and their number.
 
     ``loads`` holds (number of partitions, member id) in order, so the first one is the least loaded member.
     """
@@ -147,7 +147,7 @@ class _Division:
 
 
 class _Moves:
-    """Which partitions went from whom to whom; two moves of one partition count as one, there and back as none."""
+    """The moves of partitions between members; two moves of one partition count as one, there and back as none."""
 
     def __init__(self) -> None:
         self._move_of: dict[TopicPartition, tuple[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Where the leaders that an answer names are reached: a tagged field of Produce and Fetch responses (KIP-951)."""
+"""Addresses of the leaders that an answer names: a tagged field of Produce and Fetch responses (KIP-951)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidelog.proto.kafka.wire import write_compact_string, write_uvarint
+from tidelog.proto.kafka.wire import write_compact_string
+from tidelog.proto.records.varint import write_uvarint
 
 _NODE: Final = struct.Struct(">i")
 

@@ -9,18 +9,21 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tidelog.model.buffer import Buffer
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE
-from tidelog.proto.frames import FetchedPartition
 from tidelog.proto.kafka.endpoints import NodeEndpoint, write_node_endpoints
-from tidelog.proto.kafka.headers import skip_tags
 from tidelog.proto.kafka.wire import (
     BadMessage,
+    Budget,
     read_compact_string,
     read_string,
+    read_tag,
+    read_tag_count,
     read_uvarint,
-    write_uvarint,
+    skip_tags,
 )
-from tidelog.proto.network import Buffer
+from tidelog.proto.records.varint import write_uvarint
+from tidelog.proto.transport.frames import FetchedPartition
 
 API_KEY: Final = 1
 LEAST: Final = 4
@@ -28,8 +31,8 @@ MOST: Final = 17
 FLEXIBLE: Final = 12
 BY_ID: Final = 13
 """From this version on topics are named by their ids (KIP-516)."""
-PARTITIONS_MAX: Final = 100_000
-"""Most partitions of one request, those to forget included."""
+PARTITIONS_MAX: Final = 20_000
+"""Most partitions of one request, and most topics. Each costs some 13 µs of the event loop."""
 
 _HEAD: Final = struct.Struct(">iiib")
 _CONSUMER: Final = 15
@@ -44,7 +47,6 @@ _PARTITION: Final = {
     12: struct.Struct(">iiqiqi"),
 }
 _RESULT: Final = struct.Struct(">ihqq")
-_START: Final = struct.Struct(">q")
 _RESULT_START: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
@@ -97,13 +99,14 @@ def _decode(version: int, body: memoryview) -> KafkaFetch:
     if version >= 7:
         session_id, session_epoch = _SESSION.unpack_from(body, at)
         at += _SESSION.size
-    topics, parts, at = _decode_topics(version, body, at)
+    budget = Budget()
+    topics, parts, at = _decode_topics(version, body, at, budget)
     if version >= 7:
-        at = _skip_forgotten(version, body, at)
+        at = _skip_forgotten(version, body, at, budget)
     rack: str | None = None
     if version >= FLEXIBLE:
         rack, at = read_compact_string(body, at)
-        replica_id, at = _read_tags(body, at, replica_id)
+        replica_id, at = _read_tags(body, at, replica_id, budget)
     elif version >= 11:
         rack, at = read_string(body, at)
     return KafkaFetch(
@@ -112,7 +115,7 @@ def _decode(version: int, body: memoryview) -> KafkaFetch:
 
 
 def _decode_topics(
-    version: int, body: memoryview, at: int
+    version: int, body: memoryview, at: int, budget: Budget
 ) -> tuple[list[tuple[bytes, int]], list[WantedPartition], int]:
     flexible = version >= FLEXIBLE
     topics: list[tuple[bytes, int]] = []
@@ -129,7 +132,7 @@ def _decode_topics(
             at += item.size
             if flexible:
                 parts.append(WantedPartition(*values))
-                at = skip_tags(body, at)
+                at = skip_tags(body, at, budget)
             elif version >= 9:
                 partition, epoch, offset, start, size = values
                 parts.append(WantedPartition(partition, epoch, offset, -1, start, size))
@@ -140,13 +143,13 @@ def _decode_topics(
                 partition, offset, size = values
                 parts.append(WantedPartition(partition, -1, offset, -1, -1, size))
         if flexible:
-            at = skip_tags(body, at)
+            at = skip_tags(body, at, budget)
         topics.append((name, count))
     return topics, parts, at
 
 
-def _skip_forgotten(version: int, body: memoryview, at: int) -> int:
-    """What an incremental fetch wants no longer: every request is whole here."""
+def _skip_forgotten(version: int, body: memoryview, at: int, budget: Budget) -> int:
+    """Skip the partitions that an incremental fetch drops: every request is whole here."""
     flexible = version >= FLEXIBLE
     topic_count, at = _read_count(body, at, flexible)
     for _ in range(topic_count):
@@ -154,21 +157,18 @@ def _skip_forgotten(version: int, body: memoryview, at: int) -> int:
         count, at = _read_count(body, at, flexible)
         at += 4 * count
         if flexible:
-            at = skip_tags(body, at)
+            at = skip_tags(body, at, budget)
     return at
 
 
-def _read_tags(body: memoryview, at: int, replica_id: int) -> tuple[int, int]:
+def _read_tags(body: memoryview, at: int, replica_id: int, budget: Budget) -> tuple[int, int]:
     """The replica's state (tag 1) where a follower of a later version sent one; the rest is passed over."""
-    count, at = read_uvarint(body, at)
+    count, at = read_tag_count(body, at, budget)
     for _ in range(count):
-        tag, at = read_uvarint(body, at)
-        size, at = read_uvarint(body, at)
-        if at + size > len(body):
-            raise BadMessage(f"expected a tagged field within {len(body)} bytes, found it to end at {at + size}")
-        if tag == 1 and size >= _STATE.size:
+        tag, at, end = read_tag(body, at)
+        if tag == 1 and end - at >= _STATE.size:
             replica_id, _ = _STATE.unpack_from(body, at)
-        at += size
+        at = end
     return replica_id, at
 
 
@@ -208,6 +208,7 @@ def encode_fetched(
     topics: Sequence[tuple[bytes, int]],
     results: Sequence[FetchedPartition],
     endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> list[Buffer | FetchedPartition]:
     """A response behind ``head`` as pieces in order. A partition stands for its own records.
 
@@ -216,7 +217,7 @@ def encode_fetched(
     flexible = version >= FLEXIBLE
     pieces: list[Buffer | FetchedPartition] = []
     out = bytearray(head)
-    out += _TOP.pack(0, 0, 0) if version >= 7 else b"\0\0\0\0"
+    out += _TOP.pack(throttle_ms, 0, 0) if version >= 7 else _COUNT.pack(throttle_ms)
     _write_count(out, len(topics), flexible)
     at = 0
     for name, count in topics:

@@ -9,7 +9,7 @@ import struct
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidelog.proto.kafka.wire import BadMessage, read_uvarint
+from tidelog.proto.kafka.wire import BadMessage, Budget, skip_tags
 
 API_VERSIONS: Final = 18
 _HEAD: Final = struct.Struct(">hhih")
@@ -95,12 +95,24 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         raise BadMessage(f"expected a client id within {len(frame)} bytes, found a length of {size}")
     client_id = str(frame[_HEAD.size : end], "utf-8", "replace") if size > 0 else ""
     if version >= FLEXIBLE_FROM.get(api_key, 0):
-        end = skip_tags(frame, end)
+        end = skip_tags(frame, end, Budget())
     return RequestHeader(api_key, version, correlation, client_id, end)
 
 
+def request_header(api_key: int, version: int, correlation_id: int, client_id: bytes = b"") -> bytes:
+    """A request's header as :func:`read_request_header` reads it."""
+    head = _HEAD.pack(api_key, version, correlation_id, len(client_id) or -1) + client_id
+    return head + b"\0" if is_flexible(api_key, version) else head
+
+
+def client_id_of(frame: memoryview) -> str:
+    """The client id in a header that :func:`answered_body` has read."""
+    size = int.from_bytes(frame[8:10], "big", signed=True)
+    return str(frame[_HEAD.size : _HEAD.size + size], "utf-8", "replace") if size > 0 else ""
+
+
 def answered_body(frame: memoryview, *, flexible: bool) -> tuple[bytes, memoryview]:
-    """The header of a request's answer and the request's body, for those who want to know no more of its header.
+    """The header of a request's answer and the request's body, for callers that need nothing else from its header.
 
     Raises :class:`BadMessage`.
     """
@@ -113,7 +125,7 @@ def answered_body(frame: memoryview, *, flexible: bool) -> tuple[bytes, memoryvi
         raise BadMessage(f"expected a client id within {there} bytes, found a length of {size}")
     if not flexible:
         return correlation, frame[end:]
-    end = end + 1 if end < there and not frame[end] else skip_tags(frame, end)
+    end = end + 1 if end < there and not frame[end] else skip_tags(frame, end, Budget())
     return correlation + b"\0", frame[end:]
 
 
@@ -121,17 +133,3 @@ def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
     """A response's header. That of ApiVersions has no tagged fields in any version: its reader knows none yet."""
     head = _CORRELATION.pack(correlation_id)
     return head + b"\0" if api_key != API_VERSIONS and version >= FLEXIBLE_FROM.get(api_key, 0) else head
-
-
-def skip_tags(data: memoryview, position: int) -> int:
-    """Pass over tagged fields that nobody here knows. Raises :class:`BadMessage`."""
-    if position < len(data) and not data[position]:
-        return position + 1
-    count, position = read_uvarint(data, position)
-    for _ in range(count):
-        _, position = read_uvarint(data, position)
-        size, position = read_uvarint(data, position)
-        position += size
-        if position > len(data):
-            raise BadMessage(f"expected a tagged field within {len(data)} bytes, found it to end at {position}")
-    return position

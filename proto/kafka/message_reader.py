@@ -6,34 +6,17 @@ import struct
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from tidelog.proto.kafka import wire
 from tidelog.proto.kafka.schemas import FIXED, Schema, Shape
-from tidelog.proto.kafka.wire import BadMessage, Data, Reader
-
-ITEMS_MAX: Final = 100_000
-"""Most items of all arrays of one message: each becomes an object, however few bytes it has."""
+from tidelog.proto.kafka.wire import BadMessage, Budget, Data, Reader
 
 
 def _maker(name: str, names: list[str]) -> Callable[[Iterable[Any]], Any]:
     made: Any = namedtuple(name, names)  # type: ignore[misc]
     make: Callable[[Iterable[Any]], Any] = made._make
     return make
-
-
-class Budget:
-    """How many more items the arrays of one message may have."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def take(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise BadMessage(f"expected at most {ITEMS_MAX} items in the arrays of a message, found more")
 
 
 Read = Any
@@ -89,13 +72,9 @@ def reader_of(schema: Schema) -> Read:
                 values[number] = value
         if position < len(data) and not data[position]:
             return make(values), position + 1
-        count, position = wire.read_uvarint(data, position)
+        count, position = wire.read_tag_count(data, position, budget)
         for _ in range(count):
-            tag, position = wire.read_uvarint(data, position)
-            size, position = wire.read_uvarint(data, position)
-            end = position + size
-            if end > len(data):
-                raise BadMessage(f"expected tagged field {tag} within {len(data)} bytes, found it to end at {end}")
+            tag, position, end = wire.read_tag(data, position)
             known = tagged.get(tag)
             if known is not None:
                 number, one = known
@@ -109,7 +88,7 @@ def reader_of(schema: Schema) -> Read:
 
 
 def _default_of(shape: Shape) -> Any:
-    """What a tagged field is where it is not sent."""
+    """The value of a tagged field that was not sent."""
     if shape.of is not None and not shape.array and not shape.nullable:
         inner = shape.of.shapes
         make = _maker(shape.of.name, [one.name for one in inner])

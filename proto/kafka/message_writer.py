@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.proto.kafka import wire
 from tidelog.proto.kafka.schemas import FIXED, Schema, Shape
 from tidelog.proto.kafka.wire import Writer
+from tidelog.proto.records.varint import write_uvarint
 
 
 @cache
@@ -57,8 +58,8 @@ def writer_of(schema: Schema) -> Writer:
         for tag, value, one in given:
             inner = bytearray()
             one(inner, value)
-            wire.write_uvarint(out, tag)
-            wire.write_uvarint(out, len(inner))
+            write_uvarint(out, tag)
+            write_uvarint(out, len(inner))
             out += inner
 
     return write

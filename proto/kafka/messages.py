@@ -9,12 +9,16 @@ tagged fields and error codes of a later day, and lengths that lie. Values are p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from tidelog.proto.kafka.message_reader import ITEMS_MAX, Budget, reader_of
+from tidelog.proto.kafka.headers import request_header
+from tidelog.proto.kafka.message_reader import reader_of
 from tidelog.proto.kafka.message_writer import writer_of
 from tidelog.proto.kafka.schemas import schema_of
-from tidelog.proto.kafka.wire import BadMessage, Data
+from tidelog.proto.kafka.wire import BadMessage, Budget, Data
+
+RESPONSE_ITEMS_MAX: Final = 1_000_000
+"""Most array items and tagged fields of one response: one request item may bring many."""
 
 
 def decode_request(api_key: int, version: int, body: Data) -> Any:
@@ -23,13 +27,13 @@ def decode_request(api_key: int, version: int, body: Data) -> Any:
     What comes after the last field is passed over, as in Kafka: librdkafka leaves three bytes behind a request for
     the metadata of all topics.
     """
-    value, _ = reader_of(schema_of(api_key, version, "request"))(body, 0, Budget(ITEMS_MAX))
+    value, _ = reader_of(schema_of(api_key, version, "request"))(body, 0, Budget())
     return value
 
 
 def decode_response(api_key: int, version: int, body: Data) -> Any:
     """As :func:`decode_request`, of a response, which has to end with its last field."""
-    value, position = reader_of(schema_of(api_key, version, "response"))(body, 0, Budget(ITEMS_MAX))
+    value, position = reader_of(schema_of(api_key, version, "response"))(body, 0, Budget(RESPONSE_ITEMS_MAX))
     if position != len(body):
         raise BadMessage(
             f"expected a response of {position} bytes, found {len(body)} (API {api_key}, version {version})"
@@ -50,6 +54,14 @@ def encode_response(api_key: int, version: int, values: Mapping[str, Any]) -> by
 def encode_request(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
     """As :func:`encode_response`, of a request."""
     return _encode(api_key, version, "request", values)
+
+
+def request_frame(
+    api_key: int, version: int, correlation_id: int, values: Mapping[str, Any], client_id: bytes = b""
+) -> bytes:
+    """A request ready for a socket: length, header, body."""
+    frame = request_header(api_key, version, correlation_id, client_id) + encode_request(api_key, version, values)
+    return len(frame).to_bytes(4, "big") + frame
 
 
 def field(payload: Any, name: str, default: Any) -> Any:

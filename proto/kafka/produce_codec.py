@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidelog.model.ids import NO_NODE, NodeId
-from tidelog.proto.frames import ProducedPartition
 from tidelog.proto.kafka.endpoints import NodeEndpoint, write_node_endpoints
-from tidelog.proto.kafka.headers import skip_tags
 from tidelog.proto.kafka.wire import (
     BadMessage,
+    Budget,
     read_compact_string,
     read_string,
     read_uvarint,
+    skip_tags,
     write_compact_string,
     write_string,
-    write_uvarint,
 )
+from tidelog.proto.records.varint import write_uvarint
+from tidelog.proto.transport.frames import ProducedPartition
 
 API_KEY: Final = 0
 MOST: Final = 12
@@ -74,6 +75,7 @@ def _decode_flexible(body: memoryview) -> KafkaProduce:
     topics: list[tuple[bytes, int]] = []
     parts: list[tuple[int, memoryview | None]] = []
     at += _ACKS_TIMEOUT.size
+    budget = Budget()
     topic_count, at = (body[at], at + 1) if body[at] < 0x80 else read_uvarint(body, at)
     _check_count(topic_count - 1)
     for _ in range(topic_count - 1):
@@ -96,13 +98,13 @@ def _decode_flexible(body: memoryview) -> KafkaProduce:
                 raise BadMessage(f"expected records of at most {len(body) - at} bytes, found {size - 1}")
             if size:
                 parts.append((partition, body[at:end]))
-                at = end + 1 if not body[end] else skip_tags(body, end)
+                at = end + 1 if not body[end] else skip_tags(body, end, budget)
             else:
                 parts.append((partition, None))
-                at = skip_tags(body, at)
+                at = skip_tags(body, at, budget)
         topics.append((name, max(count - 1, 0)))
-        at = at + 1 if not body[at] else skip_tags(body, at)
-    skip_tags(body, at)
+        at = at + 1 if not body[at] else skip_tags(body, at, budget)
+    skip_tags(body, at, budget)
     return KafkaProduce(transactional_id, acks, timeout_ms, topics, parts)
 
 
@@ -140,6 +142,7 @@ def encode_produced(
     topics: Sequence[tuple[bytes, int]],
     results: Sequence[ProducedPartition],
     endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> bytearray:
     """A response behind ``head``; ``results`` stand in the order of the request's partitions.
 
@@ -147,9 +150,9 @@ def encode_produced(
     """
     out = bytearray(head)
     if version >= FLEXIBLE:
-        _encode_flexible(out, version, topics, results, endpoints)
+        _encode_flexible(out, version, topics, results, endpoints, throttle_ms)
     else:
-        _encode_legacy(out, version, topics, results)
+        _encode_legacy(out, version, topics, results, throttle_ms)
     return out
 
 
@@ -159,6 +162,7 @@ def _encode_flexible(
     topics: Sequence[tuple[bytes, int]],
     results: Sequence[ProducedPartition],
     endpoints: Sequence[NodeEndpoint],
+    throttle_ms: int,
 ) -> None:
     write_uvarint(out, len(topics) + 1)
     at = 0
@@ -195,7 +199,7 @@ def _encode_flexible(
             out.append(0)  # no tagged fields, or none within the leader
         at += count
         out.append(0)
-    out += b"\0\0\0\0"  # throttle time
+    out += _COUNT.pack(throttle_ms)
     if version >= 10 and endpoints:
         out.append(1)
         write_node_endpoints(out, endpoints)
@@ -204,7 +208,11 @@ def _encode_flexible(
 
 
 def _encode_legacy(
-    out: bytearray, version: int, topics: Sequence[tuple[bytes, int]], results: Sequence[ProducedPartition]
+    out: bytearray,
+    version: int,
+    topics: Sequence[tuple[bytes, int]],
+    results: Sequence[ProducedPartition],
+    throttle_ms: int,
 ) -> None:
     out += _COUNT.pack(len(topics))
     at = 0
@@ -225,7 +233,7 @@ def _encode_legacy(
                 write_string(out, item.error_message[:_TEXT_MAX] or None)
         at += count
     if version >= 1:
-        out += b"\0\0\0\0"
+        out += _COUNT.pack(throttle_ms)
 
 
 def named_leaders(results: Sequence[ProducedPartition]) -> set[NodeId]:

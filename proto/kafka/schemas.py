@@ -49,7 +49,7 @@ class Schema:
 
 
 class Shape:
-    """What a field is: a structure (``of``) or a primitive (``kind``), an array of it, nullable, tagged."""
+    """The shape of a field: a structure (``of``) or a primitive (``kind``), an array of it, nullable, tagged."""
 
     __slots__ = ("array", "default", "kind", "name", "nullable", "of", "tag")
 

@@ -10,12 +10,18 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidelog.proto.network import Buffer
+from tidelog.model.buffer import Buffer
+from tidelog.proto.records.varint import write_uvarint
 
 Data = bytes | memoryview
 Reader = Callable[[Data, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
+ITEMS_MAX: Final = 20_000
+"""Most array items and tagged fields of one request. Each costs up to 15 µs of the event loop to read and to answer,
+however few bytes it has, so a request holds the loop for at most some 0.3 s."""
+TAGS_MAX: Final = 64
+"""Most tagged fields of one structure. Kafka's own messages have at most five."""
 _UVARINT_BYTES_MAX: Final = 5
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
@@ -24,6 +30,21 @@ _STRING_MAX: Final = 0x7FFF
 
 class BadMessage(ValueError):
     """A message that is not one of its API and version; the text says what was expected and found."""
+
+
+class Budget:
+    """How many more array items and tagged fields one message may have."""
+
+    __slots__ = ("left", "most")
+
+    def __init__(self, most: int = ITEMS_MAX) -> None:
+        self.left = self.most = most
+
+    def take(self, count: int) -> None:
+        """Raises :class:`BadMessage` if that exceeds the bound."""
+        self.left -= count
+        if self.left < 0:
+            raise BadMessage(f"expected at most {self.most} array items and tagged fields in a message, found more")
 
 
 def read_uvarint(data: Data, position: int) -> tuple[int, int]:
@@ -42,12 +63,32 @@ def read_uvarint(data: Data, position: int) -> tuple[int, int]:
     raise BadMessage(f"expected a number of at most 32 bits, found no end of it at position {position}")
 
 
-def write_uvarint(out: bytearray, value: int) -> None:
-    """Append an unsigned number in groups of seven bits."""
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+def read_tag_count(data: Data, position: int, budget: Budget) -> tuple[int, int]:
+    """The number of a structure's tagged fields, taken from ``budget``."""
+    count, position = read_uvarint(data, position)
+    if count > TAGS_MAX:
+        raise BadMessage(f"expected at most {TAGS_MAX} tagged fields in a structure, found {count}")
+    budget.take(count)
+    return count, position
+
+
+def read_tag(data: Data, position: int) -> tuple[int, int, int]:
+    """A tagged field's tag and the range of its value."""
+    tag, position = read_uvarint(data, position)
+    size, position = read_uvarint(data, position)
+    if position + size > len(data):
+        raise BadMessage(f"expected tagged field {tag} within {len(data)} bytes, found it to end at {position + size}")
+    return tag, position, position + size
+
+
+def skip_tags(data: Data, position: int, budget: Budget) -> int:
+    """Pass over tagged fields that nobody here knows."""
+    if position < len(data) and not data[position]:
+        return position + 1
+    count, position = read_tag_count(data, position, budget)
+    for _ in range(count):
+        _, _, position = read_tag(data, position)
+    return position
 
 
 def _slice(data: Data, position: int, size: int, what: str) -> Data:

@@ -95,20 +95,22 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterBroker(_message.Message):
-    __slots__ = ("node_id", "broker_epoch", "fenced", "in_controlled_shutdown", "rack", "listeners")
+    __slots__ = ("node_id", "broker_epoch", "fenced", "in_controlled_shutdown", "rack", "listeners", "cordoned")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     broker_epoch: int
     fenced: bool
     in_controlled_shutdown: bool
     rack: str
     listeners: _containers.RepeatedCompositeFieldContainer[Endpoint]
-    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., rack: _Optional[str] = ..., listeners: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
+    cordoned: bool
+    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., rack: _Optional[str] = ..., listeners: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., cordoned: _Optional[bool] = ...) -> None: ...
 
 class QuorumVoter(_message.Message):
     __slots__ = ("node_id", "log_end_offset", "last_caught_up_ms")
@@ -120,6 +122,18 @@ class QuorumVoter(_message.Message):
     last_caught_up_ms: int
     def __init__(self, node_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., last_caught_up_ms: _Optional[int] = ...) -> None: ...
 
+class QuorumObserver(_message.Message):
+    __slots__ = ("node_id", "log_end_offset", "last_fetch_ms", "last_caught_up_ms")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_FETCH_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CAUGHT_UP_MS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    def __init__(self, node_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., last_fetch_ms: _Optional[int] = ..., last_caught_up_ms: _Optional[int] = ...) -> None: ...
+
 class FeatureLevel(_message.Message):
     __slots__ = ("name", "level")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -129,7 +143,7 @@ class FeatureLevel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "controller_id", "controller_epoch", "metadata_offset", "brokers", "voters", "features")
+    __slots__ = ("cluster_id", "controller_id", "controller_epoch", "metadata_offset", "brokers", "voters", "features", "error", "error_message", "observers")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +151,9 @@ class DescribeClusterResponse(_message.Message):
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     controller_id: int
     controller_epoch: int
@@ -144,7 +161,10 @@ class DescribeClusterResponse(_message.Message):
     brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
     voters: _containers.RepeatedCompositeFieldContainer[QuorumVoter]
     features: _containers.RepeatedCompositeFieldContainer[FeatureLevel]
-    def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., voters: _Optional[_Iterable[_Union[QuorumVoter, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[FeatureLevel, _Mapping]]] = ...) -> None: ...
+    error: int
+    error_message: str
+    observers: _containers.RepeatedCompositeFieldContainer[QuorumObserver]
+    def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., controller_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., voters: _Optional[_Iterable[_Union[QuorumVoter, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[FeatureLevel, _Mapping]]] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ..., observers: _Optional[_Iterable[_Union[QuorumObserver, _Mapping]]] = ...) -> None: ...
 
 class ListOffsetsPartition(_message.Message):
     __slots__ = ("topic", "partition", "timestamp", "current_leader_epoch")
@@ -241,12 +261,14 @@ class DeleteRecordsPartition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
-    __slots__ = ("partitions", "timeout_ms")
+    __slots__ = ("partitions", "timeout_ms", "link")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[DeleteRecordsPartition]
     timeout_ms: int
-    def __init__(self, partitions: _Optional[_Iterable[_Union[DeleteRecordsPartition, _Mapping]]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    link: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[DeleteRecordsPartition, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., link: _Optional[str] = ...) -> None: ...
 
 class DeleteRecordsResult(_message.Message):
     __slots__ = ("topic", "partition", "error", "low_watermark", "error_message")
@@ -285,28 +307,42 @@ class ReplicaAssignment(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NewTopic(_message.Message):
-    __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs")
+    __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs", "topic_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     num_partitions: int
     replication_factor: int
     assignments: _containers.RepeatedCompositeFieldContainer[ReplicaAssignment]
     configs: _containers.RepeatedCompositeFieldContainer[ConfigEntry]
-    def __init__(self, name: _Optional[str] = ..., num_partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[ReplicaAssignment, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
+    topic_id: bytes
+    def __init__(self, name: _Optional[str] = ..., num_partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[ReplicaAssignment, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
+
+class Charged(_message.Message):
+    __slots__ = ("user", "client_id", "strict")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    client_id: str
+    strict: bool
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., strict: _Optional[bool] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
-    __slots__ = ("topics", "timeout_ms", "validate_only")
+    __slots__ = ("topics", "timeout_ms", "validate_only", "charged")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[NewTopic]
     timeout_ms: int
     validate_only: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    charged: Charged
+    def __init__(self, topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
 
 class CreatedTopic(_message.Message):
     __slots__ = ("name", "error", "error_message", "topic_id", "num_partitions", "replication_factor")
@@ -325,20 +361,24 @@ class CreatedTopic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., num_partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ...) -> None: ...
 
 class CreateTopicsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "throttle_time_ms")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[CreatedTopic]
-    def __init__(self, topics: _Optional[_Iterable[_Union[CreatedTopic, _Mapping]]] = ...) -> None: ...
+    throttle_time_ms: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[CreatedTopic, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicsRequest(_message.Message):
-    __slots__ = ("names", "topic_ids", "timeout_ms")
+    __slots__ = ("names", "topic_ids", "timeout_ms", "charged")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
     timeout_ms: int
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    charged: Charged
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
 
 class TopicResult(_message.Message):
     __slots__ = ("name", "error", "error_message", "topic_id")
@@ -353,10 +393,12 @@ class TopicResult(_message.Message):
     def __init__(self, name: _Optional[str] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class DeleteTopicsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "throttle_time_ms")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+    throttle_time_ms: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class PartitionGrowth(_message.Message):
     __slots__ = ("name", "count", "assignments")
@@ -369,20 +411,24 @@ class PartitionGrowth(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[ReplicaAssignment, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsRequest(_message.Message):
-    __slots__ = ("topics", "timeout_ms", "validate_only")
+    __slots__ = ("topics", "timeout_ms", "validate_only", "charged")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[PartitionGrowth]
     timeout_ms: int
     validate_only: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[PartitionGrowth, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    charged: Charged
+    def __init__(self, topics: _Optional[_Iterable[_Union[PartitionGrowth, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
 
 class CreatePartitionsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "throttle_time_ms")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
+    throttle_time_ms: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class ConfigResource(_message.Message):
     __slots__ = ("resource_type", "name")
@@ -492,15 +538,69 @@ class IncrementalAlterConfigsResponse(_message.Message):
     resources: _containers.RepeatedCompositeFieldContainer[AlteredResource]
     def __init__(self, resources: _Optional[_Iterable[_Union[AlteredResource, _Mapping]]] = ...) -> None: ...
 
+class FeatureUpdate(_message.Message):
+    __slots__ = ("name", "level", "upgrade_type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    level: int
+    upgrade_type: str
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ..., upgrade_type: _Optional[str] = ...) -> None: ...
+
 class UpdateFeaturesRequest(_message.Message):
     __slots__ = ("features", "validate_only")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
-    features: _containers.RepeatedCompositeFieldContainer[FeatureLevel]
+    features: _containers.RepeatedCompositeFieldContainer[FeatureUpdate]
     validate_only: bool
-    def __init__(self, features: _Optional[_Iterable[_Union[FeatureLevel, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, features: _Optional[_Iterable[_Union[FeatureUpdate, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class UpdateFeaturesResponse(_message.Message):
+    __slots__ = ("error", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DescribeFeaturesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeFeatures(_message.Message):
+    __slots__ = ("role", "node_id", "features")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    node_id: int
+    features: _containers.RepeatedCompositeFieldContainer[SupportedFeature]
+    def __init__(self, role: _Optional[str] = ..., node_id: _Optional[int] = ..., features: _Optional[_Iterable[_Union[SupportedFeature, _Mapping]]] = ...) -> None: ...
+
+class DescribeFeaturesResponse(_message.Message):
+    __slots__ = ("finalized", "epoch", "supported", "nodes", "error", "error_message")
+    FINALIZED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTED_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    finalized: _containers.RepeatedCompositeFieldContainer[FeatureLevel]
+    epoch: int
+    supported: _containers.RepeatedCompositeFieldContainer[SupportedFeature]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeFeatures]
+    error: int
+    error_message: str
+    def __init__(self, finalized: _Optional[_Iterable[_Union[FeatureLevel, _Mapping]]] = ..., epoch: _Optional[int] = ..., supported: _Optional[_Iterable[_Union[SupportedFeature, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeFeatures, _Mapping]]] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class UnregisterBrokerRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+
+class UnregisterBrokerResponse(_message.Message):
     __slots__ = ("error", "error_message")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -513,40 +613,602 @@ class DescribeLogDirsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LogDirReplica(_message.Message):
-    __slots__ = ("topic", "partition", "size_bytes", "log_start_offset", "log_end_offset")
+    __slots__ = ("topic", "partition", "size_bytes", "log_start_offset", "log_end_offset", "is_future", "offset_lag")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    IS_FUTURE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_LAG_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     size_bytes: int
     log_start_offset: int
     log_end_offset: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., size_bytes: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ...) -> None: ...
+    is_future: bool
+    offset_lag: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., size_bytes: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., is_future: _Optional[bool] = ..., offset_lag: _Optional[int] = ...) -> None: ...
 
 class LogDir(_message.Message):
-    __slots__ = ("path", "directory_id", "error", "total_bytes", "usable_bytes", "replicas")
+    __slots__ = ("path", "directory_id", "error", "total_bytes", "usable_bytes", "replicas", "is_cordoned")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     USABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IS_CORDONED_FIELD_NUMBER: _ClassVar[int]
     path: str
     directory_id: bytes
     error: int
     total_bytes: int
     usable_bytes: int
     replicas: _containers.RepeatedCompositeFieldContainer[LogDirReplica]
-    def __init__(self, path: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., error: _Optional[int] = ..., total_bytes: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[LogDirReplica, _Mapping]]] = ...) -> None: ...
+    is_cordoned: bool
+    def __init__(self, path: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., error: _Optional[int] = ..., total_bytes: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[LogDirReplica, _Mapping]]] = ..., is_cordoned: _Optional[bool] = ...) -> None: ...
 
 class DescribeLogDirsResponse(_message.Message):
-    __slots__ = ("dirs",)
+    __slots__ = ("dirs", "error", "error_message")
     DIRS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     dirs: _containers.RepeatedCompositeFieldContainer[LogDir]
-    def __init__(self, dirs: _Optional[_Iterable[_Union[LogDir, _Mapping]]] = ...) -> None: ...
+    error: int
+    error_message: str
+    def __init__(self, dirs: _Optional[_Iterable[_Union[LogDir, _Mapping]]] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AlterReplicaLogDir(_message.Message):
+    __slots__ = ("topic", "partition", "path")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    path: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
+class AlterReplicaLogDirsRequest(_message.Message):
+    __slots__ = ("replicas",)
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[AlterReplicaLogDir]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[AlterReplicaLogDir, _Mapping]]] = ...) -> None: ...
+
+class AlteredReplicaLogDir(_message.Message):
+    __slots__ = ("topic", "partition", "error", "error_message")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error: int
+    error_message: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AlterReplicaLogDirsResponse(_message.Message):
+    __slots__ = ("replicas", "error", "error_message")
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[AlteredReplicaLogDir]
+    error: int
+    error_message: str
+    def __init__(self, replicas: _Optional[_Iterable[_Union[AlteredReplicaLogDir, _Mapping]]] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AclEntry(_message.Message):
+    __slots__ = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+    def __init__(self, resource_type: _Optional[str] = ..., resource_name: _Optional[str] = ..., pattern_type: _Optional[str] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[str] = ..., permission: _Optional[str] = ...) -> None: ...
+
+class AclEntryFilter(_message.Message):
+    __slots__ = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+    def __init__(self, resource_type: _Optional[str] = ..., resource_name: _Optional[str] = ..., pattern_type: _Optional[str] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[str] = ..., permission: _Optional[str] = ...) -> None: ...
+
+class DescribeAclsRequest(_message.Message):
+    __slots__ = ("filter",)
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    filter: AclEntryFilter
+    def __init__(self, filter: _Optional[_Union[AclEntryFilter, _Mapping]] = ...) -> None: ...
+
+class DescribeAclsResponse(_message.Message):
+    __slots__ = ("error", "entries", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    entries: _containers.RepeatedCompositeFieldContainer[AclEntry]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[AclEntry, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class CreateAclsRequest(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AclEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AclEntry, _Mapping]]] = ...) -> None: ...
+
+class CreatedAcl(_message.Message):
+    __slots__ = ("error", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class CreateAclsResponse(_message.Message):
+    __slots__ = ("error", "results", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    results: _containers.RepeatedCompositeFieldContainer[CreatedAcl]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., results: _Optional[_Iterable[_Union[CreatedAcl, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DeleteAclsRequest(_message.Message):
+    __slots__ = ("filters",)
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    filters: _containers.RepeatedCompositeFieldContainer[AclEntryFilter]
+    def __init__(self, filters: _Optional[_Iterable[_Union[AclEntryFilter, _Mapping]]] = ...) -> None: ...
+
+class DeletedAcls(_message.Message):
+    __slots__ = ("error", "entries", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    entries: _containers.RepeatedCompositeFieldContainer[AclEntry]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[AclEntry, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DeleteAclsResponse(_message.Message):
+    __slots__ = ("error", "results", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    results: _containers.RepeatedCompositeFieldContainer[DeletedAcls]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., results: _Optional[_Iterable[_Union[DeletedAcls, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class QuotaEntity(_message.Message):
+    __slots__ = ("entity_type", "entity_name")
+    ENTITY_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_NAME_FIELD_NUMBER: _ClassVar[int]
+    entity_type: str
+    entity_name: str
+    def __init__(self, entity_type: _Optional[str] = ..., entity_name: _Optional[str] = ...) -> None: ...
+
+class QuotaFilter(_message.Message):
+    __slots__ = ("entity_type", "match_type", "match")
+    ENTITY_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    entity_type: str
+    match_type: str
+    match: str
+    def __init__(self, entity_type: _Optional[str] = ..., match_type: _Optional[str] = ..., match: _Optional[str] = ...) -> None: ...
+
+class DescribeClientQuotasRequest(_message.Message):
+    __slots__ = ("components", "strict")
+    COMPONENTS_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    components: _containers.RepeatedCompositeFieldContainer[QuotaFilter]
+    strict: bool
+    def __init__(self, components: _Optional[_Iterable[_Union[QuotaFilter, _Mapping]]] = ..., strict: _Optional[bool] = ...) -> None: ...
+
+class QuotaValue(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: float
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class DescribedQuotas(_message.Message):
+    __slots__ = ("entity", "values")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    values: _containers.RepeatedCompositeFieldContainer[QuotaValue]
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntity, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[QuotaValue, _Mapping]]] = ...) -> None: ...
+
+class DescribeClientQuotasResponse(_message.Message):
+    __slots__ = ("error", "entries", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    entries: _containers.RepeatedCompositeFieldContainer[DescribedQuotas]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[DescribedQuotas, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class QuotaChange(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: float
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class QuotaAlteration(_message.Message):
+    __slots__ = ("entity", "changes")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    changes: _containers.RepeatedCompositeFieldContainer[QuotaChange]
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntity, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[QuotaChange, _Mapping]]] = ...) -> None: ...
+
+class AlterClientQuotasRequest(_message.Message):
+    __slots__ = ("entries", "validate_only")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[QuotaAlteration]
+    validate_only: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[QuotaAlteration, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class AlteredQuotas(_message.Message):
+    __slots__ = ("entity", "error", "error_message")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    error: int
+    error_message: str
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntity, _Mapping]]] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AlterClientQuotasResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AlteredQuotas]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AlteredQuotas, _Mapping]]] = ...) -> None: ...
+
+class DescribeUserScramCredentialsRequest(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, users: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribedCredential(_message.Message):
+    __slots__ = ("mechanism", "iterations")
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    mechanism: int
+    iterations: int
+    def __init__(self, mechanism: _Optional[int] = ..., iterations: _Optional[int] = ...) -> None: ...
+
+class DescribedUser(_message.Message):
+    __slots__ = ("user", "error", "credentials", "error_message")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    error: int
+    credentials: _containers.RepeatedCompositeFieldContainer[DescribedCredential]
+    error_message: str
+    def __init__(self, user: _Optional[str] = ..., error: _Optional[int] = ..., credentials: _Optional[_Iterable[_Union[DescribedCredential, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DescribeUserScramCredentialsResponse(_message.Message):
+    __slots__ = ("error", "users", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    users: _containers.RepeatedCompositeFieldContainer[DescribedUser]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., users: _Optional[_Iterable[_Union[DescribedUser, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ScramDeletion(_message.Message):
+    __slots__ = ("user", "mechanism")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    mechanism: int
+    def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[int] = ...) -> None: ...
+
+class ScramUpsertion(_message.Message):
+    __slots__ = ("user", "mechanism", "iterations", "salt", "salted_password")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    SALTED_PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+    def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[int] = ..., iterations: _Optional[int] = ..., salt: _Optional[bytes] = ..., salted_password: _Optional[bytes] = ...) -> None: ...
+
+class AlterUserScramCredentialsRequest(_message.Message):
+    __slots__ = ("deletions", "upsertions")
+    DELETIONS_FIELD_NUMBER: _ClassVar[int]
+    UPSERTIONS_FIELD_NUMBER: _ClassVar[int]
+    deletions: _containers.RepeatedCompositeFieldContainer[ScramDeletion]
+    upsertions: _containers.RepeatedCompositeFieldContainer[ScramUpsertion]
+    def __init__(self, deletions: _Optional[_Iterable[_Union[ScramDeletion, _Mapping]]] = ..., upsertions: _Optional[_Iterable[_Union[ScramUpsertion, _Mapping]]] = ...) -> None: ...
+
+class AlteredUser(_message.Message):
+    __slots__ = ("user", "error", "error_message")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    error: int
+    error_message: str
+    def __init__(self, user: _Optional[str] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AlterUserScramCredentialsResponse(_message.Message):
+    __slots__ = ("error", "results", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    results: _containers.RepeatedCompositeFieldContainer[AlteredUser]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., results: _Optional[_Iterable[_Union[AlteredUser, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class SaslAuthenticateRequest(_message.Message):
+    __slots__ = ("mechanism", "exchange", "auth_bytes")
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    AUTH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    mechanism: str
+    exchange: bytes
+    auth_bytes: bytes
+    def __init__(self, mechanism: _Optional[str] = ..., exchange: _Optional[bytes] = ..., auth_bytes: _Optional[bytes] = ...) -> None: ...
+
+class SaslAuthenticateResponse(_message.Message):
+    __slots__ = ("error", "auth_bytes", "exchange", "session_token", "session_lifetime_ms", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    AUTH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SESSION_LIFETIME_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    auth_bytes: bytes
+    exchange: bytes
+    session_token: str
+    session_lifetime_ms: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., auth_bytes: _Optional[bytes] = ..., exchange: _Optional[bytes] = ..., session_token: _Optional[str] = ..., session_lifetime_ms: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class CreateDelegationTokenRequest(_message.Message):
+    __slots__ = ("owner", "renewers", "max_lifetime_ms", "requester")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    RENEWERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LIFETIME_MS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    renewers: _containers.RepeatedScalarFieldContainer[str]
+    max_lifetime_ms: int
+    requester: str
+    def __init__(self, owner: _Optional[str] = ..., renewers: _Optional[_Iterable[str]] = ..., max_lifetime_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
+
+class DescribedDelegationToken(_message.Message):
+    __slots__ = ("token_id", "owner", "requester", "renewers", "issue_timestamp_ms", "max_timestamp_ms", "expiration_timestamp_ms", "hmac")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    RENEWERS_FIELD_NUMBER: _ClassVar[int]
+    ISSUE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    HMAC_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    owner: str
+    requester: str
+    renewers: _containers.RepeatedScalarFieldContainer[str]
+    issue_timestamp_ms: int
+    max_timestamp_ms: int
+    expiration_timestamp_ms: int
+    hmac: bytes
+    def __init__(self, token_id: _Optional[str] = ..., owner: _Optional[str] = ..., requester: _Optional[str] = ..., renewers: _Optional[_Iterable[str]] = ..., issue_timestamp_ms: _Optional[int] = ..., max_timestamp_ms: _Optional[int] = ..., expiration_timestamp_ms: _Optional[int] = ..., hmac: _Optional[bytes] = ...) -> None: ...
+
+class CreateDelegationTokenResponse(_message.Message):
+    __slots__ = ("error", "token", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    token: DescribedDelegationToken
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., token: _Optional[_Union[DescribedDelegationToken, _Mapping]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class RenewDelegationTokenRequest(_message.Message):
+    __slots__ = ("hmac", "renew_period_ms", "requester")
+    HMAC_FIELD_NUMBER: _ClassVar[int]
+    RENEW_PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    hmac: bytes
+    renew_period_ms: int
+    requester: str
+    def __init__(self, hmac: _Optional[bytes] = ..., renew_period_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
+
+class RenewDelegationTokenResponse(_message.Message):
+    __slots__ = ("error", "expiry_timestamp_ms", "token_id", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    expiry_timestamp_ms: int
+    token_id: str
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., expiry_timestamp_ms: _Optional[int] = ..., token_id: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ExpireDelegationTokenRequest(_message.Message):
+    __slots__ = ("hmac", "expiry_time_period_ms", "requester")
+    HMAC_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_TIME_PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    hmac: bytes
+    expiry_time_period_ms: int
+    requester: str
+    def __init__(self, hmac: _Optional[bytes] = ..., expiry_time_period_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
+
+class ExpireDelegationTokenResponse(_message.Message):
+    __slots__ = ("error", "expiry_timestamp_ms", "token_id", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    expiry_timestamp_ms: int
+    token_id: str
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., expiry_timestamp_ms: _Optional[int] = ..., token_id: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DescribeDelegationTokenRequest(_message.Message):
+    __slots__ = ("owners", "all_owners", "token_ids", "by_id")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    BY_ID_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    all_owners: bool
+    token_ids: _containers.RepeatedScalarFieldContainer[str]
+    by_id: bool
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., all_owners: _Optional[bool] = ..., token_ids: _Optional[_Iterable[str]] = ..., by_id: _Optional[bool] = ...) -> None: ...
+
+class DescribeDelegationTokenResponse(_message.Message):
+    __slots__ = ("error", "tokens", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    tokens: _containers.RepeatedCompositeFieldContainer[DescribedDelegationToken]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[DescribedDelegationToken, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AppendAuditRequest(_message.Message):
+    __slots__ = ("lines",)
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, lines: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class AppendAuditResponse(_message.Message):
+    __slots__ = ("error", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class HoldTransactionsRequest(_message.Message):
+    __slots__ = ("hold_id", "hold_ms")
+    HOLD_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLD_MS_FIELD_NUMBER: _ClassVar[int]
+    hold_id: str
+    hold_ms: int
+    def __init__(self, hold_id: _Optional[str] = ..., hold_ms: _Optional[int] = ...) -> None: ...
+
+class HeldLedger(_message.Message):
+    __slots__ = ("sink", "last_batch", "last_job")
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_JOB_FIELD_NUMBER: _ClassVar[int]
+    sink: str
+    last_batch: int
+    last_job: str
+    def __init__(self, sink: _Optional[str] = ..., last_batch: _Optional[int] = ..., last_job: _Optional[str] = ...) -> None: ...
+
+class HeldPartition(_message.Message):
+    __slots__ = ("partition", "leader_epoch", "settled", "unbroken", "ledgers")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    UNBROKEN_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    leader_epoch: int
+    settled: bool
+    unbroken: bool
+    ledgers: _containers.RepeatedCompositeFieldContainer[HeldLedger]
+    def __init__(self, partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., settled: _Optional[bool] = ..., unbroken: _Optional[bool] = ..., ledgers: _Optional[_Iterable[_Union[HeldLedger, _Mapping]]] = ...) -> None: ...
+
+class HoldTransactionsResponse(_message.Message):
+    __slots__ = ("error", "partitions", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    partitions: _containers.RepeatedCompositeFieldContainer[HeldPartition]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class ImportRecordsRequest(_message.Message):
+    __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "records", "timeout_ms", "link")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    log_end_offset: int
+    records: bytes
+    timeout_ms: int
+    link: str
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., records: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., link: _Optional[str] = ...) -> None: ...
+
+class ImportRecordsResponse(_message.Message):
+    __slots__ = ("error", "log_end_offset", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    log_end_offset: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class AdvanceProducerIdsRequest(_message.Message):
+    __slots__ = ("beyond",)
+    BEYOND_FIELD_NUMBER: _ClassVar[int]
+    beyond: int
+    def __init__(self, beyond: _Optional[int] = ...) -> None: ...
+
+class AdvanceProducerIdsResponse(_message.Message):
+    __slots__ = ("error", "first_producer_id", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    first_producer_id: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., first_producer_id: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("listener", "host", "port")
@@ -741,6 +1403,24 @@ class ReportLogEndsResponse(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     error: int
     def __init__(self, error: _Optional[int] = ...) -> None: ...
+
+class RegisterControllerRequest(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "features")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    node_id: int
+    features: _containers.RepeatedCompositeFieldContainer[SupportedFeature]
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., features: _Optional[_Iterable[_Union[SupportedFeature, _Mapping]]] = ...) -> None: ...
+
+class RegisterControllerResponse(_message.Message):
+    __slots__ = ("error", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class AllocateProducerIdsRequest(_message.Message):
     __slots__ = ("node_id", "broker_epoch")

@@ -156,12 +156,14 @@ class ProducerIdsRecord(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., next_producer_id: _Optional[int] = ...) -> None: ...
 
 class FeatureLevelRecord(_message.Message):
-    __slots__ = ("name", "level")
+    __slots__ = ("name", "level", "level_used")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_USED_FIELD_NUMBER: _ClassVar[int]
     name: str
     level: int
-    def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ...) -> None: ...
+    level_used: int
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ..., level_used: _Optional[int] = ...) -> None: ...
 
 class AccessControlEntryRecord(_message.Message):
     __slots__ = ("acl_id", "resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
@@ -189,26 +191,80 @@ class RemoveAccessControlEntryRecord(_message.Message):
     acl_id: bytes
     def __init__(self, acl_id: _Optional[bytes] = ...) -> None: ...
 
-class QuotaEntity(_message.Message):
-    __slots__ = ("entity_type", "entity_name")
-    ENTITY_TYPE_FIELD_NUMBER: _ClassVar[int]
-    ENTITY_NAME_FIELD_NUMBER: _ClassVar[int]
-    entity_type: str
-    entity_name: str
-    def __init__(self, entity_type: _Optional[str] = ..., entity_name: _Optional[str] = ...) -> None: ...
-
 class ClientQuotaRecord(_message.Message):
     __slots__ = ("entity", "key", "value")
     ENTITY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    entity: _containers.RepeatedCompositeFieldContainer[_api_pb2.QuotaEntity]
     key: str
     value: float
-    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntity, _Mapping]]] = ..., key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    def __init__(self, entity: _Optional[_Iterable[_Union[_api_pb2.QuotaEntity, _Mapping]]] = ..., key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class RegisterControllerRecord(_message.Message):
+    __slots__ = ("node_id", "features")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    features: _containers.RepeatedCompositeFieldContainer[_api_pb2.SupportedFeature]
+    def __init__(self, node_id: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_api_pb2.SupportedFeature, _Mapping]]] = ...) -> None: ...
+
+class UserScramCredentialRecord(_message.Message):
+    __slots__ = ("name", "mechanism", "salt", "stored_key", "server_key", "iterations")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    STORED_KEY_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+    def __init__(self, name: _Optional[str] = ..., mechanism: _Optional[int] = ..., salt: _Optional[bytes] = ..., stored_key: _Optional[bytes] = ..., server_key: _Optional[bytes] = ..., iterations: _Optional[int] = ...) -> None: ...
+
+class RemoveUserScramCredentialRecord(_message.Message):
+    __slots__ = ("name", "mechanism")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mechanism: int
+    def __init__(self, name: _Optional[str] = ..., mechanism: _Optional[int] = ...) -> None: ...
+
+class DecoySecretRecord(_message.Message):
+    __slots__ = ("secret",)
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    secret: bytes
+    def __init__(self, secret: _Optional[bytes] = ...) -> None: ...
+
+class DelegationTokenRecord(_message.Message):
+    __slots__ = ("token_id", "owner", "requester", "renewers", "issue_timestamp_ms", "max_timestamp_ms", "expiration_timestamp_ms")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    RENEWERS_FIELD_NUMBER: _ClassVar[int]
+    ISSUE_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    owner: str
+    requester: str
+    renewers: _containers.RepeatedScalarFieldContainer[str]
+    issue_timestamp_ms: int
+    max_timestamp_ms: int
+    expiration_timestamp_ms: int
+    def __init__(self, token_id: _Optional[str] = ..., owner: _Optional[str] = ..., requester: _Optional[str] = ..., renewers: _Optional[_Iterable[str]] = ..., issue_timestamp_ms: _Optional[int] = ..., max_timestamp_ms: _Optional[int] = ..., expiration_timestamp_ms: _Optional[int] = ...) -> None: ...
+
+class RemoveDelegationTokenRecord(_message.Message):
+    __slots__ = ("token_id",)
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    def __init__(self, token_id: _Optional[str] = ...) -> None: ...
 
 class MetadataRecord(_message.Message):
-    __slots__ = ("register_broker_record", "broker_registration_change_record", "unregister_broker_record", "topic_record", "remove_topic_record", "partition_record", "partition_change_record", "config_record", "producer_ids_record", "feature_level_record", "access_control_entry_record", "remove_access_control_entry_record", "client_quota_record")
+    __slots__ = ("register_broker_record", "broker_registration_change_record", "unregister_broker_record", "topic_record", "remove_topic_record", "partition_record", "partition_change_record", "config_record", "producer_ids_record", "feature_level_record", "access_control_entry_record", "remove_access_control_entry_record", "client_quota_record", "register_controller_record", "user_scram_credential_record", "remove_user_scram_credential_record", "decoy_secret_record", "delegation_token_record", "remove_delegation_token_record")
     REGISTER_BROKER_RECORD_FIELD_NUMBER: _ClassVar[int]
     BROKER_REGISTRATION_CHANGE_RECORD_FIELD_NUMBER: _ClassVar[int]
     UNREGISTER_BROKER_RECORD_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +278,12 @@ class MetadataRecord(_message.Message):
     ACCESS_CONTROL_ENTRY_RECORD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_ACCESS_CONTROL_ENTRY_RECORD_FIELD_NUMBER: _ClassVar[int]
     CLIENT_QUOTA_RECORD_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_CONTROLLER_RECORD_FIELD_NUMBER: _ClassVar[int]
+    USER_SCRAM_CREDENTIAL_RECORD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_USER_SCRAM_CREDENTIAL_RECORD_FIELD_NUMBER: _ClassVar[int]
+    DECOY_SECRET_RECORD_FIELD_NUMBER: _ClassVar[int]
+    DELEGATION_TOKEN_RECORD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_DELEGATION_TOKEN_RECORD_FIELD_NUMBER: _ClassVar[int]
     register_broker_record: RegisterBrokerRecord
     broker_registration_change_record: BrokerRegistrationChangeRecord
     unregister_broker_record: UnregisterBrokerRecord
@@ -235,7 +297,13 @@ class MetadataRecord(_message.Message):
     access_control_entry_record: AccessControlEntryRecord
     remove_access_control_entry_record: RemoveAccessControlEntryRecord
     client_quota_record: ClientQuotaRecord
-    def __init__(self, register_broker_record: _Optional[_Union[RegisterBrokerRecord, _Mapping]] = ..., broker_registration_change_record: _Optional[_Union[BrokerRegistrationChangeRecord, _Mapping]] = ..., unregister_broker_record: _Optional[_Union[UnregisterBrokerRecord, _Mapping]] = ..., topic_record: _Optional[_Union[TopicRecord, _Mapping]] = ..., remove_topic_record: _Optional[_Union[RemoveTopicRecord, _Mapping]] = ..., partition_record: _Optional[_Union[PartitionRecord, _Mapping]] = ..., partition_change_record: _Optional[_Union[PartitionChangeRecord, _Mapping]] = ..., config_record: _Optional[_Union[ConfigRecord, _Mapping]] = ..., producer_ids_record: _Optional[_Union[ProducerIdsRecord, _Mapping]] = ..., feature_level_record: _Optional[_Union[FeatureLevelRecord, _Mapping]] = ..., access_control_entry_record: _Optional[_Union[AccessControlEntryRecord, _Mapping]] = ..., remove_access_control_entry_record: _Optional[_Union[RemoveAccessControlEntryRecord, _Mapping]] = ..., client_quota_record: _Optional[_Union[ClientQuotaRecord, _Mapping]] = ...) -> None: ...
+    register_controller_record: RegisterControllerRecord
+    user_scram_credential_record: UserScramCredentialRecord
+    remove_user_scram_credential_record: RemoveUserScramCredentialRecord
+    decoy_secret_record: DecoySecretRecord
+    delegation_token_record: DelegationTokenRecord
+    remove_delegation_token_record: RemoveDelegationTokenRecord
+    def __init__(self, register_broker_record: _Optional[_Union[RegisterBrokerRecord, _Mapping]] = ..., broker_registration_change_record: _Optional[_Union[BrokerRegistrationChangeRecord, _Mapping]] = ..., unregister_broker_record: _Optional[_Union[UnregisterBrokerRecord, _Mapping]] = ..., topic_record: _Optional[_Union[TopicRecord, _Mapping]] = ..., remove_topic_record: _Optional[_Union[RemoveTopicRecord, _Mapping]] = ..., partition_record: _Optional[_Union[PartitionRecord, _Mapping]] = ..., partition_change_record: _Optional[_Union[PartitionChangeRecord, _Mapping]] = ..., config_record: _Optional[_Union[ConfigRecord, _Mapping]] = ..., producer_ids_record: _Optional[_Union[ProducerIdsRecord, _Mapping]] = ..., feature_level_record: _Optional[_Union[FeatureLevelRecord, _Mapping]] = ..., access_control_entry_record: _Optional[_Union[AccessControlEntryRecord, _Mapping]] = ..., remove_access_control_entry_record: _Optional[_Union[RemoveAccessControlEntryRecord, _Mapping]] = ..., client_quota_record: _Optional[_Union[ClientQuotaRecord, _Mapping]] = ..., register_controller_record: _Optional[_Union[RegisterControllerRecord, _Mapping]] = ..., user_scram_credential_record: _Optional[_Union[UserScramCredentialRecord, _Mapping]] = ..., remove_user_scram_credential_record: _Optional[_Union[RemoveUserScramCredentialRecord, _Mapping]] = ..., decoy_secret_record: _Optional[_Union[DecoySecretRecord, _Mapping]] = ..., delegation_token_record: _Optional[_Union[DelegationTokenRecord, _Mapping]] = ..., remove_delegation_token_record: _Optional[_Union[RemoveDelegationTokenRecord, _Mapping]] = ...) -> None: ...
 
 class MetadataBatch(_message.Message):
     __slots__ = ("records",)

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -6,25 +7,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RaftStanding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RAFT_FRESH: _ClassVar[RaftStanding]
+    RAFT_OLD: _ClassVar[RaftStanding]
+    RAFT_FOUNDED: _ClassVar[RaftStanding]
+RAFT_FRESH: RaftStanding
+RAFT_OLD: RaftStanding
+RAFT_FOUNDED: RaftStanding
+
 class RaftHello(_message.Message):
-    __slots__ = ("version", "cluster_id", "node_id", "peer_id", "voters")
+    __slots__ = ("version", "cluster_id", "node_id", "peer_id", "voters", "directory_id")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     VOTERS_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     version: int
     cluster_id: str
     node_id: int
     peer_id: int
     voters: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., peer_id: _Optional[int] = ..., voters: _Optional[_Iterable[int]] = ...) -> None: ...
+    directory_id: bytes
+    def __init__(self, version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., peer_id: _Optional[int] = ..., voters: _Optional[_Iterable[int]] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
 
 class RaftHelloAnswer(_message.Message):
-    __slots__ = ("refusal",)
+    __slots__ = ("refusal", "directory_id", "standing")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     refusal: str
-    def __init__(self, refusal: _Optional[str] = ...) -> None: ...
+    directory_id: bytes
+    standing: RaftStanding
+    def __init__(self, refusal: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., standing: _Optional[_Union[RaftStanding, str]] = ...) -> None: ...
 
 class RaftEntry(_message.Message):
     __slots__ = ("term", "command")
@@ -134,8 +150,14 @@ class RaftSnapshotResult(_message.Message):
     gap: bool
     def __init__(self, term: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., snapshot_term: _Optional[int] = ..., snapshot_crc: _Optional[int] = ..., offset: _Optional[int] = ..., gap: _Optional[bool] = ...) -> None: ...
 
+class RaftVoters(_message.Message):
+    __slots__ = ("voters",)
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    voters: bytes
+    def __init__(self, voters: _Optional[bytes] = ...) -> None: ...
+
 class RaftMessage(_message.Message):
-    __slots__ = ("append", "append_result", "vote_request", "vote_granted", "pre_vote_request", "pre_vote_result", "snapshot_part", "snapshot_result")
+    __slots__ = ("append", "append_result", "vote_request", "vote_granted", "pre_vote_request", "pre_vote_result", "snapshot_part", "snapshot_result", "voters")
     APPEND_FIELD_NUMBER: _ClassVar[int]
     APPEND_RESULT_FIELD_NUMBER: _ClassVar[int]
     VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +166,7 @@ class RaftMessage(_message.Message):
     PRE_VOTE_RESULT_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_PART_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_RESULT_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
     append: RaftAppend
     append_result: RaftAppendResult
     vote_request: RaftVoteRequest
@@ -152,7 +175,8 @@ class RaftMessage(_message.Message):
     pre_vote_result: RaftPreVoteResult
     snapshot_part: RaftSnapshotPart
     snapshot_result: RaftSnapshotResult
-    def __init__(self, append: _Optional[_Union[RaftAppend, _Mapping]] = ..., append_result: _Optional[_Union[RaftAppendResult, _Mapping]] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_granted: _Optional[_Union[RaftVoteGranted, _Mapping]] = ..., pre_vote_request: _Optional[_Union[RaftPreVoteRequest, _Mapping]] = ..., pre_vote_result: _Optional[_Union[RaftPreVoteResult, _Mapping]] = ..., snapshot_part: _Optional[_Union[RaftSnapshotPart, _Mapping]] = ..., snapshot_result: _Optional[_Union[RaftSnapshotResult, _Mapping]] = ...) -> None: ...
+    voters: RaftVoters
+    def __init__(self, append: _Optional[_Union[RaftAppend, _Mapping]] = ..., append_result: _Optional[_Union[RaftAppendResult, _Mapping]] = ..., vote_request: _Optional[_Union[RaftVoteRequest, _Mapping]] = ..., vote_granted: _Optional[_Union[RaftVoteGranted, _Mapping]] = ..., pre_vote_request: _Optional[_Union[RaftPreVoteRequest, _Mapping]] = ..., pre_vote_result: _Optional[_Union[RaftPreVoteResult, _Mapping]] = ..., snapshot_part: _Optional[_Union[RaftSnapshotPart, _Mapping]] = ..., snapshot_result: _Optional[_Union[RaftSnapshotResult, _Mapping]] = ..., voters: _Optional[_Union[RaftVoters, _Mapping]] = ...) -> None: ...
 
 class RaftFrame(_message.Message):
     __slots__ = ("messages",)

@@ -11,128 +11,120 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidelog.client import errors as errors
-    from tidelog.client import serializers as serializers
-    from tidelog.client.admin_group_types import GroupState as GroupState
-    from tidelog.client.admin_transaction_types import AbortTransactionSpec as AbortTransactionSpec
-    from tidelog.client.admin_transaction_types import TransactionState as TransactionState
-    from tidelog.client.admin_types import NewTopic as NewTopic
-    from tidelog.client.admin_types import OffsetSpec as OffsetSpec
-    from tidelog.client.blocking_admin import Admin as Admin
-    from tidelog.client.blocking_consumer import Consumer as Consumer
-    from tidelog.client.blocking_producer import Producer as Producer
+    from tidelog.client.admin.blocking import Admin as Admin
+    from tidelog.client.admin.delegation_tokens import DelegationToken as DelegationToken
+    from tidelog.client.admin.group_types import GroupState as GroupState
+    from tidelog.client.admin.transaction_types import AbortTransactionSpec as AbortTransactionSpec
+    from tidelog.client.admin.transaction_types import TransactionState as TransactionState
+    from tidelog.client.admin.types import NewTopic as NewTopic
+    from tidelog.client.admin.types import OffsetSpec as OffsetSpec
+    from tidelog.client.admin.users import ScramCredentialInfo as ScramCredentialInfo
+    from tidelog.client.admin.users import UserScramCredentialDeletion as UserScramCredentialDeletion
+    from tidelog.client.admin.users import UserScramCredentialUpsertion as UserScramCredentialUpsertion
+    from tidelog.client.config import serializers as serializers
+    from tidelog.client.config.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from tidelog.client.config.interceptors import ProducerInterceptor as ProducerInterceptor
+    from tidelog.client.config.interceptors import ProducerRecord as ProducerRecord
+    from tidelog.client.config.profiles import profile as profile
+    from tidelog.client.consumer.blocking import Consumer as Consumer
     from tidelog.client.delivery import BulkFuture as BulkFuture
     from tidelog.client.delivery import BulkResult as BulkResult
     from tidelog.client.delivery import DeliveryFuture as DeliveryFuture
     from tidelog.client.delivery import RecordMetadata as RecordMetadata
+    from tidelog.client.fetching.offset_lookup import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog.client.group_types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from tidelog.client.group_types import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog.client.group_types import OffsetAndMetadata as OffsetAndMetadata
-    from tidelog.client.interceptors import ProducerRecord as ProducerRecord
-    from tidelog.client.offset_lookup import OffsetAndTimestamp as OffsetAndTimestamp
-    from tidelog.client.prepared import PreparedTransaction as PreparedTransaction
+    from tidelog.client.producer.blocking import Producer as Producer
+    from tidelog.client.producer.prepared import PreparedTransaction as PreparedTransaction
+    from tidelog.client.producer.transform import Transform as Transform
     from tidelog.client.record import ConsumerBatch as ConsumerBatch
     from tidelog.client.record import ConsumerRecord as ConsumerRecord
-    from tidelog.client.sink_ledger import SinkLedger as SinkLedger
-    from tidelog.client.sink_writer import SinkWriter as SinkWriter
+    from tidelog.client.sink.blocking_ledger import SinkLedger as SinkLedger
+    from tidelog.client.sink.blocking_writer import SinkWriter as SinkWriter
     from tidelog.client.sinks import SinkJob as SinkJob
     from tidelog.client.sinks import SinkMessage as SinkMessage
     from tidelog.client.sinks import SinkOutcome as SinkOutcome
-    from tidelog.client.transform import Transform as Transform
     from tidelog.model import assignors as assignors
+    from tidelog.model.client_quotas import ClientQuotaEntity as ClientQuotaEntity
     from tidelog.model.errors import TidelogError as TidelogError
     from tidelog.model.ids import TopicPartition as TopicPartition
-    from tidelog.proto.api import ConfigChange as ConfigChange
-    from tidelog.proto.api import ConfigResource as ConfigResource
-    from tidelog.proto.sent_columns import BlobView as BlobView
-    from tidelog.proto.sent_columns import HeaderView as HeaderView
-    from tidelog.proto.sent_columns import NumberView as NumberView
-    from tidelog.proto.sent_columns import RecordColumns as RecordColumns
+    from tidelog.proto.calls.api import ConfigChange as ConfigChange
+    from tidelog.proto.calls.api import ConfigResource as ConfigResource
+    from tidelog.proto.records.sent_columns import BlobView as BlobView
+    from tidelog.proto.records.sent_columns import HeaderView as HeaderView
+    from tidelog.proto.records.sent_columns import NumberView as NumberView
+    from tidelog.proto.records.sent_columns import RecordColumns as RecordColumns
+    from tidelog.security.acls import AclBinding as AclBinding
+    from tidelog.security.acls import AclFilter as AclFilter
+    from tidelog.security.acls import AclOperation as AclOperation
+    from tidelog.security.acls import PatternType as PatternType
+    from tidelog.security.acls import PermissionType as PermissionType
+    from tidelog.security.acls import ResourceType as ResourceType
+    from tidelog.security.scram import ScramMechanism as ScramMechanism
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AbortTransactionSpec": "client.admin_transaction_types",
-    "Admin": "client.blocking_admin",
-    "BlobView": "proto.sent_columns",
+    "AbortTransactionSpec": "client.admin.transaction_types",
+    "AclBinding": "security.acls",
+    "AclFilter": "security.acls",
+    "AclOperation": "security.acls",
+    "Admin": "client.admin.blocking",
+    "BlobView": "proto.records.sent_columns",
     "BulkFuture": "client.delivery",
     "BulkResult": "client.delivery",
-    "ConfigChange": "proto.api",
-    "ConfigResource": "proto.api",
-    "Consumer": "client.blocking_consumer",
+    "ClientQuotaEntity": "model.client_quotas",
+    "ConfigChange": "proto.calls.api",
+    "ConfigResource": "proto.calls.api",
+    "Consumer": "client.consumer.blocking",
     "ConsumerBatch": "client.record",
     "ConsumerGroupMetadata": "client.group_types",
+    "ConsumerInterceptor": "client.config.interceptors",
     "ConsumerRebalanceListener": "client.group_types",
     "ConsumerRecord": "client.record",
+    "DelegationToken": "client.admin.delegation_tokens",
     "DeliveryFuture": "client.delivery",
-    "GroupState": "client.admin_group_types",
-    "HeaderView": "proto.sent_columns",
-    "NewTopic": "client.admin_types",
-    "NumberView": "proto.sent_columns",
+    "GroupState": "client.admin.group_types",
+    "HeaderView": "proto.records.sent_columns",
+    "NewTopic": "client.admin.types",
+    "NumberView": "proto.records.sent_columns",
     "OffsetAndMetadata": "client.group_types",
-    "OffsetAndTimestamp": "client.offset_lookup",
-    "OffsetSpec": "client.admin_types",
-    "PreparedTransaction": "client.prepared",
-    "Producer": "client.blocking_producer",
-    "ProducerRecord": "client.interceptors",
-    "RecordColumns": "proto.sent_columns",
+    "OffsetAndTimestamp": "client.fetching.offset_lookup",
+    "OffsetSpec": "client.admin.types",
+    "PatternType": "security.acls",
+    "PermissionType": "security.acls",
+    "PreparedTransaction": "client.producer.prepared",
+    "Producer": "client.producer.blocking",
+    "ProducerInterceptor": "client.config.interceptors",
+    "ProducerRecord": "client.config.interceptors",
+    "RecordColumns": "proto.records.sent_columns",
     "RecordMetadata": "client.delivery",
+    "ResourceType": "security.acls",
+    "ScramCredentialInfo": "client.admin.users",
+    "ScramMechanism": "security.scram",
     "SinkJob": "client.sinks",
-    "SinkLedger": "client.sink_ledger",
+    "SinkLedger": "client.sink.blocking_ledger",
     "SinkMessage": "client.sinks",
     "SinkOutcome": "client.sinks",
-    "SinkWriter": "client.sink_writer",
+    "SinkWriter": "client.sink.blocking_writer",
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
-    "TransactionState": "client.admin_transaction_types",
-    "Transform": "client.transform",
+    "TransactionState": "client.admin.transaction_types",
+    "Transform": "client.producer.transform",
+    "UserScramCredentialDeletion": "client.admin.users",
+    "UserScramCredentialUpsertion": "client.admin.users",
+    "profile": "client.config.profiles",
 }
 _MODULES = {
     "aio": "aio",
     "assignors": "model.assignors",
     "errors": "client.errors",
-    "serializers": "client.serializers",
+    "serializers": "client.config.serializers",
     "testing": "testing",
 }
 
-__all__ = [
-    "AbortTransactionSpec",
-    "Admin",
-    "BlobView",
-    "BulkFuture",
-    "BulkResult",
-    "ConfigChange",
-    "ConfigResource",
-    "Consumer",
-    "ConsumerBatch",
-    "ConsumerGroupMetadata",
-    "ConsumerRebalanceListener",
-    "ConsumerRecord",
-    "DeliveryFuture",
-    "GroupState",
-    "HeaderView",
-    "NewTopic",
-    "NumberView",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OffsetSpec",
-    "PreparedTransaction",
-    "Producer",
-    "ProducerRecord",
-    "RecordColumns",
-    "RecordMetadata",
-    "SinkJob",
-    "SinkLedger",
-    "SinkMessage",
-    "SinkOutcome",
-    "SinkWriter",
-    "TidelogError",
-    "TopicPartition",
-    "TransactionState",
-    "Transform",
-    "assignors",
-    "errors",
-    "serializers",
-]
+__all__ = [*_HOMES, "assignors", "errors", "serializers"]
 
 
 def __getattr__(name: str) -> Any:
@@ -144,4 +136,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is public, and what every module has; not what this one imports for itself."""
+    own = [name for name in globals() if name.startswith("__")]
+    return sorted([*__all__, *own, "aio", "testing"])

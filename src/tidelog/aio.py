@@ -9,15 +9,21 @@ import tidelog
 
 if TYPE_CHECKING:
     from tidelog import AbortTransactionSpec as AbortTransactionSpec
+    from tidelog import AclBinding as AclBinding
+    from tidelog import AclFilter as AclFilter
+    from tidelog import AclOperation as AclOperation
     from tidelog import BlobView as BlobView
     from tidelog import BulkFuture as BulkFuture
     from tidelog import BulkResult as BulkResult
+    from tidelog import ClientQuotaEntity as ClientQuotaEntity
     from tidelog import ConfigChange as ConfigChange
     from tidelog import ConfigResource as ConfigResource
     from tidelog import ConsumerBatch as ConsumerBatch
     from tidelog import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from tidelog import ConsumerInterceptor as ConsumerInterceptor
     from tidelog import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog import ConsumerRecord as ConsumerRecord
+    from tidelog import DelegationToken as DelegationToken
     from tidelog import DeliveryFuture as DeliveryFuture
     from tidelog import GroupState as GroupState
     from tidelog import HeaderView as HeaderView
@@ -26,74 +32,52 @@ if TYPE_CHECKING:
     from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog import OffsetSpec as OffsetSpec
+    from tidelog import PatternType as PatternType
+    from tidelog import PermissionType as PermissionType
     from tidelog import PreparedTransaction as PreparedTransaction
+    from tidelog import ProducerInterceptor as ProducerInterceptor
     from tidelog import ProducerRecord as ProducerRecord
     from tidelog import RecordColumns as RecordColumns
     from tidelog import RecordMetadata as RecordMetadata
+    from tidelog import ResourceType as ResourceType
+    from tidelog import ScramCredentialInfo as ScramCredentialInfo
+    from tidelog import ScramMechanism as ScramMechanism
     from tidelog import SinkJob as SinkJob
     from tidelog import SinkMessage as SinkMessage
     from tidelog import SinkOutcome as SinkOutcome
     from tidelog import TidelogError as TidelogError
     from tidelog import TopicPartition as TopicPartition
     from tidelog import TransactionState as TransactionState
+    from tidelog import UserScramCredentialDeletion as UserScramCredentialDeletion
+    from tidelog import UserScramCredentialUpsertion as UserScramCredentialUpsertion
     from tidelog import assignors as assignors
     from tidelog import errors as errors
+    from tidelog import profile as profile
     from tidelog import serializers as serializers
-    from tidelog.client.admin import AsyncAdmin as Admin
-    from tidelog.client.consumer import AsyncConsumer as Consumer
-    from tidelog.client.producer import AsyncProducer as Producer
-    from tidelog.client.sink_ledger import AsyncSinkLedger as SinkLedger
-    from tidelog.client.sink_writer import AsyncSinkWriter as SinkWriter
-    from tidelog.client.transform import AsyncTransform as Transform
+    from tidelog.client.admin.admin import AsyncAdmin
+    from tidelog.client.consumer.consumer import AsyncConsumer
+    from tidelog.client.producer.producer import AsyncProducer
+    from tidelog.client.producer.transform import AsyncTransform
+    from tidelog.client.sink.ledger import AsyncSinkLedger
+    from tidelog.client.sink.writer import AsyncSinkWriter
+
+    Admin = AsyncAdmin
+    Consumer = AsyncConsumer
+    Producer = AsyncProducer
+    SinkLedger = AsyncSinkLedger
+    SinkWriter = AsyncSinkWriter
+    Transform = AsyncTransform
 
 _OURS = {
-    "Admin": ("client.admin", "AsyncAdmin"),
-    "Consumer": ("client.consumer", "AsyncConsumer"),
-    "Producer": ("client.producer", "AsyncProducer"),
-    "SinkLedger": ("client.sink_ledger", "AsyncSinkLedger"),
-    "SinkWriter": ("client.sink_writer", "AsyncSinkWriter"),
-    "Transform": ("client.transform", "AsyncTransform"),
+    "Admin": ("client.admin.admin", "AsyncAdmin"),
+    "Consumer": ("client.consumer.consumer", "AsyncConsumer"),
+    "Producer": ("client.producer.producer", "AsyncProducer"),
+    "SinkLedger": ("client.sink.ledger", "AsyncSinkLedger"),
+    "SinkWriter": ("client.sink.writer", "AsyncSinkWriter"),
+    "Transform": ("client.producer.transform", "AsyncTransform"),
 }
 
-__all__ = [
-    "AbortTransactionSpec",
-    "Admin",
-    "BlobView",
-    "BulkFuture",
-    "BulkResult",
-    "ConfigChange",
-    "ConfigResource",
-    "Consumer",
-    "ConsumerBatch",
-    "ConsumerGroupMetadata",
-    "ConsumerRebalanceListener",
-    "ConsumerRecord",
-    "DeliveryFuture",
-    "GroupState",
-    "HeaderView",
-    "NewTopic",
-    "NumberView",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OffsetSpec",
-    "PreparedTransaction",
-    "Producer",
-    "ProducerRecord",
-    "RecordColumns",
-    "RecordMetadata",
-    "SinkJob",
-    "SinkLedger",
-    "SinkMessage",
-    "SinkOutcome",
-    "SinkWriter",
-    "TidelogError",
-    "TopicPartition",
-    "TransactionState",
-    "Transform",
-    "assignors",
-    "errors",
-    "serializers",
-]
+__all__ = tidelog.__all__
 
 
 def __getattr__(name: str) -> Any:
@@ -106,4 +90,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is public, and what every module has; not what this one imports for itself."""
+    own = [name for name in globals() if name.startswith("__")]
+    return sorted([*__all__, *own])

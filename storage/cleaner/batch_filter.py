@@ -1,4 +1,4 @@
-"""What stays of a batch when a log is cleaned. Pure.
+"""Decides which parts of a batch stay when a log is cleaned. Pure.
 
 ==============================================  ====================================================
 a record up to the last mapped offset           outcome
@@ -34,11 +34,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.proto.corrupt_batch import CorruptBatch
-from tidelog.proto.network import Buffer
-from tidelog.proto.record_decoder import record_bytes
-from tidelog.proto.record_spans import Span, emptied, record_spans, rewritten
-from tidelog.proto.records import DELETE_HORIZON, Batch
+from tidelog.model.buffer import Buffer
+from tidelog.proto.records.batches import DELETE_HORIZON, Batch
+from tidelog.proto.records.corrupt_batch import CorruptBatch
+from tidelog.proto.records.decoder import record_bytes
+from tidelog.proto.records.spans import Span, emptied, record_spans, rewritten
 from tidelog.storage.cleaner.offset_map import OffsetMap
 from tidelog.storage.cleaner.transactions import CleanedTransactions
 
@@ -46,8 +46,8 @@ logger: Final = logging.getLogger(__name__)
 
 
 class LastOfProducer(NamedTuple):
-    """What must stay of a producer. ``last_offset``: of its newest data before the end of what is cleaned, -1 if
-    only markers are known. What is behind that may be cut off yet, and then this is its newest.
+    """The minimum that must stay of a producer. ``last_offset``: of its newest data before the end of what is cleaned,
+    -1 if only markers are known. What is behind that may be cut off yet, and then this is its newest.
 
     ``is_known`` is false where all that is remembered lies behind: any of its batches may be the one.
     """
@@ -59,7 +59,7 @@ class LastOfProducer(NamedTuple):
 
 @dataclass(slots=True)
 class FilterCounts:
-    """What a filter has seen and kept."""
+    """Counts of what a filter has seen and kept."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -95,7 +95,7 @@ class BatchFilter:
         self._epoch = -1
 
     def filter(self, batch: Batch, *, is_last: bool) -> Buffer | None:
-        """Return what is to be written in the place of a batch, None for nothing.
+        """Return the batch to write in place of this one, None for none.
 
         ``is_last``: of its group. Raises :class:`CorruptBatch` for a control batch that is none.
         """
@@ -134,7 +134,7 @@ class BatchFilter:
             body = record_bytes(batch)
             spans = record_spans(body, batch)
         except CorruptBatch as error:
-            logger.warning("a batch at offset %d is kept as it is: %s", batch.base_offset, error)
+            logger.warning("keeping a batch at offset %d unchanged: %s", batch.base_offset, error)
             return batch.view, batch.record_count
         kept, has_tombstone = self._kept(batch, spans)
         if not kept:

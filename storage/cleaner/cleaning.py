@@ -15,25 +15,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidelog.proto.corrupt_batch import CorruptBatch
-from tidelog.proto.network import Buffer
-from tidelog.proto.record_decoder import record_bytes
-from tidelog.proto.record_spans import record_spans
-from tidelog.proto.records import HEADER_SIZE, Batch, split_batches
-from tidelog.storage.batch_walk import batch_size_at
+from tidelog.model.buffer import Buffer
+from tidelog.proto.records.batches import HEADER_SIZE, Batch, split_batches
+from tidelog.proto.records.corrupt_batch import CorruptBatch
+from tidelog.proto.records.decoder import record_bytes
+from tidelog.proto.records.spans import record_spans
 from tidelog.storage.cleaner.batch_filter import BatchFilter, FilterCounts, LastOfProducer
 from tidelog.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap
 from tidelog.storage.cleaner.plan import SegmentFacts, group_segments
 from tidelog.storage.cleaner.transactions import CleanedTransactions
-from tidelog.storage.files import File, FileLayer
-from tidelog.storage.handles import HandlePool
-from tidelog.storage.segment import CLEANED_SUFFIX, Segment
-from tidelog.storage.transaction_index import AbortedTransaction, OpenIndex, TransactionIndex, aborted_within
+from tidelog.storage.disk.files import File, FileLayer
+from tidelog.storage.disk.handles import HandlePool
+from tidelog.storage.segments.batch_walk import batch_size_at
+from tidelog.storage.segments.segment import CLEANED_SUFFIX, Segment
+from tidelog.storage.segments.transaction_index import AbortedTransaction, OpenIndex, TransactionIndex, aborted_within
 
 SLICE_WORK: Final = 500
 """Work of one slice, about in records: a millisecond or two, so that the event loop is not kept waiting."""
 _BATCH_WORK: Final = 4
-"""What a batch costs besides its records."""
+"""Bytes of a batch besides its records."""
 
 
 class IndexPart(NamedTuple):
@@ -55,7 +55,7 @@ class CleaningLimits:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to clean, as it was when the pass began. ``segments`` are those of the log, not touched here.
+    """The stretch to clean, as it was when the pass began. ``segments`` are those of the log, not touched here.
 
     ``facts`` describes the same segments, all that begin before ``first_uncleanable_offset``.
     """
@@ -76,7 +76,7 @@ class CleaningPlan:
 
 @dataclass(slots=True)
 class CleaningCounts:
-    """What a pass did so far, in bytes and records; ``buffer_use`` is the map's share that was filled."""
+    """A pass's progress, in bytes and records; ``buffer_use`` is the share of the map that was filled."""
 
     map_bytes_read: int = 0
     map_records_read: int = 0
@@ -114,6 +114,8 @@ class Cleaning:
         self.end_offset = plan.first_dirty_offset
         """Up to here the keys are mapped; the log is clean up to here once the pass is done."""
         self.counts = CleaningCounts()
+        self.read_offset = plan.first_dirty_offset
+        """Where the batch begins, or the segment, that is read now."""
         self.running = False
         """A slice is under way, perhaps in another thread."""
         self._files = files
@@ -258,8 +260,6 @@ class Cleaning:
             yield
             for file in written_files:
                 file.get().fdatasync()
-            # With it, what an earlier swap did to names is durable before the next one begins.
-            self._files.fsync_dir(plan.directory)
         finally:
             copy.close()
         self.ready = CleanedGroup(segments, copy.size)
@@ -285,6 +285,7 @@ class Cleaning:
         file = self._files.open(segment.log.path)
         try:
             position = 0
+            self.read_offset = segment.base_offset
             while position < size:
                 for batch in _read(file, position, size, self._limits.io_bytes):
                     if not batch.crc_ok():
@@ -292,6 +293,7 @@ class Cleaning:
                             f"expected a batch at {position} of {segment.log.path} that matches its CRC, it does not"
                         )
                     position += batch.size
+                    self.read_offset = batch.next_offset
                     yield batch
         finally:
             file.close()

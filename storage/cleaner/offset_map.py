@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from tidelog.proto.compiled_codec import COMPILED
+from tidelog.proto.records.compiled_codec import COMPILED
 
 ENTRY_BYTES: Final = 24
 _HASH_BYTES: Final = 16
@@ -55,7 +55,7 @@ class OffsetMap:
 
 
 def probe(table: mmap.mmap, slots: int, digest: bytes) -> int | None:
-    """Where in the table the entry of a hash stands; -1 less the place where it belongs if it is not there;
+    """The place of a hash's entry in the table; -1 less the place where it belongs if it is not there;
     None where there is no place left. The compiled codec has a twin."""
     for attempt in range(slots + _REHASHES + 1):
         part = min(attempt, _REHASHES)

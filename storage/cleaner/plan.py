@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidelog.model.topic_config import TopicConfig
-from tidelog.storage.index import RELATIVE_MAX
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.storage.segments.index import RELATIVE_MAX
 
 
 class SegmentFacts(NamedTuple):
@@ -37,19 +37,23 @@ class LogFacts(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     active_base_offset: int
+    high_watermark: int
     last_stable_offset: int
     checkpoint: int
 
 
 class Dirt(NamedTuple):
-    """What there is to clean: whole segments, of which those from ``first_dirty_offset`` on were never mapped.
+    """The segments to clean, whole ones; those from ``first_dirty_offset`` on were never mapped.
 
     ``first_uncleanable_offset`` is a segment's base. ``delay_ms``: by how much ``max.compaction.lag.ms`` is
     exceeded. ``checkpoint_is_void``: the offset cleaned up to before is not in the log any more.
+    ``decided_before_offset``: the markers of all transactions in these segments lie before it. They may lie behind the
+    segments, and must be durable too: else a loss of power takes the marker and leaves what was removed because of it.
     """
 
     first_dirty_offset: int
     first_uncleanable_offset: int
+    decided_before_offset: int
     clean_bytes: int
     cleanable_bytes: int
     uncleanable_bytes: int
@@ -91,6 +95,7 @@ def find_dirt(facts: LogFacts, config: TopicConfig, now_ms: int) -> Dirt:
     return Dirt(
         first_dirty,
         max(first_dirty, first_uncleanable),
+        min(facts.high_watermark, facts.log_end_offset),
         clean,
         cleanable,
         uncleanable,

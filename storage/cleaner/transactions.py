@@ -1,4 +1,4 @@
-"""What cleaning knows of transactions on its way through a log: which batches were aborted, which markers may go.
+"""Tracks transactions while cleaning goes through a log: which batches were aborted, which markers may go.
 
 A marker may go once no batch of its transaction is left. Source: Kafka's ``CleanedTransactionMetadata``. Pure.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from tidelog.proto.control_batches import ControlKind, decode_control
-from tidelog.proto.records import Batch
-from tidelog.storage.transaction_index import AbortedTransaction
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.control_batches import ControlKind, decode_control
+from tidelog.storage.segments.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:

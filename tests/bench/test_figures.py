@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidelog.bench import figures, history, runner
 from tidelog.bench.figures import Figure
-from tidelog.cli.workload import percentile
+from tidelog.cli.work.workload import percentile
 
 MORE = Figure("rate", "produce", "records/s", True, 100.0, 200.0, 5, "some")
 LESS = Figure("delay", "latency", "ms", False, 10.0, 4.0, 5, "some")
@@ -105,7 +105,7 @@ def test_every_figure_has_a_benchmark_and_every_benchmark_a_figure() -> None:
 
 
 def test_a_figure_below_its_bound_shows_in_table_and_outcome(tmp_path: Path) -> None:
-    outcomes = runner.measure("x", [MORE, LESS], 3, lambda: tmp_path, lambda place: {"rate": 50.0, "delay": 3.0})
+    outcomes = runner.measure("x", [MORE, LESS], 3, lambda: tmp_path, lambda directory: {"rate": 50.0, "delay": 3.0})
     assert [outcome.holds for outcome in outcomes] == [False, True]
     lines = runner.report(outcomes, check=True)
     assert lines[1].split() == ["rate", "50.0", "≥", "100.0", "200.0", "records/s", "BELOW"]

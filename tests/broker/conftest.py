@@ -1,20 +1,19 @@
-"""Whole clusters for tests, and a ledger that judges what became of the records sent to them."""
+"""Whole clusters for tests, and a ledger that judges the fate of the records sent to them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-import pytest
-
+from tests.conftest import broker_of
+from tidelog.broker.node.broker_role import BrokerRole
+from tidelog.client.delivery import DeliveryFuture, RecordMetadata
+from tidelog.client.record import ConsumerRecord
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId
-from tidelog.proto.caller import FrameCaller
-from tidelog.proto.control_batches import ControlKind, decode_control
-from tidelog.proto.frames import ProducePartition, ProduceRequest, decode_produce_response, encode_produce_request
-from tidelog.proto.group_api import (
+from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicPartition
+from tidelog.proto.calls.group_api import (
     GROUP_COORDINATOR,
     TRANSACTION_COORDINATOR,
     Coordinator,
@@ -34,12 +33,8 @@ from tidelog.proto.group_api import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, StreamKind
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import Batch, split_batches
-from tidelog.proto.request import Request, Response
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.calls.transaction_api import (
     AddPartitionsToTxnRequest,
     AddPartitionsTransaction,
     DescribedTransaction,
@@ -49,7 +44,19 @@ from tidelog.proto.transaction_api import (
     PrepareTransactionRequest,
     TxnOffsetCommitRequest,
 )
-from tidelog.storage.log_read import LogRead
+from tidelog.proto.records.batches import Batch, split_batches
+from tidelog.proto.records.control_batches import ControlKind, decode_control
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.caller import FrameCaller
+from tidelog.proto.transport.frames import (
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
+from tidelog.proto.transport.network import Address, CallTimeout, Connection, ConnectionLost, StreamKind
+from tidelog.storage.segments.log_read import LogRead
 from tidelog.testing.async_cluster import AsyncCluster
 
 R = TypeVar("R", bound=Response)
@@ -72,7 +79,7 @@ class Ledger:
         self._producer = producer
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._waiting: list[Any] = []
+        self._waiting: list[DeliveryFuture] = []
 
     async def __aenter__(self) -> Ledger:
         self._task = asyncio.ensure_future(self._run())
@@ -99,13 +106,13 @@ class Ledger:
     async def judge(self) -> None:
         """Read the whole topic back and fail on a record that is lost, doubled or out of order."""
         found = await read_all(self.cluster, self.topic, self.partitions)
-        values = [int(record.value) for record in found]
+        values = [int(record.value or b"") for record in found]
         doubled = [value for value, count in Counter(values).items() if count > 1]
         lost = sorted(set(self.acknowledged) - set(values))
         assert not lost, f"{len(lost)} of {len(self.acknowledged)} acknowledged records are lost: {lost[:5]}"
         assert not doubled, f"{len(doubled)} records are doubled: {doubled[:5]}"
         for partition in range(self.partitions):
-            own = [int(r.value) for r in found if r.partition == partition]
+            own = [int(r.value or b"") for r in found if r.partition == partition]
             assert own == sorted(own), f"partition {partition} is out of order"
         assert self.acknowledged, "nothing was acknowledged: this test shows nothing"
 
@@ -125,23 +132,24 @@ class Ledger:
                     await asyncio.sleep(0.001)
             await producer.flush(60)
 
-    def _heard(self, number: int) -> Callable[[Any, BaseException | None], None]:
-        def heard(metadata: Any, error: BaseException | None) -> None:
-            if error is None:
+    def _heard(self, number: int) -> Callable[[RecordMetadata | None, BaseException | None], None]:
+        def heard(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+            if metadata is not None:
                 self.acknowledged[number] = metadata.offset
             else:
+                assert error is not None
                 self.failed[number] = error
 
         return heard
 
 
-async def read_all(cluster: AsyncCluster, topic: str, partitions: int) -> list[Any]:
+async def read_all(cluster: AsyncCluster, topic: str, partitions: int) -> list[ConsumerRecord]:
     """Every record of a topic, as a new consumer reads them."""
     async with cluster.consumer(auto_offset_reset="earliest") as consumer:
-        where = [(topic, partition) for partition in range(partitions)]
+        where = [TopicPartition(topic, partition) for partition in range(partitions)]
         ends = await consumer.end_offsets(where)
         consumer.assign(where)
-        found: list[Any] = []
+        found: list[ConsumerRecord] = []
         async with asyncio.timeout(60):
             left = {at: end for at, end in ends.items() if end > 0}
             while left:
@@ -151,16 +159,6 @@ async def read_all(cluster: AsyncCluster, topic: str, partitions: int) -> list[A
                     if at in left and record.offset + 1 >= left[at]:
                         del left[at]
         return found
-
-
-@pytest.fixture
-def ledger() -> type[Ledger]:
-    return Ledger
-
-
-@pytest.fixture(name="read_all")
-def read_all_fixture() -> Any:
-    return read_all
 
 
 COORDINATOR_MOVES = {
@@ -189,12 +187,15 @@ class GroupCalls:
         self._connections: dict[Address, Connection] = {}
         self._found: dict[tuple[str, int], Address] = {}
 
-    async def __aenter__(self) -> GroupCalls:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for connection in self._connections.values():
             await connection.close()
+
+    def broker(self, node_id: int) -> BrokerRole:
+        return broker_of(self.cluster.nodes[NodeId(node_id)])
 
     def to(self, address: Address) -> Connection:
         if address not in self._connections:
@@ -404,7 +405,7 @@ class TransactionCalls(GroupCalls):
         return answer.transactions[0]
 
     async def wait_for_state(self, transactional_id: str, *states: str) -> DescribedTransaction:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while (found := await self.describe(transactional_id)).state not in states:
                 await asyncio.sleep(0.01)
             return found
@@ -420,7 +421,7 @@ class TransactionCalls(GroupCalls):
 
     async def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str | None) -> ErrorCode:
         """To the leader, whoever it is; again while that moves. What else is said."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 leader = self.cluster.leader_of(topic, partition)
                 node = None if leader is None else self.cluster.nodes.get(leader)
@@ -526,13 +527,3 @@ class TransactionalProducer:
         if answer.error is ErrorCode.NONE:
             self.become(answer.producer_id, answer.producer_epoch)
         return answer.error
-
-
-@pytest.fixture
-def transaction_calls() -> type[TransactionCalls]:
-    return TransactionCalls
-
-
-@pytest.fixture
-def group_calls() -> type[GroupCalls]:
-    return GroupCalls

@@ -18,9 +18,11 @@ import grpc.aio
 import pytest
 
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto.api import CALLS
-from tidelog.proto.convert import BadMessage, from_proto, to_proto
-from tidelog.proto.frames import (
+from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
+from tidelog.proto.calls.request import Request
+from tidelog.proto.calls.table import CALLS
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.frames import (
     FetchPartition,
     FetchRequest,
     ProducePartition,
@@ -28,10 +30,8 @@ from tidelog.proto.frames import (
     encode_fetch_request,
     encode_produce_request,
 )
-from tidelog.proto.grpc_transport import SERVICE
-from tidelog.proto.network import Address, CallTimeout, Connection, ConnectionLost, Frame, StreamKind
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.request import Request
+from tidelog.proto.transport.grpc_wire import SERVICE
+from tidelog.proto.transport.network import Address, CallTimeout, Connection, ConnectionLost, Frame, StreamKind
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
 
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 7, 1000, 2**31 - 1, 2**63 - 1)

@@ -1,4 +1,4 @@
-"""Whatever a peer puts into a call: the node answers or refuses, and lives on.
+"""Arbitrary input in calls: the node answers or refuses, and lives on.
 
 Requests are made from their types, with names, ids and epochs that exist mixed in, so that the fuzz
 gets past the first check.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 import random
 import types
 import typing
@@ -15,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.node import Node
+from tidelog.broker.node.node import Node
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import CALLS
-from tidelog.proto.convert import BadMessage, from_proto, to_proto
-from tidelog.proto.network import CallContext
-from tidelog.proto.request import Request
+from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
+from tidelog.proto.calls.request import Request
+from tidelog.proto.calls.table import CALLS
+from tidelog.proto.transport.network import CallContext
 from tidelog.testing.async_cluster import AsyncCluster
 
 ROUNDS = 150
@@ -78,8 +79,9 @@ class Maker:
             return rng.choice((*TEXTS, *self.known_texts))
         if kind is bytes:
             return rng.choice((b"", b"\xff" * 3, rng.randbytes(16), *self.known_bytes, *self.known_bytes))
-        if isinstance(kind, type) and issubclass(kind, int):  # an enum
-            return rng.choice(list(kind))
+        if isinstance(kind, enum.EnumType):
+            members: list[enum.Enum] = list(kind)
+            return rng.choice(members)
         origin, args = typing.get_origin(kind), typing.get_args(kind)
         if origin in (types.UnionType, typing.Union):
             return self.make(rng.choice(args))
@@ -87,6 +89,7 @@ class Maker:
             return None
         if origin is tuple:
             return tuple(self.make(args[0]) for _ in range(rng.choice((0, 1, 1, 2, 4))))
+        assert isinstance(kind, type)
         assert dataclasses.is_dataclass(kind), kind
         hints = typing.get_type_hints(kind)
         return kind(**{field.name: self.make(hints[field.name]) for field in dataclasses.fields(kind)})
@@ -94,7 +97,7 @@ class Maker:
 
 def requests(kind: type[Request[Any]], maker: Maker) -> list[Request[Any]]:
     """Requests as a peer could bring them over the wire."""
-    found = []
+    found: list[Request[Any] | None] = []
     while len(found) < ROUNDS:
         try:
             found.append(from_proto(kind, to_proto(maker.make(kind))))

@@ -1,16 +1,17 @@
-"""Three nodes and what befalls them: kills, failovers, restarts; nothing acknowledged is lost or doubled."""
+"""Three nodes through kills, failovers and restarts: no acknowledged record is lost or doubled."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
 
 import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.proto.controller_api import BrokerHeartbeatRequest
+from tidelog.proto.calls.controller_api import BrokerHeartbeatRequest
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import Ledger, read_all
 
 MIN_ISR_2 = {"min.insync.replicas": "2"}
 
@@ -27,7 +28,7 @@ async def memory() -> AsyncIterator[AsyncCluster]:
         yield running
 
 
-async def test_records_come_back_as_they_were_sent(cluster: AsyncCluster, read_all: Any) -> None:
+async def test_records_come_back_as_they_were_sent(cluster: AsyncCluster) -> None:
     await cluster.create_topic("t", 3, 3, MIN_ISR_2)
     async with cluster.producer(compression_type="lz4") as producer:
         for n in range(300):
@@ -39,9 +40,9 @@ async def test_records_come_back_as_they_were_sent(cluster: AsyncCluster, read_a
     )
 
 
-async def test_a_killed_leader_loses_and_doubles_nothing(cluster: AsyncCluster, ledger: Any) -> None:
+async def test_a_killed_leader_loses_and_doubles_nothing(cluster: AsyncCluster) -> None:
     await cluster.create_topic("t", 2, 3, MIN_ISR_2)
-    async with ledger(cluster, "t", 2) as sent:
+    async with Ledger(cluster, "t", 2) as sent:
         await sent.more(200)
         victim = await cluster.wait_for_leader("t", 0)
         await cluster.kill(victim)
@@ -55,9 +56,9 @@ async def test_a_killed_leader_loses_and_doubles_nothing(cluster: AsyncCluster, 
     await sent.judge()
 
 
-async def test_a_killed_controller_does_not_stop_the_brokers(cluster: AsyncCluster, ledger: Any) -> None:
+async def test_a_killed_controller_does_not_stop_the_brokers(cluster: AsyncCluster) -> None:
     await cluster.create_topic("t", 3, 3, MIN_ISR_2)
-    async with ledger(cluster, "t", 3) as sent:
+    async with Ledger(cluster, "t", 3) as sent:
         await sent.more(200)
         victim = await cluster.wait_for_controller()
         await cluster.kill(victim)
@@ -71,9 +72,9 @@ async def test_a_killed_controller_does_not_stop_the_brokers(cluster: AsyncClust
     await sent.judge()
 
 
-async def test_every_node_killed_one_after_the_other(memory: AsyncCluster, ledger: Any) -> None:
+async def test_every_node_killed_one_after_the_other(memory: AsyncCluster) -> None:
     await memory.create_topic("t", 3, 3, MIN_ISR_2)
-    async with ledger(memory, "t", 3) as sent:
+    async with Ledger(memory, "t", 3) as sent:
         for victim in memory.node_ids:
             await sent.more(100)
             await memory.kill(victim)
@@ -86,9 +87,9 @@ async def test_every_node_killed_one_after_the_other(memory: AsyncCluster, ledge
     await sent.judge()
 
 
-async def test_all_nodes_killed_at_once_come_back_with_everything(memory: AsyncCluster, ledger: Any) -> None:
+async def test_all_nodes_killed_at_once_come_back_with_everything(memory: AsyncCluster) -> None:
     await memory.create_topic("t", 3, 3, MIN_ISR_2)
-    async with ledger(memory, "t", 3, delivery_timeout_ms=60_000) as sent:
+    async with Ledger(memory, "t", 3, delivery_timeout_ms=60_000) as sent:
         await sent.more(300)
         for victim in memory.node_ids:
             await memory.kill(victim)
@@ -99,11 +100,11 @@ async def test_all_nodes_killed_at_once_come_back_with_everything(memory: AsyncC
     await sent.judge()
 
 
-async def test_a_controlled_shutdown_moves_leaders_first_and_is_remembered(memory: AsyncCluster, ledger: Any) -> None:
+async def test_a_controlled_shutdown_moves_leaders_first_and_is_remembered(memory: AsyncCluster) -> None:
     await memory.create_topic("t", 3, 3, MIN_ISR_2)
     leader = await memory.wait_for_leader("t", 0)
     epoch_before = memory.image.brokers[leader].broker_epoch
-    async with ledger(memory, "t", 3) as sent:
+    async with Ledger(memory, "t", 3) as sent:
         await sent.more(100)
         await memory.stop_node(leader)
         assert all(memory.leader_of("t", p) != leader for p in range(3)), "leaders moved before the node went"
@@ -126,11 +127,11 @@ async def test_a_killed_node_registers_as_unclean(memory: AsyncCluster) -> None:
     assert node.broker.logs.clean_shutdown_epoch() == -1
 
 
-async def test_a_zombie_with_an_old_epoch_is_refused_and_stops_leading(memory: AsyncCluster, ledger: Any) -> None:
+async def test_a_zombie_with_an_old_epoch_is_refused_and_stops_leading(memory: AsyncCluster) -> None:
     await memory.create_topic("t", 1, 3, MIN_ISR_2)
     zombie = await memory.wait_for_leader("t", 0)
     # What waits at the zombie is given up after the request timeout, as in Kafka.
-    async with ledger(memory, "t", 1, request_timeout_ms=1_000) as sent:
+    async with Ledger(memory, "t", 1, request_timeout_ms=1_000) as sent:
         await sent.more(50)
         memory.isolate(zombie)
         await memory.wait_for(
@@ -159,9 +160,9 @@ async def test_a_heartbeat_of_an_older_incarnation_is_refused(memory: AsyncClust
     assert memory.image.is_active(NodeId(2))
 
 
-async def test_a_wiped_disk_under_the_same_id_comes_back_as_a_follower(memory: AsyncCluster, ledger: Any) -> None:
+async def test_a_wiped_disk_under_the_same_id_comes_back_as_a_follower(memory: AsyncCluster) -> None:
     await memory.create_topic("t", 1, 3, MIN_ISR_2)
-    async with ledger(memory, "t", 1) as sent:
+    async with Ledger(memory, "t", 1) as sent:
         await sent.more(200)
         victim = await memory.wait_for_leader("t", 0)
         await memory.kill(victim)

@@ -8,13 +8,26 @@ from collections.abc import Mapping
 
 import pytest
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable, refused_by_standby
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import BrokerEpoch, NodeId, ProducerId
-from tidelog.proto.api import CreatedTopic, CreateTopicsRequest, CreateTopicsResponse, NewTopic
-from tidelog.proto.controller_api import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, CallContext, Server, Service
+from tidelog.model.ids import BrokerEpoch, ControllerEpoch, NodeId, Offset, ProducerId
+from tidelog.proto.calls.api import (
+    AlteredResource,
+    ConfigResource,
+    CreatedTopic,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    DescribeClusterResponse,
+    IncrementalAlterConfigsResponse,
+    NewTopic,
+    TopicResult,
+)
+from tidelog.proto.calls.controller_api import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from tidelog.proto.calls.request import Response
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, Server, Service
 
 ASK = AllocateProducerIdsRequest(NodeId(9), BrokerEpoch(1))
 
@@ -188,3 +201,27 @@ async def test_pauses_between_rounds_as_long_as_it_was_told(
     with pytest.raises(ControllerUnavailable):
         await channel.call(ASK, timeout_s=0.5)
     assert least <= sum(voter.asked for voter in quorum.voters.values()) <= most
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (AllocateProducerIdsResponse(ErrorCode.NOT_CONTROLLER), True),
+        (AllocateProducerIdsResponse(ErrorCode.STALE_BROKER_EPOCH), False),
+        (DeleteTopicsResponse((TopicResult("a", ErrorCode.NOT_CONTROLLER),) * 2), True),
+        (
+            CreatePartitionsResponse(
+                (TopicResult("a", ErrorCode.NOT_CONTROLLER), TopicResult("b", ErrorCode.INVALID_REQUEST))
+            ),
+            False,
+        ),
+        (DeleteTopicsResponse(()), False),
+        (
+            IncrementalAlterConfigsResponse((AlteredResource(ConfigResource("topic", "a"), ErrorCode.NOT_CONTROLLER),)),
+            True,
+        ),
+        (DescribeClusterResponse("c", NodeId(1), ControllerEpoch(1), Offset(0), (), (), ()), False),
+    ],
+)
+def test_a_standby_refuses_a_request_as_a_whole(answer: Response, refused: bool) -> None:
+    assert refused_by_standby(answer) == refused

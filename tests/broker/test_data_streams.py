@@ -1,4 +1,4 @@
-"""Produce and fetch streams: order, bounds, what is held and given back."""
+"""Produce and fetch streams: order, bounds, memory held and released."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pytest
 
 from tidelog.broker.handlers.data_streams import FETCH_WAIT_MS_MAX, FetchSession, ProduceSession
 from tidelog.broker.memory_budget import MemoryBudget
+from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.usage import StreamUsage
 from tidelog.broker.traffic import Traffic
+from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto.frames import (
+from tidelog.model.settings.quota_settings import QuotaSettings
+from tidelog.proto.transport.frames import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -24,11 +28,15 @@ from tidelog.proto.frames import (
     encode_fetch_request,
     encode_produce_request,
 )
-from tidelog.proto.network import BadFrame, Frame
+from tidelog.proto.transport.network import BadFrame, CallContext, Frame
 
 TOPIC = TopicId(b"t" * 16)
 READY = asyncio.Event()
 READY.set()
+
+
+def no_quotas() -> StreamUsage:
+    return StreamUsage(ClientQuotas(QuotaSettings(), SystemClock()), CallContext("CLIENT", "x"))
 
 
 class Replicas:
@@ -74,7 +82,7 @@ def fetch_frame(correlation: int, *, replica: int = -1, wait_ms: int = 500, byte
 
 async def test_appends_at_arrival_and_answers_when_ready_in_any_order() -> None:
     replicas, budget, traffic = Replicas(), MemoryBudget(10_000), Traffic()
-    session = ProduceSession(replicas, budget, traffic, 10_000, READY)
+    session = ProduceSession(replicas, budget, traffic, 10_000, READY, no_quotas())
     first = session.on_frame(produce_frame(7, b"one"))
     second = session.on_frame(produce_frame(8, b"two"))
     assert [records for records, _ in replicas.produced] == [b"one", b"two"], "appended before anything was awaited"
@@ -91,7 +99,7 @@ async def test_appends_at_arrival_and_answers_when_ready_in_any_order() -> None:
 
 async def test_a_stream_is_not_read_while_too_much_of_it_is_unanswered() -> None:
     replicas, budget = Replicas(), MemoryBudget(10_000)
-    session = ProduceSession(replicas, budget, Traffic(), 100, READY)
+    session = ProduceSession(replicas, budget, Traffic(), 100, READY, no_quotas())
     assert session.hold() is None
     answer = session.on_frame(produce_frame(1, b"x" * 100))
     room = session.hold()
@@ -105,7 +113,7 @@ async def test_a_stream_is_not_read_while_too_much_of_it_is_unanswered() -> None
 
 async def test_nothing_is_read_before_the_node_is_ready() -> None:
     ready = asyncio.Event()
-    session = ProduceSession(Replicas(), MemoryBudget(10_000), Traffic(), 100, ready)
+    session = ProduceSession(Replicas(), MemoryBudget(10_000), Traffic(), 100, ready, no_quotas())
     waiting = session.hold()
     assert waiting is not None
     ready.set()
@@ -115,8 +123,8 @@ async def test_nothing_is_read_before_the_node_is_ready() -> None:
 
 async def test_the_nodes_budget_holds_every_stream() -> None:
     replicas, budget = Replicas(), MemoryBudget(100)
-    greedy = ProduceSession(replicas, budget, Traffic(), 10_000, READY)
-    other = ProduceSession(replicas, budget, Traffic(), 10_000, READY)
+    greedy = ProduceSession(replicas, budget, Traffic(), 10_000, READY, no_quotas())
+    other = ProduceSession(replicas, budget, Traffic(), 10_000, READY, no_quotas())
     assert other.hold() is None
     greedy.on_frame(produce_frame(1, b"x" * 100))
     room = other.hold()
@@ -131,7 +139,7 @@ async def test_the_nodes_budget_holds_every_stream() -> None:
 
 async def test_fetched_bytes_count_until_they_are_written() -> None:
     replicas, budget, traffic = Replicas(), MemoryBudget(10_000), Traffic()
-    session = FetchSession(replicas, budget, traffic, 10_000, READY)
+    session = FetchSession(replicas, budget, traffic, 10_000, READY, no_quotas())
     answer = session.on_frame(fetch_frame(3))
     replicas.answer_fetch(0, b"r" * 500)
     assert isinstance(answer, asyncio.Future)
@@ -151,7 +159,7 @@ async def test_what_a_closed_stream_did_not_write_counts_until_the_carrier_let_g
 ) -> None:
     monkeypatch.setattr("tidelog.broker.handlers.data_streams.CARRIER_GRACE_S", 0.01)
     replicas, budget = Replicas(), MemoryBudget(100)
-    session = FetchSession(replicas, budget, Traffic(), 10_000, READY)
+    session = FetchSession(replicas, budget, Traffic(), 10_000, READY, no_quotas())
     answer = session.on_frame(fetch_frame(3))
     replicas.answer_fetch(0, b"r" * 500)
     assert isinstance(answer, asyncio.Future)
@@ -167,7 +175,7 @@ async def test_what_a_closed_stream_did_not_write_counts_until_the_carrier_let_g
 
 async def test_a_fetch_waits_in_line_unread_while_the_budget_is_used_up() -> None:
     replicas, budget = Replicas(), MemoryBudget(100)
-    session, leaver = (FetchSession(replicas, budget, Traffic(), 10_000, READY) for _ in range(2))
+    session, leaver = (FetchSession(replicas, budget, Traffic(), 10_000, READY, no_quotas()) for _ in range(2))
     budget.use(100)
     answer = session.on_frame(fetch_frame(3))
     gone = leaver.on_frame(fetch_frame(4))
@@ -186,7 +194,7 @@ async def test_a_fetch_waits_in_line_unread_while_the_budget_is_used_up() -> Non
 
 async def test_a_dropped_fetch_is_cancelled_where_it_waits() -> None:
     replicas = Replicas()
-    session = FetchSession(replicas, MemoryBudget(10_000), Traffic(), 10_000, READY)
+    session = FetchSession(replicas, MemoryBudget(10_000), Traffic(), 10_000, READY, no_quotas())
     answer = session.on_frame(fetch_frame(3))
     assert isinstance(answer, asyncio.Future)
     answer.cancel()
@@ -194,16 +202,18 @@ async def test_a_dropped_fetch_is_cancelled_where_it_waits() -> None:
     assert replicas.fetched[0][1].cancelled()
 
 
-async def test_wishes_beyond_the_nodes_bounds_are_cut() -> None:
+@pytest.mark.parametrize("bytes_max", [500, 10**9])
+@pytest.mark.parametrize("wait_ms", [1, 10**9])
+async def test_wishes_beyond_the_nodes_bounds_are_cut(bytes_max: int, wait_ms: int) -> None:
     replicas = Replicas()
-    session = FetchSession(replicas, MemoryBudget(10_000), Traffic(), 600, READY)
-    session.on_frame(fetch_frame(3, wait_ms=10**9, bytes_max=10**9))
+    session = FetchSession(replicas, MemoryBudget(10_000), Traffic(), 600, READY, no_quotas())
+    session.on_frame(fetch_frame(3, wait_ms=wait_ms, bytes_max=bytes_max))
     request = replicas.fetched[0][0]
-    assert (request.bytes_max, request.wait_ms_max) == (600, FETCH_WAIT_MS_MAX)
+    assert (request.bytes_max, request.wait_ms_max) == (min(bytes_max, 600), min(wait_ms, FETCH_WAIT_MS_MAX))
 
 
 async def test_a_follower_on_a_consumers_stream_is_refused() -> None:
-    session = FetchSession(Replicas(), MemoryBudget(10_000), Traffic(), 600, READY)
+    session = FetchSession(Replicas(), MemoryBudget(10_000), Traffic(), 600, READY, no_quotas())
     with pytest.raises(BadFrame, match="replica id 2"):
         session.on_frame(fetch_frame(3, replica=2))
 
@@ -211,8 +221,8 @@ async def test_a_follower_on_a_consumers_stream_is_refused() -> None:
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x02" + bytes(40), b"\xff" * 100])
 async def test_garbage_is_a_bad_frame(frame: bytes) -> None:
     for session in (
-        ProduceSession(Replicas(), MemoryBudget(1000), Traffic(), 1000, READY),
-        FetchSession(Replicas(), MemoryBudget(1000), Traffic(), 1000, READY),
+        ProduceSession(Replicas(), MemoryBudget(1000), Traffic(), 1000, READY, no_quotas()),
+        FetchSession(Replicas(), MemoryBudget(1000), Traffic(), 1000, READY, no_quotas()),
     ):
         with pytest.raises(BadFrame):
             session.on_frame(memoryview(frame))

@@ -5,26 +5,27 @@ from __future__ import annotations
 import errno
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import Standing
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import DescribeLogDirsRequest, MetadataRequest
+from tidelog.proto.calls.api import DescribeLogDirsRequest, MetadataRequest
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import Ledger
 
 PARTITIONS = 8
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-async def test_one_directory_fails_alone(error: int, ledger: Any) -> None:
+async def test_one_directory_fails_alone(error: int) -> None:
     async with AsyncCluster(3, log_dirs=2) as cluster:
         await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
         broker = cluster.nodes[NodeId(1)].broker
         assert broker is not None
-        async with ledger(cluster, "t", PARTITIONS) as sent:
+        async with Ledger(cluster, "t", PARTITIONS) as sent:
             await sent.more(200)
             lost = {log.partition for log in broker.logs.describe()[0].logs}
             assert 0 < len(lost) < PARTITIONS
@@ -53,12 +54,10 @@ async def test_one_directory_fails_alone(error: int, ledger: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-async def test_a_node_without_a_directory_that_works_goes_down_and_is_back_when_it_has_one(
-    error: int, ledger: Any
-) -> None:
+async def test_a_node_without_a_directory_that_works_goes_down_and_is_back_when_it_has_one(error: int) -> None:
     async with AsyncCluster(3) as cluster:
         await cluster.create_topic("t", 2, 3, {"min.insync.replicas": "2"})
-        async with ledger(cluster, "t", 2) as sent:
+        async with Ledger(cluster, "t", 2) as sent:
             await sent.more(100)
             cluster.break_log_dir(1, 0, error)
             await sent.more(100)
@@ -93,10 +92,10 @@ async def test_a_node_whose_metadata_log_lies_in_the_failed_directory_goes_down(
             await cluster.stop()
 
 
-async def test_a_replaced_disk_is_filled_again(ledger: Any) -> None:
+async def test_a_replaced_disk_is_filled_again() -> None:
     async with AsyncCluster(3, log_dirs=2) as cluster:
         await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
-        async with ledger(cluster, "t", PARTITIONS) as sent:
+        async with Ledger(cluster, "t", PARTITIONS) as sent:
             await sent.more(200)
             cluster.break_log_dir(2, 1)
             await cluster.wait_for(
@@ -110,10 +109,10 @@ async def test_a_replaced_disk_is_filled_again(ledger: Any) -> None:
         await sent.judge()
 
 
-async def test_a_directory_that_is_broken_at_the_start_is_left_out(ledger: Any) -> None:
+async def test_a_directory_that_is_broken_at_the_start_is_left_out() -> None:
     async with AsyncCluster(3, log_dirs=2) as cluster:
         await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
-        async with ledger(cluster, "t", PARTITIONS) as sent:
+        async with Ledger(cluster, "t", PARTITIONS) as sent:
             await sent.more(100)
             await cluster.kill(3)
             (cluster.node_directory(3, 0) / "meta.properties").unlink()
@@ -130,10 +129,10 @@ async def test_a_directory_that_is_broken_at_the_start_is_left_out(ledger: Any) 
 
 
 @pytest.mark.parametrize("log_dirs", [1, 2])
-async def test_disks_replaced_by_empty_ones_are_filled_again(log_dirs: int, ledger: Any) -> None:
+async def test_disks_replaced_by_empty_ones_are_filled_again(log_dirs: int) -> None:
     async with AsyncCluster(3, log_dirs=log_dirs) as cluster:
         await cluster.create_topic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
-        async with ledger(cluster, "t", PARTITIONS) as sent:
+        async with Ledger(cluster, "t", PARTITIONS) as sent:
             await sent.more(200)
             await cluster.kill(3)
             cluster.wipe_logs(3)

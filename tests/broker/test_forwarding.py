@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.controller_channel import ControllerChannel
+from tidelog.broker.handlers.delegation_tokens import DelegationTokens
 from tidelog.broker.handlers.forwarding import Forwarding
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.handlers.users import Users
+from tidelog.broker.metadata.controller_channel import ControllerChannel
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.proto.api import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.security_protocol import SecurityProtocol
+from tidelog.proto.calls.api import (
     AlteredResource,
     AlterResource,
     ConfigChange,
@@ -32,8 +36,25 @@ from tidelog.proto.api import (
     PartitionGrowth,
     TopicResult,
 )
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, CallContext, Service
+from tidelog.proto.calls.delegation_token_api import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from tidelog.proto.calls.user_api import (
+    AlteredUser,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramDeletion,
+)
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, Service
+from tidelog.security.principal import Principal
+from tidelog.security.scram import ScramMechanism
+from tidelog.security.session import Session
 
 CLIENT = CallContext("CLIENT", "test")
 CREATE = CreateTopicsRequest((NewTopic("t", 1, 1),), timeout_ms=2_000)
@@ -125,7 +146,7 @@ async def test_without_a_controller_it_is_said_whether_anything_changed(
     gone.fabric.drop_node("c2")
     answer = await getattr(gone.forwarding, method)(_hasty(request_), CLIENT)
     assert answer.topics[0].error is ErrorCode.REQUEST_TIMED_OUT
-    assert "unknown" in answer.topics[0].error_message
+    assert "may or may not have taken effect" in answer.topics[0].error_message
 
 
 @pytest.mark.parametrize(("operation", "tries"), [("set", [1, 2]), ("append", [1])])
@@ -149,7 +170,8 @@ def _hasty(request: Any) -> Any:
 
 
 async def test_a_call_ends_when_it_is_cancelled_just_as_a_leader_is_heard_of() -> None:
-    """What is stopped stays stopped; a node that was killed while it registered went on (found by the simulation)."""
+    """A cancelled call stays cancelled; a node that was killed while it registered went on (found by the
+    simulation)."""
     nobody = {NodeId(n): Address("nobody", 100 + n) for n in (1, 2)}
     channel = ControllerChannel(NodeId(9), nobody, MemoryFabric().network("broker").connect, random.Random(0))
     for _ in range(20):
@@ -162,3 +184,67 @@ async def test_a_call_ends_when_it_is_cancelled_just_as_a_leader_is_heard_of() -
             await asyncio.wait([call])
         assert call.cancelled()
         channel.leader_is(None, 5)
+
+
+DROP_USER = AlterUserScramCredentialsRequest((ScramDeletion("alice", ScramMechanism.SCRAM_SHA_512),), ())
+
+
+@pytest.mark.parametrize(("first_dies", "told"), [(True, ErrorCode.NONE), (False, ErrorCode.RESOURCE_NOT_FOUND)])
+async def test_a_user_that_an_unknown_first_try_may_have_deleted_is_gone(first_dies: bool, told: ErrorCode) -> None:
+    missing = AlterUserScramCredentialsResponse(
+        ErrorCode.NONE, (AlteredUser("alice", ErrorCode.RESOURCE_NOT_FOUND, "said so"),)
+    )
+    world = await World(AlterUserScramCredentialsRequest, lambda: missing, first_dies=first_dies).start()
+    answer = await Users(world.channel, MetadataView()).alter(DROP_USER, CLIENT)
+    assert world.taken == ([1, 2] if first_dies else [1])
+    assert [result.error for result in answer.results] == [told]
+
+
+ALICE = Principal("User", "alice")
+TOKEN_CALLS: list[tuple[str, Any, Callable[[ErrorCode], Any], bool]] = [
+    ("create", CreateDelegationTokenRequest(), CreateDelegationTokenResponse, False),
+    ("renew", RenewDelegationTokenRequest(b"x"), RenewDelegationTokenResponse, True),
+    ("expire", ExpireDelegationTokenRequest(b"x"), ExpireDelegationTokenResponse, False),
+]
+
+
+def tokens(world: World) -> DelegationTokens:
+    config = NodeConfig.parse({"node.id": "1", "delegation.token.secret.key": "a key"})
+    return DelegationTokens(config, world.channel, MetadataView())
+
+
+@pytest.mark.parametrize(("method", "request_", "answer", "again"), TOKEN_CALLS)
+async def test_a_token_is_made_and_removed_once(
+    method: str, request_: Any, answer: Callable[[ErrorCode], Any], again: bool
+) -> None:
+    """After an unknown outcome a second creation would make another token, and a second removal would find none."""
+    missing = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+    world = await World(type(request_), lambda: answer(missing)).start()
+    caller = CallContext("CLIENT", "test", Session(ALICE, SecurityProtocol.SASL_SSL))
+    said = await getattr(tokens(world), method)(request_, caller)
+    assert world.taken == ([1, 2] if again else [1])
+    assert said.error is (missing if again else ErrorCode.REQUEST_TIMED_OUT)
+    assert again or "may or may not" in said.error_message
+
+
+@pytest.mark.parametrize(("method", "request_", "answer", "again"), TOKEN_CALLS)
+@pytest.mark.parametrize(
+    ("session", "peer", "may"),
+    [
+        (Session(ALICE, SecurityProtocol.SASL_SSL), "ipv4:10.0.0.9:5", True),
+        (Session(ALICE, SecurityProtocol.SSL), "ipv4:10.0.0.9:5", True),
+        (Session(ALICE, SecurityProtocol.SASL_PLAINTEXT), "ipv4:127.0.0.1:5", True),
+        (Session(ALICE, SecurityProtocol.SASL_PLAINTEXT), "ipv4:10.0.0.9:5", False),
+        (Session(ALICE, SecurityProtocol.SASL_SSL, by_token=True), "ipv4:10.0.0.9:5", False),
+        (Session(protocol=SecurityProtocol.SSL), "ipv4:10.0.0.9:5", False),
+        (Session(), "ipv4:127.0.0.1:5", False),
+    ],
+)
+async def test_who_may_ask_about_tokens(
+    method: str, request_: Any, answer: Callable[[ErrorCode], Any], again: bool, session: Session, peer: str, may: bool
+) -> None:
+    missing = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+    world = await World(type(request_), lambda: answer(missing), first_dies=False).start()
+    said = await getattr(tokens(world), method)(request_, CallContext("CLIENT", peer, session))
+    assert world.taken == ([1] if may else [])
+    assert said.error is (missing if may else ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)

@@ -1,4 +1,4 @@
-"""Garbage on every port, and frames and batches that are not what they should be: refused, and nothing dies."""
+"""Garbage on every port, and malformed frames and batches: refused, and nothing dies."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, TopicId
-from tidelog.proto.caller import FrameCaller
-from tidelog.proto.compression import Compression
-from tidelog.proto.frames import (
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.caller import FrameCaller
+from tidelog.proto.transport.frames import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     decode_produce_response,
     encode_produce_request,
 )
-from tidelog.proto.network import Address, ConnectionLost, StreamKind
-from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.transport.network import Address, ConnectionLost, StreamKind
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

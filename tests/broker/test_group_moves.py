@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NodeId, Offset
+from tidelog.model.ids import Offset
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
-from tidelog.proto.group_api import DescribeGroupsRequest, OffsetCommitPartition, OffsetCommitRequest
+from tidelog.proto.calls.group_api import DescribeGroupsRequest, OffsetCommitPartition, OffsetCommitRequest
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import GroupCalls, GroupMember
 
 NONE = ErrorCode.NONE
 
 
 @pytest.fixture
-async def three(group_calls: Any) -> AsyncIterator[Any]:
+async def three() -> AsyncIterator[GroupCalls]:
     settings = {"min.insync.replicas": "2"}
-    async with AsyncCluster(3, config=settings, log_dirs=2) as cluster, group_calls(cluster) as made:
+    async with AsyncCluster(3, config=settings, log_dirs=2) as cluster, GroupCalls(cluster) as made:
         await cluster.create_topic("t", 12)
         yield made
 
@@ -29,7 +30,7 @@ def commit_request(group: str, offset: int) -> OffsetCommitRequest:
     return OffsetCommitRequest(group, -1, "", None, (OffsetCommitPartition("t", 0, Offset(offset)),))
 
 
-async def settled(calls: Any, members: list[Any], timeout_s: float = 30) -> None:
+async def settled(calls: GroupCalls, members: list[GroupMember], timeout_s: float = 30) -> None:
     """Wait until the members share all units in one generation, each by its own heartbeats."""
     stop = asyncio.Event()
     loops = [asyncio.ensure_future(member.keep_up(stop)) for member in members]
@@ -54,7 +55,7 @@ async def settled(calls: Any, members: list[Any], timeout_s: float = 30) -> None
         await asyncio.gather(*loops)
 
 
-async def test_committed_offsets_and_members_outlive_a_killed_coordinator(three: Any) -> None:
+async def test_committed_offsets_and_members_outlive_a_killed_coordinator(three: GroupCalls) -> None:
     members = [three.member("g") for _ in range(3)]
     await asyncio.gather(*(member.join() for member in members))
     await settled(three, members)
@@ -72,7 +73,7 @@ async def test_committed_offsets_and_members_outlive_a_killed_coordinator(three:
     await settled(three, members)
 
 
-async def test_a_kill_in_the_middle_of_a_rebalance_loses_no_committed_offset(three: Any) -> None:
+async def test_a_kill_in_the_middle_of_a_rebalance_loses_no_committed_offset(three: GroupCalls) -> None:
     members = [three.member("g", rebalance_timeout_ms=3_000) for _ in range(3)]
     await asyncio.gather(*(member.join() for member in members))
     await settled(three, members)
@@ -81,7 +82,7 @@ async def test_a_kill_in_the_middle_of_a_rebalance_loses_no_committed_offset(thr
     home = await three.coordinator("g")
     late = three.member("g", rebalance_timeout_ms=3_000)
     joining = asyncio.ensure_future(late.join())  # the others hear of it by their heartbeats only
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while await members[0].heartbeat() is not ErrorCode.REBALANCE_IN_PROGRESS:
             await asyncio.sleep(0.005)
     assert not joining.done()
@@ -93,7 +94,7 @@ async def test_a_kill_in_the_middle_of_a_rebalance_loses_no_committed_offset(thr
     assert await three.committed("g") == {("t", partition): partition for partition in range(12)}
 
 
-async def test_commits_that_were_acknowledged_while_nodes_die_are_kept(three: Any) -> None:
+async def test_commits_that_were_acknowledged_while_nodes_die_are_kept(three: GroupCalls) -> None:
     """Three groups commit rising offsets all the while; each coordinator dies and comes back in turn."""
     groups = ["g0", "g1", "g2"]
     for group in groups:
@@ -114,7 +115,7 @@ async def test_commits_that_were_acknowledged_while_nodes_die_are_kept(three: An
         for node in (1, 2, 3):
             before = dict(acknowledged)
             await three.cluster.kill(node)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while any(acknowledged[group] < before[group] + 3 for group in groups):
                     await asyncio.sleep(0.01)
                     assert not any(loop.done() for loop in loops)
@@ -129,7 +130,7 @@ async def test_commits_that_were_acknowledged_while_nodes_die_are_kept(three: An
         assert await three.committed(group) == {("t", 0): acknowledged[group]}
 
 
-async def test_everything_is_there_after_all_nodes_were_killed(three: Any) -> None:
+async def test_everything_is_there_after_all_nodes_were_killed(three: GroupCalls) -> None:
     member = three.member("g", instance="static")
     await member.join()
     assert await member.commit(42) is NONE
@@ -142,7 +143,7 @@ async def test_everything_is_there_after_all_nodes_were_killed(three: Any) -> No
     assert [(found.group_instance_id, found.member_id) for found in described.members] == [("static", member.member_id)]
 
 
-async def test_whoever_waits_at_a_stopping_node_is_told_to_look_elsewhere(three: Any) -> None:
+async def test_whoever_waits_at_a_stopping_node_is_told_to_look_elsewhere(three: GroupCalls) -> None:
     one = three.member("g", rebalance_timeout_ms=60_000, session_timeout_ms=60_000)
     await one.join()
     home = await three.coordinator("g")
@@ -150,7 +151,7 @@ async def test_whoever_waits_at_a_stopping_node_is_told_to_look_elsewhere(three:
     first = await three.ask("g", two.join_request())
     two.member_id = first.member_id
     waiting = asyncio.ensure_future(three.node(home).call(two.join_request(), timeout_s=60))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while await one.heartbeat() is not ErrorCode.REBALANCE_IN_PROGRESS:
             await asyncio.sleep(0.005)
     assert not waiting.done()
@@ -164,18 +165,18 @@ async def test_whoever_waits_at_a_stopping_node_is_told_to_look_elsewhere(three:
     assert sorted(one.owned + two.owned) == list(range(12))
 
 
-async def test_a_coordinator_that_is_cut_off_does_not_commit(three: Any) -> None:
+async def test_a_coordinator_that_is_cut_off_does_not_commit(three: GroupCalls) -> None:
     """It does not know that it was deposed: what it takes is never acknowledged, and gone when it returns."""
     cluster = three.cluster
     assert await three.commit("g", 1) is NONE
     home = await three.coordinator("g")
-    partition = cluster.nodes[NodeId(home)].broker.groups.coordinator.partition_for("g")
+    partition = three.broker(home).groups.coordinator.partition_for("g")
     for other in {1, 2, 3} - {home}:
         cluster.partition(home, other)
     stale = await three.node(home).call(commit_request("g", 99), timeout_s=30)
     assert stale.results[0].error in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
     new_home = await cluster.wait_for_leader(GROUP_OFFSETS_TOPIC, partition, other_than=home)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while (await three.node(new_home).call(commit_request("g", 2), timeout_s=30)).results[0].error is not NONE:
             await asyncio.sleep(0.01)
     cluster.heal()
@@ -183,10 +184,10 @@ async def test_a_coordinator_that_is_cut_off_does_not_commit(three: Any) -> None
     assert await three.committed("g") == {("t", 0): 2}
 
 
-async def test_too_small_an_isr_is_no_coordinator(group_calls: Any) -> None:
+async def test_too_small_an_isr_is_no_coordinator() -> None:
     async with (
         AsyncCluster(3, controllers=1, config={"min.insync.replicas": "2"}) as cluster,
-        group_calls(cluster) as calls,
+        GroupCalls(cluster) as calls,
     ):
         await cluster.create_topic("t")
         home = 0
@@ -209,10 +210,10 @@ async def test_too_small_an_isr_is_no_coordinator(group_calls: Any) -> None:
         assert await calls.committed(group) == {("t", 0): 3}
 
 
-async def test_a_failed_disk_moves_the_coordinator(three: Any) -> None:
+async def test_a_failed_disk_moves_the_coordinator(three: GroupCalls) -> None:
     assert await three.commit("g", 1) is NONE
     home = await three.coordinator("g")
-    broker = three.cluster.nodes[NodeId(home)].broker
+    broker = three.broker(home)
     partition = broker.groups.coordinator.partition_for("g")
     places = [{(log.topic, log.partition) for log in each.logs} for each in broker.logs.describe()]
     (number,) = [n for n, held in enumerate(places) if (GROUP_OFFSETS_TOPIC, partition) in held]
@@ -225,8 +226,8 @@ async def test_a_failed_disk_moves_the_coordinator(three: Any) -> None:
     assert await three.commit("g", 3) is NONE
 
 
-async def test_two_hundred_members_rebalance(group_calls: Any) -> None:
-    async with AsyncCluster(3) as cluster, group_calls(cluster) as calls:
+async def test_two_hundred_members_rebalance() -> None:
+    async with AsyncCluster(3) as cluster, GroupCalls(cluster) as calls:
         await calls.coordinator("g")
         members = [
             calls.member("g", units=200, rebalance_timeout_ms=60_000, session_timeout_ms=60_000) for _ in range(200)
@@ -235,7 +236,7 @@ async def test_two_hundred_members_rebalance(group_calls: Any) -> None:
         begun = loop.time()
         stop = asyncio.Event()
 
-        async def live(member: Any) -> None:
+        async def live(member: GroupMember) -> None:
             await member.join()
             await member.keep_up(stop, pause_s=0.5)
 

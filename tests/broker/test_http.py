@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tidelog.broker.http import HttpServer, text_page
-from tidelog.proto.network import Address
+from tidelog.broker.node.http import CONNECTIONS_MAX, HttpServer, text_page
+from tidelog.proto.transport.network import Address
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def exchange(address: Address, sent: bytes) -> bytes:
     try:
         writer.write(sent)
         await writer.drain()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             return await reader.read()
     finally:
         writer.close()
@@ -67,5 +67,42 @@ async def test_garbage_is_refused_and_the_next_request_served(address: Address, 
 
 
 async def test_a_taken_port_is_named(address: Address) -> None:
-    with pytest.raises(OSError, match=f"{address.port}"):
+    with pytest.raises(OSError, match=rf"cannot listen on 127.0.0.1:{address.port} \(http\.listener\): "):
         await HttpServer({}).start(address)
+
+
+async def test_health_is_answered_while_others_hold_half_a_request(address: Address) -> None:
+    """As many as there may be, and more: the one that has asked for nothing for longest makes room."""
+    held = [await asyncio.open_connection(address.host, address.port) for _ in range(CONNECTIONS_MAX)]
+    try:
+        for _, writer in held:
+            writer.write(b"GET /health HTTP/1.1\r\nHost:")
+            await writer.drain()
+        for _ in range(3):
+            health = await exchange(address, b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert health.startswith(b"HTTP/1.1 200 ")
+        oldest, newest = held[0], held[-1]
+        async with asyncio.timeout(5):
+            assert await oldest[0].read() == b""
+        newest[1].write(b" a\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(5):
+            assert (await newest[0].read()).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_connection_that_asks_is_kept_before_one_that_does_not(address: Address) -> None:
+    asking = await asyncio.open_connection(address.host, address.port)
+    silent = [await asyncio.open_connection(address.host, address.port) for _ in range(CONNECTIONS_MAX - 1)]
+    try:
+        asking[1].write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await asking[0].readuntil(b"alive\n")).startswith(b"HTTP/1.1 200 ")
+        await exchange(address, b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(5):
+            assert await silent[0][0].read() == b""
+        asking[1].write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await asking[0].readuntil(b"alive\n")).startswith(b"HTTP/1.1 200 ")
+    finally:
+        for _, writer in (asking, *silent):
+            writer.close()

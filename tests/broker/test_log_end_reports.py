@@ -1,4 +1,4 @@
-"""What a broker reports of its logs while their partitions have no leader, and for how long."""
+"""A broker's reports about its logs while their partitions have no leader, and how long it sends them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.controller_channel import ControllerChannel, ControllerUnavailable
-from tidelog.broker.log_end_reports import REPEAT_PAUSE_S_MAX, LogEndReports
-from tidelog.metadata_quorum.image import MetadataImage
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.log_end_reports import REPEAT_PAUSE_S_MAX, LogEndReports
+from tidelog.metadata_quorum.image.change import apply_records
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
@@ -25,10 +26,10 @@ from tidelog.model.ids import (
     TopicId,
     TopicIdPartition,
 )
-from tidelog.proto.controller_api import LogEnd, ReportLogEndsRequest, ReportLogEndsResponse
-from tidelog.proto.metadata import PartitionRecord, TopicRecord
-from tidelog.replication.partition import Partition
-from tidelog.replication.partition_state import PartitionState
+from tidelog.proto.calls.controller_api import LogEnd, ReportLogEndsRequest, ReportLogEndsResponse
+from tidelog.proto.logs.metadata_records import PartitionRecord, TopicRecord
+from tidelog.replication.partition.partition import Partition
+from tidelog.replication.partition.partition_state import PartitionState
 
 TOPIC = TopicId(b"t" * 16)
 KEY = TopicIdPartition(TOPIC, 0)
@@ -67,7 +68,9 @@ class Broker:
             NodeId(1),
             cast(ControllerChannel, self),
             lambda: BrokerEpoch(3),
-            lambda: MetadataImage().apply((*self.records, TopicRecord("t", TOPIC)), Offset(1), ControllerEpoch(1)),
+            lambda: apply_records(
+                MetadataImage(), (*self.records, TopicRecord("t", TOPIC)), Offset(1), ControllerEpoch(1)
+            )[0],
             lambda key: cast(Partition, self.replica()),
         )
 

@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Any, cast
 
-from tidelog.broker.log_upkeep import LogUpkeep
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.logs.log_upkeep import LogUpkeep
 from tidelog.model.clock import SystemClock
+from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.replication.flushing import run_inline
 
 
@@ -49,7 +49,7 @@ async def counts(high_watermarks_ms: int, points_ms: int) -> Counter[str]:
     logs = Logs()
     upkeep = LogUpkeep(config, cast(Any, logs), cast(Any, Replicas()), SystemClock(), run_inline)
     task = asyncio.ensure_future(upkeep.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         await logs.enough.wait()
     task.cancel()
     await asyncio.wait((task,))

@@ -1,4 +1,4 @@
-"""Metadata answers: what there is, what is not, and topics made on first use."""
+"""Metadata answers: existing topics, missing ones, and topics created on first use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import random
 
 import pytest
 
-from tidelog.broker.controller_channel import ControllerChannel
 from tidelog.broker.handlers import metadata
 from tidelog.broker.handlers.metadata import Metadata
 from tidelog.broker.handlers.topic_creation import TopicCreation
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.metadata_quorum.image_change import apply_records
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.metadata.controller_channel import ControllerChannel
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     LOST_DIRECTORY,
@@ -27,7 +26,8 @@ from tidelog.model.ids import (
     PartitionEpoch,
     TopicId,
 )
-from tidelog.proto.api import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.api import (
     CreatedTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -35,17 +35,18 @@ from tidelog.proto.api import (
     MetadataRequest,
     MetadataResponse,
 )
-from tidelog.proto.controller_api import Endpoint
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.metadata import (
+from tidelog.proto.calls.controller_api import Endpoint
+from tidelog.proto.logs.metadata_records import (
     BrokerRegistrationChangeRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from tidelog.proto.network import Address, CallContext, Service
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, Service
 
 A = TopicId(b"a" * 16)
 DIR = DirectoryId(b"d" * 16)
@@ -208,6 +209,8 @@ async def test_unchanged_topics_are_answered_with_one_object() -> None:
     commit(world.view, partition(0, (2, 3), 2), TopicRecord("a", A))
     first = (await world.ask("a")).topics[0]
     assert (await world.ask("a")).topics[0] is first
+    commit(world.view, PartitionChangeRecord(A, 0, leader=NodeId(3)))
+    assert (await world.ask("a")).topics[0].partitions[0].leader == 3, "a changed one is not"
 
 
 async def test_what_is_not_there_is_said_by_name_and_by_id() -> None:

@@ -1,4 +1,4 @@
-"""The node's picture of the cluster: what listeners hear, and pulling it over the network."""
+"""The node's picture of the cluster: the calls to listeners, and pulling it over the network."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tidelog.broker.controller_channel import ControllerChannel
-from tidelog.broker.metadata_view import QUEUED_MAX, MetadataView, RemoteFeed
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_change import MetadataDelta, apply_records
-from tidelog.metadata_quorum.image_snapshot import encode_snapshot
+from tidelog.broker.metadata.controller_channel import ControllerChannel
+from tidelog.broker.metadata.metadata_view import QUEUED_MAX, MetadataView, RemoteFeed
+from tidelog.metadata_quorum.image.change import MetadataDelta, apply_records
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.metadata_quorum.image.snapshot import encode_snapshot
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset
-from tidelog.proto.controller_api import (
+from tidelog.proto.calls.controller_api import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,
     FetchMetadataSnapshotResponse,
     MetadataEntry,
 )
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.metadata import FeatureLevelRecord
-from tidelog.proto.metadata_codec import encode_batch
-from tidelog.proto.network import Address, CallContext, Service
+from tidelog.proto.logs.metadata_codec import encode_batch
+from tidelog.proto.logs.metadata_records import FeatureLevelRecord
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, Service
 
 EPOCH = ControllerEpoch(3)
 

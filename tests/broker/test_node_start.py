@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tidelog.broker.node import Node, NodeRefused
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.node.node import Node, NodeRefused
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import id_text, random_id
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.storage.format import read_meta
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address
+from tidelog.storage.disk.format import read_meta
 from tidelog.testing.async_cluster import AsyncCluster
 from tidelog.testing.killable_files import KillableFiles
 
@@ -40,15 +42,18 @@ class Starter:
         values.update({name.replace("_", "."): value for name, value in settings.items()})
         return NodeConfig.parse(values)
 
-    async def start(self, config: NodeConfig, cluster_id: str | None = None, name: str = "n") -> Node:
+    async def start(
+        self, config: NodeConfig, cluster_id: str | None = None, name: str = "n", *, formats: bool = False
+    ) -> Node:
         files = KillableFiles()
         node = Node(
             config,
             network=self.fabric.network(f"{name}{config.node_id}"),
             files=files,
             clock=SystemClock(),
-            rng=random.Random(7),
+            rng=random.Random(6 + config.node_id),
             cluster_id=cluster_id,
+            formats=formats,
             on_fatal=lambda what, error: self.fatal.append(what),
         )
         self.running.append((node, files))
@@ -64,10 +69,31 @@ class Starter:
 
 
 @pytest.fixture
-async def starter(tmp_path: Path):  # type: ignore[no-untyped-def]
+async def starter(tmp_path: Path) -> AsyncIterator[Starter]:
     made = Starter(tmp_path)
     yield made
     await made.kill_all()
+
+
+async def test_a_metadata_disk_that_is_not_mounted_is_an_error_and_nothing_is_made_of_it(starter: Starter) -> None:
+    disks = [starter.directory / name for name in ("metadata", "one", "two")]
+    config = starter.config(log_dirs=f"{disks[1]},{disks[2]}", metadata_log_dir=str(disks[0]))
+    await starter.start(config)
+    await starter.kill_all()
+    mounted = disks[0].rename(starter.directory / "elsewhere")
+    disks[0].mkdir()
+    with pytest.raises(
+        NodeRefused, match=r"metadata: expected this node's metadata log, since .*one is formatted.*--format"
+    ):
+        await starter.start(config)
+    assert list(disks[0].iterdir()) == []
+    await starter.kill_all()
+    disks[0].rmdir()
+    mounted.rename(disks[0])
+    await starter.start(config)
+    await starter.kill_all()
+    shutil.rmtree(disks[0])
+    await starter.start(config, formats=True)
 
 
 async def test_a_lone_node_formats_its_empty_directory_and_finds_it_again(starter: Starter) -> None:
@@ -85,6 +111,48 @@ async def test_one_of_several_controllers_does_not_make_up_a_cluster(starter: St
     config = starter.config(controller_quorum_voters="1@n1:9094,2@n2:9094,3@n3:9094")
     with pytest.raises(NodeRefused, match="formatted for a cluster"):
         await starter.start(config)
+
+
+async def test_a_node_that_waits_for_its_quorum_says_so_on_its_pages(starter: Starter) -> None:
+    cluster_id = id_text(random_id(random.Random(1)))
+
+    def start(node_id: int) -> asyncio.Task[Node]:
+        config = starter.config(
+            node_id=str(node_id),
+            listeners=f"CLIENT://n{node_id}:9092,REPLICATION://n{node_id}:9093,CONTROLLER://n{node_id}:9094",
+            controller_quorum_voters="1@n1:9094,2@n2:9094",
+            log_dirs=str(starter.directory / str(node_id)),
+            http_listener="HTTP://127.0.0.1:0",
+        )
+        return asyncio.ensure_future(starter.start(config, cluster_id))
+
+    first = start(1)
+    async with asyncio.timeout(100):
+        while not (starter.running and starter.running[0][0].http_address):
+            await asyncio.sleep(0.01)
+    address = starter.running[0][0].http_address
+    assert address is not None
+    for path in ("/health", "/ready"):
+        status, text = await page(address, path)
+        assert status == 503
+        assert text.startswith("waiting: its directory ")
+        assert text.endswith("once all of its controllers (1, 2) have been started; no stream to 2 yet\n")
+    assert "\nkafka_server_raft_metrics_number_of_voters 0.0\n" in (await page(address, "/metrics"))[1]
+    assert not first.done()
+    await start(2)
+    await first
+    status, text = await page(address, "/health")
+    assert (status, text.splitlines()[0]) == (200, "alive"), "more lines are findings, e.g. a nearly full disk"
+    assert await page(address, "/ready") == (200, "ready\n")
+
+
+async def page(address: Address, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    async with asyncio.timeout(100):
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
 
 
 async def test_a_directory_of_another_cluster_is_refused(starter: Starter) -> None:

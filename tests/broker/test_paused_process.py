@@ -1,4 +1,4 @@
-"""Real processes that are stopped in their tracks (SIGSTOP) and go on later as zombies of an older epoch."""
+"""Real processes that are frozen (SIGSTOP) and go on later as zombies of an older epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidelog
-from tidelog.cli.local_cluster import LocalCluster
+from tidelog.cli.local.cluster import LocalCluster
 
 TOPIC = "t"
 BOUND_S = 60.0

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import Ledger
 
 PARTITIONS = 4
 STEPS = 5
@@ -51,13 +52,13 @@ async def strike(cluster: AsyncCluster, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 5, 8, 22])
-async def test_nothing_acknowledged_is_lost_doubled_or_reordered(seed: int, ledger: Any) -> None:
+async def test_nothing_acknowledged_is_lost_doubled_or_reordered(seed: int) -> None:
     rng = random.Random(seed)
     done: list[str] = []
     async with AsyncCluster(3, seed=seed, log_dirs=rng.choice([1, 2])) as cluster:
         config = {"min.insync.replicas": "2", "segment.bytes": str(2**20)}
         await cluster.create_topic("t", PARTITIONS, 3, config)
-        async with ledger(cluster, "t", PARTITIONS, request_timeout_ms=3_000) as sent:
+        async with Ledger(cluster, "t", PARTITIONS, request_timeout_ms=3_000) as sent:
             for _ in range(STEPS):
                 await sent.more(rng.choice((5, 50, 200)), 60)
                 done.append(await strike(cluster, rng))

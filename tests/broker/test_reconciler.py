@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tidelog.broker.dynamic_config import Settings
-from tidelog.broker.reconciler import Reconciler, strays
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_change import apply_records, difference
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.metadata.dynamic_config import Settings
+from tidelog.broker.metadata.reconciler import Reconciler, strays
+from tidelog.metadata_quorum.image.change import apply_records, difference
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import (
+    LOST_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     ControllerEpoch,
     DirectoryId,
@@ -24,7 +24,8 @@ from tidelog.model.ids import (
     TopicId,
     TopicIdPartition,
 )
-from tidelog.proto.metadata import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.logs.metadata_records import (
     ConfigRecord,
     MetadataRecord,
     NodeList,
@@ -33,7 +34,7 @@ from tidelog.proto.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from tidelog.replication.partition_state import PartitionState
+from tidelog.replication.partition.partition_state import PartitionState
 
 ME = NodeId(1)
 A, B = TopicId(b"a" * 16), TopicId(b"b" * 16)
@@ -188,6 +189,7 @@ def test_unchanged_topics_keep_one_configuration_object(broker: Broker) -> None:
     assert broker.replicas.states[TopicIdPartition(A, 0)].config is first
 
 
+@pytest.mark.parametrize("old", [DirectoryId(b"o" * 16), LOST_DIRECTORY])
 @pytest.mark.parametrize(
     ("leader", "isr", "elr", "last_known", "begins_anew"),
     [
@@ -195,7 +197,7 @@ def test_unchanged_topics_keep_one_configuration_object(broker: Broker) -> None:
         (2, (1, 2), (), (), False),
         (2, (2,), (1,), (), False),
         (-1, (), (), (1,), False),
-        # With a leader it does not pass for anything: who leads was elected already.
+        # With a leader it does not matter: one is elected already.
         (2, (2,), (), (1,), True),
     ],
 )
@@ -206,8 +208,8 @@ def test_only_a_replica_that_owes_nothing_begins_anew_on_another_disk(
     elr: tuple[int, ...],
     last_known: tuple[int, ...],
     begins_anew: bool,
+    old: DirectoryId,
 ) -> None:
-    old = DirectoryId(b"o" * 16)
     broker.gone.add(old)
     record = replace(
         partition(A, 0, [1, 2, 3], leader=leader),

@@ -1,16 +1,17 @@
-"""Brokers without the controller role: they pull metadata, and go on serving while no controller is there."""
+"""Brokers without the controller role: they pull metadata, and go on serving while there is no controller."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from tidelog.aio import NewTopic
-from tidelog.broker.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import Standing
 from tidelog.model.ids import NodeId
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import Ledger
 
 CONTROLLER = 1
 
@@ -30,9 +31,9 @@ async def on_brokers(cluster: AsyncCluster) -> None:
     await cluster.wait_for(lambda: all(cluster.leader_of("t", p) for p in range(3)), "leaders")
 
 
-async def test_brokers_go_on_serving_without_a_controller(cluster: AsyncCluster, ledger: Any) -> None:
+async def test_brokers_go_on_serving_without_a_controller(cluster: AsyncCluster) -> None:
     await on_brokers(cluster)
-    async with ledger(cluster, "t", 3) as sent:
+    async with Ledger(cluster, "t", 3) as sent:
         await sent.more(200)
         await cluster.kill(CONTROLLER)
         await sent.more(500)
@@ -46,9 +47,9 @@ async def test_brokers_go_on_serving_without_a_controller(cluster: AsyncCluster,
     await sent.judge()
 
 
-async def test_a_broker_that_was_down_catches_up_with_the_metadata(cluster: AsyncCluster, ledger: Any) -> None:
+async def test_a_broker_that_was_down_catches_up_with_the_metadata(cluster: AsyncCluster) -> None:
     await on_brokers(cluster)
-    async with ledger(cluster, "t", 3) as sent:
+    async with Ledger(cluster, "t", 3) as sent:
         await sent.more(100)
         await cluster.kill(4)
         await cluster.wait_for_isr("t", 0, {2, 3})

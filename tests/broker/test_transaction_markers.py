@@ -1,33 +1,32 @@
-"""The sender of markers by itself: batches, retries, leaders that move, partitions that go, and silence when idle."""
+"""The sender of markers by itself: batches, retries, moving leaders, deleted partitions, and silence when idle."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tidelog.broker import transaction_markers
-from tidelog.broker.transaction_markers import UNDER_WAY_MAX, TransactionMarkers
+from tidelog.broker.coordinators.markers import UNDER_WAY_MAX, TransactionMarkers
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId, ProducerEpoch, ProducerId
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.network import CallTimeout, ConnectionLost
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import (
     AddedPartition,
     TransactionMarker,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
     WrittenMarker,
 )
+from tidelog.proto.transport.network import CallTimeout, ConnectionLost
 
 NONE = ErrorCode.NONE
 
 
 class Brokers:
-    """Where each partition's leader is, and what brokers are sent; ``errors`` for the next answers, by partition."""
+    """Each partition's leader, and the requests to brokers; ``errors`` for the next answers, by partition."""
 
     def __init__(self) -> None:
         self.leaders = {0: 1, 1: 2, 2: 2, 3: 3}
@@ -66,8 +65,8 @@ class Brokers:
             markers.append(WrittenMarker(marker.producer_id, tuple(results)))
         return WriteTxnMarkersResponse(tuple(markers))
 
-    def written(self, producer: int) -> Callable[[Any, ErrorCode], None]:
-        def heard(partitions: Any, error: ErrorCode) -> None:
+    def written(self, producer: int) -> Callable[[Iterable[GroupPartition], ErrorCode], None]:
+        def heard(partitions: Iterable[GroupPartition], error: ErrorCode) -> None:
             self.told += [(producer, at.partition, error) for at in partitions]
 
         return heard
@@ -95,12 +94,14 @@ def marker(producer: int, *partitions: int, topic: str = "t") -> TransactionMark
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not condition():
             await asyncio.sleep(0.001)
 
 
-async def test_one_call_to_each_leader_for_all_that_comes_at_once(markers: Any, brokers: Brokers) -> None:
+async def test_one_call_to_each_leader_for_all_that_comes_at_once(
+    markers: TransactionMarkers, brokers: Brokers
+) -> None:
     markers.send(marker(7, 0, 1, 2, 3), brokers.written(7))
     markers.send(marker(8, 1), brokers.written(8))
     assert brokers.told == [], "never from within send"
@@ -126,7 +127,9 @@ async def test_one_call_to_each_leader_for_all_that_comes_at_once(markers: Any, 
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-async def test_what_failed_is_tried_again_until_it_is_written(markers: Any, brokers: Brokers, trouble: Any) -> None:
+async def test_what_failed_is_tried_again_until_it_is_written(
+    markers: TransactionMarkers, brokers: Brokers, trouble: Any
+) -> None:
     brokers.errors = {1: [trouble, trouble]}
     markers.send(marker(7, 1), brokers.written(7))
     await until(lambda: bool(brokers.told))
@@ -135,26 +138,31 @@ async def test_what_failed_is_tried_again_until_it_is_written(markers: Any, brok
     assert markers.retries == 2
 
 
-async def test_only_what_failed_is_sent_again_and_to_whoever_leads_then(markers: Any, brokers: Brokers) -> None:
+async def test_only_what_failed_is_sent_again_and_to_whoever_leads_then(
+    markers: TransactionMarkers, brokers: Brokers
+) -> None:
     brokers.errors = {1: [ErrorCode.NOT_LEADER_OR_FOLLOWER]}
+    brokers.gate.clear()
     markers.send(marker(7, 1, 2), brokers.written(7))
-    await until(lambda: len(brokers.told) == 1)
+    await until(lambda: bool(brokers.sent))
     brokers.leaders[1] = 3
+    brokers.gate.set()
     await until(lambda: len(brokers.told) == 2)
     assert brokers.told == [(7, 2, NONE), (7, 1, NONE)]
-    node, request = brokers.sent[-1]
-    assert (node, request.markers[0].partitions) == (3, (GroupPartition("t", 1),))
+    first, again = [(node, request.markers[0].partitions) for node, request in brokers.sent]
+    assert first == (2, (GroupPartition("t", 1), GroupPartition("t", 2)))
+    assert again == (3, (GroupPartition("t", 1),))
 
 
 @pytest.mark.parametrize("final", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-async def test_a_final_refusal_is_told(markers: Any, brokers: Brokers, final: ErrorCode) -> None:
+async def test_a_final_refusal_is_told(markers: TransactionMarkers, brokers: Brokers, final: ErrorCode) -> None:
     brokers.errors = {1: [final]}
     markers.send(marker(7, 1, 2), brokers.written(7))
     await until(lambda: len(brokers.told) == 2)
     assert sorted(brokers.told) == [(7, 1, final), (7, 2, NONE)]
 
 
-async def test_a_partition_that_is_gone_needs_no_marker(markers: Any, brokers: Brokers) -> None:
+async def test_a_partition_that_is_gone_needs_no_marker(markers: TransactionMarkers, brokers: Brokers) -> None:
     markers.send(marker(7, 9), brokers.written(7))
     markers.send(marker(8, 0, topic="gone"), brokers.written(8))
     assert brokers.told == []
@@ -168,7 +176,9 @@ async def test_a_partition_that_is_gone_needs_no_marker(markers: Any, brokers: B
     assert len(brokers.sent) == 1
 
 
-async def test_a_marker_waits_for_a_leader_without_waking_anybody(markers: Any, brokers: Brokers) -> None:
+async def test_a_marker_waits_for_a_leader_without_waking_anybody(
+    markers: TransactionMarkers, brokers: Brokers
+) -> None:
     brokers.leaders[1] = NO_NODE
     markers.send(marker(7, 1), brokers.written(7))
     await asyncio.sleep(0)
@@ -183,7 +193,7 @@ async def test_a_marker_waits_for_a_leader_without_waking_anybody(markers: Any, 
     assert not markers._timer.is_set
 
 
-async def test_a_cancelled_sending_is_neither_sent_nor_told(markers: Any, brokers: Brokers) -> None:
+async def test_a_cancelled_sending_is_neither_sent_nor_told(markers: TransactionMarkers, brokers: Brokers) -> None:
     markers.send(marker(7, 0), brokers.written(7)).cancel()
     gone = markers.send(marker(7, 9), brokers.written(7))
     gone.cancel()
@@ -203,7 +213,7 @@ async def test_a_cancelled_sending_is_neither_sent_nor_told(markers: Any, broker
 
 
 async def test_a_slow_broker_has_a_bounded_number_of_calls_and_keeps_nobody_else_waiting(
-    markers: Any, brokers: Brokers
+    markers: TransactionMarkers, brokers: Brokers
 ) -> None:
     brokers.gate.clear()
     for number in range(40):
@@ -221,9 +231,9 @@ async def test_a_slow_broker_has_a_bounded_number_of_calls_and_keeps_nobody_else
 
 
 async def test_a_leader_here_that_does_not_answer_is_asked_again(
-    markers: Any, brokers: Brokers, monkeypatch: Any
+    markers: TransactionMarkers, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_markers, "WRITE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("tidelog.broker.coordinators.markers.WRITE_TIMEOUT_S", 0.01)
     brokers.gate.clear()
     markers.send(marker(7, 0), brokers.written(7))
     await until(lambda: len(brokers.sent) == 2)
@@ -231,7 +241,7 @@ async def test_a_leader_here_that_does_not_answer_is_asked_again(
     await until(lambda: bool(brokers.told))
 
 
-async def test_nothing_is_told_after_the_end(markers: Any, brokers: Brokers) -> None:
+async def test_nothing_is_told_after_the_end(markers: TransactionMarkers, brokers: Brokers) -> None:
     brokers.gate.clear()
     markers.send(marker(7, 0, 1), brokers.written(7))
     await until(lambda: len(brokers.sent) == 2)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from tidelog.broker.transaction_markers import TransactionMarkers
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NodeId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
-from tidelog.proto.group_api import GroupPartition, OffsetFetchGroup, OffsetFetchRequest
+from tidelog.proto.calls.group_api import GroupPartition, OffsetFetchGroup, OffsetFetchRequest
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import TransactionalProducer, TransactionCalls
 
 NONE = ErrorCode.NONE
 CONFIG = {
@@ -24,16 +23,16 @@ CONFIG = {
 
 
 @pytest.fixture
-async def three(transaction_calls: Any) -> AsyncIterator[Any]:
-    async with AsyncCluster(3, config=CONFIG) as cluster, transaction_calls(cluster) as made:
+async def three() -> AsyncIterator[TransactionCalls]:
+    async with AsyncCluster(3, config=CONFIG) as cluster, TransactionCalls(cluster) as made:
         await cluster.create_topic("t", 6)
         yield made
 
 
-async def offsets(calls: Any, group: str) -> dict[tuple[str, int], int]:
-    """What the group has committed, once none of it is undecided."""
+async def offsets(calls: TransactionCalls, group: str) -> dict[tuple[str, int], int]:
+    """The group's committed offsets, once none of them is undecided."""
     asked = OffsetFetchGroup(group, (GroupPartition("t", 0),))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while True:
             answer = await calls.ask(group, OffsetFetchRequest((asked,), require_stable=True))
             if answer.groups[0].offsets[0].error is NONE:
@@ -42,9 +41,9 @@ async def offsets(calls: Any, group: str) -> dict[tuple[str, int], int]:
             await asyncio.sleep(0.01)
 
 
-async def all_decided(calls: Any, partitions: int = 6) -> list[list[bytes]]:
-    """What counts in each partition, once nothing is open anywhere."""
-    async with asyncio.timeout(30):
+async def all_decided(calls: TransactionCalls, partitions: int = 6) -> list[list[bytes]]:
+    """The records that count in each partition, once no transaction is open anywhere."""
+    async with asyncio.timeout(100):
         while True:
             if all(calls.cluster.leader_of("t", partition) in calls.cluster.nodes for partition in range(partitions)):
                 found = [calls.decided("t", partition) for partition in range(partitions)]
@@ -57,7 +56,7 @@ async def all_decided(calls: Any, partitions: int = 6) -> list[list[bytes]]:
     ("step", "committed"),
     [(0, True), (1, False), (2, True), (3, True), (3, False), (4, True), (4, False), (5, True)],
 )
-async def test_the_coordinator_is_killed_between_two_steps(three: Any, step: int, committed: bool) -> None:
+async def test_the_coordinator_is_killed_between_two_steps(three: TransactionCalls, step: int, committed: bool) -> None:
     cluster = three.cluster
 
     async def killed(at: int) -> None:
@@ -85,7 +84,7 @@ async def test_the_coordinator_is_killed_between_two_steps(three: Any, step: int
     assert await offsets(three, "g") == ({("t", 0): 7} if committed else {})
 
 
-async def test_the_coordinator_is_killed_while_the_end_is_on_its_way(three: Any) -> None:
+async def test_the_coordinator_is_killed_while_the_end_is_on_its_way(three: TransactionCalls) -> None:
     """The client asks again; whatever was decided first stands."""
     for turn in range(4):
         producer = await three.open("x")
@@ -104,15 +103,16 @@ async def test_the_coordinator_is_killed_while_the_end_is_on_its_way(three: Any)
             await three.cluster.wait_for_isr("t", partition, 3)
 
 
-async def test_markers_follow_their_partitions_to_new_leaders(three: Any) -> None:
+async def test_markers_follow_their_partitions_to_new_leaders(three: TransactionCalls) -> None:
     """The leader dies with the decision made and the marker not written."""
     producer = await three.open("x")
     assert await asyncio.gather(*(producer.write(at, b"v") for at in range(6))) == [NONE] * 6
     home = await three.transaction_coordinator("x")
     (moved, *_) = [at for at in range(6) if three.cluster.leader_of("t", at) != home]
     victim = three.cluster.leader_of("t", moved)
+    assert victim is not None
     three.cluster.partition(home, victim)
-    counters = three.cluster.nodes[NodeId(home)].broker.transactions.coordinator.counters
+    counters = three.broker(home).transactions.coordinator.counters
     appends = counters.appends
     ending = asyncio.ensure_future(producer.end(committed=True))
     await three.cluster.wait_for(lambda: counters.appends > appends, "the decision is written")
@@ -122,20 +122,21 @@ async def test_markers_follow_their_partitions_to_new_leaders(three: Any) -> Non
     await three.wait_for_state("x", "CompleteCommit")
 
 
-async def test_markers_wait_for_a_partition_without_a_leader(transaction_calls: Any) -> None:
+async def test_markers_wait_for_a_partition_without_a_leader() -> None:
     config = CONFIG | {"min.insync.replicas": "1"}
-    async with AsyncCluster(3, config=config) as cluster, transaction_calls(cluster) as calls:
+    async with AsyncCluster(3, config=config) as cluster, TransactionCalls(cluster) as calls:
         await cluster.create_topic("t", 6, replication_factor=1)
         producer = await calls.open("x")
         home = await calls.transaction_coordinator("x")
         written = [at for at in range(6) if cluster.leader_of("t", at) != home][:1]
         victim = cluster.leader_of("t", written[0])
+        assert victim is not None
         assert await producer.write(written[0], b"v") is NONE
         await cluster.kill(victim)
         await cluster.wait_for(lambda: cluster.leader_of("t", written[0]) is None, "its only replica is gone")
         assert await producer.end(committed=True) is NONE
         home = await calls.transaction_coordinator("x")
-        markers: TransactionMarkers = cluster.nodes[NodeId(home)].broker.transactions.markers
+        markers = calls.broker(home).transactions.markers
         await cluster.wait_for(lambda: markers.leaderless == 1, "the marker waits for a leader")
         assert (await calls.describe("x")).state == "PrepareCommit"
         await cluster.restart(victim)
@@ -144,7 +145,7 @@ async def test_markers_wait_for_a_partition_without_a_leader(transaction_calls: 
         assert (await all_decided(calls))[written[0]] == [b"v"]
 
 
-async def test_a_prepared_transaction_outlives_kills_and_timeouts(three: Any) -> None:
+async def test_a_prepared_transaction_outlives_kills_and_timeouts(three: TransactionCalls) -> None:
     producer = await three.open("x", timeout_ms=2_000, enable_two_phase_commit=True)
     assert await producer.write(0, b"kept") is NONE
     assert await producer.commit_offsets("g", 7) is NONE
@@ -166,7 +167,7 @@ async def test_a_prepared_transaction_outlives_kills_and_timeouts(three: Any) ->
     assert await offsets(three, "g") == {("t", 0): 7}
 
 
-async def test_a_timeout_counts_on_under_a_new_coordinator(three: Any) -> None:
+async def test_a_timeout_counts_on_under_a_new_coordinator(three: TransactionCalls) -> None:
     producer = await three.open("x", timeout_ms=500)
     assert await producer.write(0, b"slow") is NONE
     await three.cluster.kill(await three.transaction_coordinator("x"))
@@ -175,7 +176,7 @@ async def test_a_timeout_counts_on_under_a_new_coordinator(three: Any) -> None:
     assert await producer.write(0, b"late") is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-async def test_offsets_of_an_open_transaction_move_with_their_group(three: Any) -> None:
+async def test_offsets_of_an_open_transaction_move_with_their_group(three: TransactionCalls) -> None:
     producer = await three.open("x")
     assert await producer.commit_offsets("g", 7) is NONE
     home = await three.coordinator("g")
@@ -188,14 +189,14 @@ async def test_offsets_of_an_open_transaction_move_with_their_group(three: Any) 
     assert await offsets(three, "g") == {("t", 0): 7}
 
 
-async def test_producers_and_kills_of_any_node(three: Any) -> None:
+async def test_producers_and_kills_of_any_node(three: TransactionCalls) -> None:
     """Each transaction is in all of its partitions and offsets, or in none."""
     stop = asyncio.Event()
     sure: list[list[tuple[bytes, bool]]] = [[] for _ in range(4)]
 
     producers = [await three.open(f"x{number}") for number in range(4)]
 
-    async def work(number: int, producer: Any) -> None:
+    async def work(number: int, producer: TransactionalProducer) -> None:
         turn = 0
         while not stop.is_set():
             turn += 1

@@ -1,4 +1,4 @@
-"""Leaders' questions to coordinators: what goes together, and what each failure is told as."""
+"""Leaders' questions to coordinators: how they are grouped, and the error for each failure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.transaction_partitions import TransactionPartitions
+from tidelog.broker.coordinators.transaction_partitions import Coordinator, TransactionPartitions
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId, ProducerEpoch, ProducerId
 from tidelog.model.names import TRANSACTION_STATE_TOPIC
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.network import CallTimeout, ConnectionLost
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import (
     AddedPartition,
     AddedTransaction,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsTransaction,
 )
+from tidelog.proto.transport.network import CallTimeout, ConnectionLost
 
 NONE = ErrorCode.NONE
 
@@ -80,15 +80,17 @@ async def partitions(coordinators: Coordinators) -> AsyncIterator[TransactionPar
 
 
 def _made(coordinators: Coordinators, *, verifies: bool = True) -> TransactionPartitions:
-    return TransactionPartitions(
+    made = TransactionPartitions(
         NodeId(1),
         coordinators,  # type: ignore[arg-type]
         coordinators.connection,
-        lambda transactional_id: int(transactional_id[0]),
-        lambda request: coordinators.ask(1, request),
         coordinators.bugs.append,
         verifies=verifies,
     )
+    made.coordinated_by(
+        Coordinator(lambda transactional_id: int(transactional_id[0]), lambda request: coordinators.ask(1, request))
+    )
+    return made
 
 
 def question(
@@ -99,7 +101,7 @@ def question(
 
 
 async def test_what_asks_at_once_goes_to_each_coordinator_in_one_call(
-    partitions: Any, coordinators: Coordinators
+    partitions: TransactionPartitions, coordinators: Coordinators
 ) -> None:
     answers = await asyncio.gather(
         partitions.ask(question("1x", 0)),
@@ -108,7 +110,7 @@ async def test_what_asks_at_once_goes_to_each_coordinator_in_one_call(
         partitions.ask(question("1y", 3, producer=8)),
         partitions.ask(question("2z", 4, producer=9)),
     )
-    assert answers[:2] == [{("t", 0): NONE}, {("t", 1): NONE, ("t", 0): NONE}]
+    assert list(answers[:2]) == [{("t", 0): NONE}, {("t", 1): NONE, ("t", 0): NONE}]
     assert all(set(answer.values()) == {NONE} for answer in answers)
     found = {
         node: [(given.transactional_id, given.producer_epoch, [at.partition for at in given.partitions])
@@ -128,7 +130,7 @@ async def test_what_asks_at_once_goes_to_each_coordinator_in_one_call(
     ],
 )
 async def test_trouble_on_the_way_is_an_answer(
-    partitions: Any, coordinators: Coordinators, trouble: Any, told: ErrorCode
+    partitions: TransactionPartitions, coordinators: Coordinators, trouble: Any, told: ErrorCode
 ) -> None:
     coordinators.trouble = trouble
     assert await partitions.ask(question("2x", 0, 1)) == {("t", 0): told, ("t", 1): told}
@@ -144,14 +146,16 @@ async def test_trouble_on_the_way_is_an_answer(
     ],
 )
 async def test_a_fenced_producer_is_told_what_it_expects_of_a_leader(
-    partitions: Any, coordinators: Coordinators, answer: ErrorCode, told: ErrorCode
+    partitions: TransactionPartitions, coordinators: Coordinators, answer: ErrorCode, told: ErrorCode
 ) -> None:
     coordinators.answer = answer
     assert await partitions.ask(question("1x", 0)) == {("t", 0): told}
 
 
 @pytest.mark.parametrize("name", ["3x", "9x"])
-async def test_without_a_coordinator_nobody_is_asked(partitions: Any, coordinators: Coordinators, name: str) -> None:
+async def test_without_a_coordinator_nobody_is_asked(
+    partitions: TransactionPartitions, coordinators: Coordinators, name: str
+) -> None:
     assert await partitions.ask(question(name, 0)) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert not coordinators.asked
 
@@ -165,7 +169,9 @@ async def test_the_first_protocol_is_not_verified_where_the_operator_says_so(coo
     made.close()
 
 
-async def test_verifying_and_adding_are_asked_apart(partitions: Any, coordinators: Coordinators) -> None:
+async def test_verifying_and_adding_are_asked_apart(
+    partitions: TransactionPartitions, coordinators: Coordinators
+) -> None:
     await asyncio.gather(partitions.ask(question("1x", 0, verify_only=True)), partitions.ask(question("1x", 1)))
     (request,) = [request for _, request in coordinators.asked]
     assert [given.verify_only for given in request.transactions] == [True, False]

@@ -1,14 +1,15 @@
-"""All brokers stop at once, and not all of them keep what they had: the records are there if one of them did."""
+"""All brokers stop at once, and not all of them keep their records: the records are there if one broker kept them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tidelog.broker.log_end_reports import LogEndReports
+from tidelog.broker.metadata.log_end_reports import LogEndReports
 from tidelog.testing.async_cluster import AsyncCluster
+
+from .conftest import Ledger
 
 
 def cut_tail(directory: Path, share: float) -> int:
@@ -24,13 +25,11 @@ def cut_tail(directory: Path, share: float) -> int:
 
 @pytest.mark.parametrize("transport", ["memory", "grpc"])
 @pytest.mark.parametrize("losing", [1, 2], ids=["the leader loses its tail", "all but one follower lose theirs"])
-async def test_killed_at_once_and_nothing_is_lost_that_one_of_them_still_has(
-    transport: str, losing: int, ledger: Any
-) -> None:
+async def test_killed_at_once_and_nothing_is_lost_that_one_of_them_still_has(transport: str, losing: int) -> None:
     async with AsyncCluster(3, transport=transport) as cluster:
         await cluster.create_topic("t", 1, 3, {"min.insync.replicas": "2"})
         await cluster.wait_for_isr("t", 0, 3)
-        async with ledger(cluster, "t", 1) as sent:
+        async with Ledger(cluster, "t", 1) as sent:
             await sent.more(300)
             await sent.finish()
         assert not sent.failed
@@ -47,7 +46,7 @@ async def test_killed_at_once_and_nothing_is_lost_that_one_of_them_still_has(
         await sent.judge()
 
 
-async def test_without_reports_there_is_no_leader(ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_reports_there_is_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above would show nothing if any broker could lead."""
     async with AsyncCluster(3) as cluster:
         await cluster.create_topic("t", 1, 3, {"min.insync.replicas": "2"})

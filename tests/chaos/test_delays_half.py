@@ -1,4 +1,4 @@
-"""Parts of the demo's second half that need no Spark: who may work where, what was computed, the picture."""
+"""Parts of the demo's second half that need no Spark: the division of work, the computation, the picture."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tidelog.chaos.delays.half import alone, read_expected
-from tidelog.chaos.delays.picture import HEIGHT, WIDTH, Mean, draw, means
-from tidelog.cli.cluster_watch import WatchFailed
 from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.watch import WatchFailed
+from tidelog.demo.delays.half import alone, read_expected
+from tidelog.demo.delays.picture import HEIGHT, WIDTH, Mean, draw, means
 
 
 def test_two_demos_do_not_share_a_place(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_picture_marks_the_kill(tmp_path: Path, killed: bool) -> None:
     with Image.open(tmp_path / "made.png") as found:
         assert found.size == (WIDTH, HEIGHT)
         plot = found.convert("RGB").crop((100, 190, WIDTH - 60, 620))
-    pixels = plot.get_flattened_data()
+    pixels = [pixel for pixel in plot.get_flattened_data() if isinstance(pixel, tuple)]
     red = sum(r > 180 and g < 80 and b < 80 for r, g, b in pixels)
     rose = sum(r > 240 and 210 < g < 235 and b < 230 for r, g, b in pixels)
     assert (red > 300, rose > 5_000) == (killed, killed)

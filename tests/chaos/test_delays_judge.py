@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.chaos.delays.judge import EXAMPLES_MAX, DelaysVerdict, Found, judge
+from tidelog.demo.delays.judge import EXAMPLES_MAX, DelaysVerdict, Found, judge
 
 EXPECTED = {f"UA 2013-01-01T{hour:02}:00:00Z": f'{{"delay_minutes":{hour}}}' for hour in range(24)}
 
 
 def topic() -> list[Found]:
-    """What the topic holds after a flawless run, over three partitions."""
+    """The topic's content after a flawless run, over three partitions."""
     return [Found(at % 3, at // 3, key, value) for at, (key, value) in enumerate(EXPECTED.items())]
 
 

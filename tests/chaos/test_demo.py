@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli.local_cluster import LocalCluster
+from tidelog.cli.local.cluster import LocalCluster
 
 
 @pytest.mark.timeout(170)
 def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Exit code 0, and a verdict in which every count of wrong things is 0."""
-    place = tmp_path / "demo"
+    directory = tmp_path / "demo"
     command = [
         sys.executable,
         "-P",
@@ -34,7 +34,7 @@ def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
         "6",
         "--json",
     ]
-    done = subprocess.run([*command, "--dir", str(place)], capture_output=True, text=True, timeout=160)
+    done = subprocess.run([*command, "--dir", str(directory)], capture_output=True, text=True, timeout=160)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout)
     assert told["passed"] is True
@@ -53,10 +53,10 @@ def test_a_short_demo_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert group["verdict"]["handed"] == 30_000 + group["verdict"]["redelivered"]
     assert group["verdict"]["redelivered"] <= group["verdict"]["uncommitted"]
     assert group["verdict"]["handed_to_dead"] > 0
-    layout = json.loads((place / "cluster" / "cluster.json").read_text())
+    layout = json.loads((directory / "cluster" / "cluster.json").read_text())
     assert len(layout["nodes"]) == 3
-    assert not list((place / "cluster").glob("node-*/process.json")), "a node still runs"
-    shutil.rmtree(place)
+    assert not list((directory / "cluster").glob("node-*/process.json")), "a node still runs"
+    shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -64,9 +64,9 @@ def test_an_interrupted_demo_takes_its_nodes_with_it(
     tmp_path: Path, number: signal.Signals, interruptible: Callable[[Sequence[str]], list[str]]
 ) -> None:
     """An earlier version left three nodes running when it was ended with SIGTERM."""
-    place = tmp_path / "demo"
+    directory = tmp_path / "demo"
     command = [sys.executable, "-P", "-m", "tidelog.cli.main", "demo", "--part", "log"]
-    command += ["--dir", str(place)]
+    command += ["--dir", str(directory)]
     with subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
         try:
             deadline = time.monotonic() + 40
@@ -74,12 +74,12 @@ def test_an_interrupted_demo_takes_its_nodes_with_it(
             while b"rows sent" not in demo.stdout.readline():
                 assert time.monotonic() < deadline
                 assert demo.poll() is None
-            running = [node.mark for node in LocalCluster.open(place / "cluster").nodes.values()]
+            running = [node.mark for node in LocalCluster.open(directory / "cluster").nodes.values()]
             assert None not in running
             demo.send_signal(number)
             assert demo.wait(40) == 130
-            assert [node.mark for node in LocalCluster.open(place / "cluster").nodes.values()] == [None] * 3
+            assert [node.mark for node in LocalCluster.open(directory / "cluster").nodes.values()] == [None] * 3
         finally:
             demo.kill()
             for node_id in (1, 2, 3):
-                LocalCluster.open(place / "cluster").kill(node_id)
+                LocalCluster.open(directory / "cluster").kill(node_id)

@@ -1,4 +1,4 @@
-"""The demo's kill of a driver: it hits where it is to hit, and leaves nothing of it alive."""
+"""The demo's kill of a driver: it hits the right place, and leaves nothing of the driver alive."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.chaos.delays.driver_process import DriverProcess
-from tidelog.chaos.delays.kill import kill_mid_batch
-from tidelog.cli.cluster_watch import WatchFailed, wait_until
-from tidelog.client.admin_transaction_types import TransactionState
+from tidelog.cli.local.process import stat_of
+from tidelog.cli.local.watch import WatchFailed, wait_until
+from tidelog.client.admin.transaction_types import TransactionState
 from tidelog.client.errors import TransactionalIdNotFoundError
+from tidelog.demo.delays.driver_process import DriverProcess
+from tidelog.demo.delays.kill import kill_mid_batch
 
 FAMILY = """
 import os, time
@@ -68,7 +69,7 @@ def test_a_thawed_driver_runs_on(family: DriverProcess) -> None:
 
 
 def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return (stat_of(pid) or "?")[0]
 
 
 def test_a_driver_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:

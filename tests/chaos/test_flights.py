@@ -7,7 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from tidelog.chaos import flights
+from tidelog.demo.log import flights
 
 
 def test_every_flight_is_there_once_in_the_order_of_departure() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.chaos.group_judge import GroupVerdict, Handed, judge_group
-from tidelog.chaos.row_judge import LogRecord
+from tidelog.demo.log.group_judge import GroupVerdict, Handed, judge_group
+from tidelog.demo.log.row_judge import LogRecord
 
 LOG = [LogRecord(p, o, p * 100 + o, b"k", bytes([p, o])) for p in range(3) for o in range(10)]
 Reading = dict[str, list[Handed]]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.chaos import paced_sending
-from tidelog.chaos.flights import Flight
-from tidelog.chaos.paced_sending import Account, Failover, Pace
-from tidelog.cli.cluster_watch import PartitionState, WatchFailed, leads_most, wait_until
+from tidelog.cli.local.watch import PartitionState, WatchFailed, leads_most, wait_until
+from tidelog.demo.log import paced_sending
+from tidelog.demo.log.flights import Flight
+from tidelog.demo.log.paced_sending import Account, Failover, Pace
 
 
 def test_the_pace_lasts_as_long_as_asked() -> None:

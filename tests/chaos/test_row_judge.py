@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.chaos.flights import row_digest
-from tidelog.chaos.row_judge import LogRecord, Source, Verdict, judge
+from tidelog.demo.log.flights import row_digest
+from tidelog.demo.log.row_judge import LogRecord, Source, Verdict, judge
 
 ROWS = 40
 KEYS = [b"UA%d" % (row % 7) for row in range(ROWS)]

@@ -1,4 +1,4 @@
-"""What the kill matrix is judged by: each fault that it has to find, it finds; its crash points are where they say."""
+"""The judge of the kill matrix finds each fault that it must find, and the crash points are where they say."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.spark.cases import CASES
-from tidelog.chaos.spark.judge import Reading, judge
-from tidelog.chaos.spark.points import Action, Call, CrashPoint, When
-from tidelog.chaos.spark.processes import members, owner_of, port_of, signal_all, unread_bytes
-from tidelog.chaos.spark.query import Kind, Query
-from tidelog.chaos.spark.rows import GROUPS, PARTITIONS, ROWS, expected, source_rows
-from tidelog.chaos.spark.stage import ALREADY, OK, Seen, Stage
+from tidelog.chaos.spark_kills.cases import CASES
+from tidelog.chaos.spark_kills.judge import Reading, judge
+from tidelog.chaos.spark_kills.points import Action, Call, CrashPoint, When
+from tidelog.chaos.spark_kills.processes import members, owner_of, port_of, signal_all, unread_bytes
+from tidelog.chaos.spark_kills.query import Kind, Query
+from tidelog.chaos.spark_kills.rows import GROUPS, PARTITIONS, ROWS, expected, source_rows
+from tidelog.chaos.spark_kills.stage import ALREADY, OK, Seen, Stage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId
-from tidelog.proto.network import CallContext
-from tidelog.proto.sink_api import (
+from tidelog.proto.calls.sink_api import (
     BeginSinkTransactionRequest,
     BeginSinkTransactionResponse,
     CommitBatchRequest,
     CommitBatchResponse,
     SinkWinner,
 )
-from tidelog.proto.transaction_api import TransactionMarker
+from tidelog.proto.calls.transaction_api import TransactionMarker
+from tidelog.proto.transport.network import CallContext
 
 WANTED = {b"a": 0, b"b": 0, b"c": 1}
 DECIDED = {0: 10.0, 1: 20.0}
@@ -118,6 +118,10 @@ class Mortal:
     def kill_worker(self, pid: int) -> None:
         self.done.append(f"kill {pid}")
 
+    def kill_executor(self, pid: int) -> bool:
+        self.done.append(f"kill executor of {pid}")
+        return self.logged < 0
+
     def is_logged(self, batch: int) -> bool:
         return batch <= self.logged
 
@@ -163,6 +167,16 @@ async def test_a_point_is_met_at_its_call_and_no_other(tmp_path: Path) -> None:
     assert driver.done == ["kill 7"]
     assert stage.unfired() == []
     assert stage.out == []
+
+
+async def test_an_executor_is_killed_by_its_worker_and_its_absence_is_a_fault(tmp_path: Path) -> None:
+    point = CrashPoint(Call.BEGIN, When.BEFORE, (Action.KILL_EXECUTOR,), batch=0, times=2)
+    stage, driver, _ = staged(tmp_path, point)
+    await ask(stage, begin(0, "j"), BEGUN)
+    assert (driver.done, stage.faults, stage.out) == (["kill executor of 7"], [], [])
+    driver.logged = 0
+    await ask(stage, begin(0, "j"), BEGUN)
+    assert "no executor made this call" in stage.faults[0]
 
 
 async def test_what_is_lost_never_comes_and_what_is_held_comes_later(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from tidelog.chaos.checkers.compaction import (
     KeyedRecord,
     Marker,
     apart,
+    sure_retention_ms,
 )
 from tidelog.chaos.checkers.history import Outcome
-from tidelog.chaos.checkers.keyed_history import KeyedHistory, KeyedWrite, Passage, ReadRecord, final_passages
+from tidelog.chaos.checkers.keyed_history import KeyedHistory, KeyedWrite, ReadRecord, Scan, final_scans
 from tidelog.model.ids import NodeId, TopicPartition
 
 P = TopicPartition("t", 0)
@@ -60,9 +61,10 @@ class TestTransactions:
 
     def replica(self, node: NodeId, *gone: int, mark: int = 8) -> CleanedReplica:
         records = [each for each in WRITTEN if each.offset not in gone]
-        offsets = [each.offset for each in (*records, COMMITTED, ABORTED, LATER)]
+        markers = (COMMITTED, ABORTED, LATER)
+        offsets = [each.offset for each in records] + [each.offset for each in markers]
         batches = [(offset, offset, 1) for offset in sorted(offsets)]
-        return CleanedReplica(node, 0, mark, 8, batches, records, (COMMITTED, ABORTED, LATER))
+        return CleanedReplica(node, 0, mark, 8, batches, records, markers)
 
     def judged(self, *gone: int, first_mark: int = 8) -> list[str]:
         judge = CompactedLogJudge(RULES)
@@ -197,6 +199,47 @@ def test_a_tombstone_stays_for_its_time() -> None:
     assert judge.observe(P, gone, NOW + 1_000) == []
 
 
+class TestClocks:
+    """The losses that jumping clocks may cause, and those that they may not."""
+
+    @pytest.mark.parametrize(
+        ("spread_ms", "away_ms", "sure_ms"),
+        [(0, 0, 5_000), (0, 9_000, 5_000), (2_000, 2_000, 3_000), (2_000, 3_000, 0), (5_000, 0, 0), (90_000, 0, 0)],
+    )
+    def test_how_long_a_tombstone_stays_for_sure(self, spread_ms: int, away_ms: int, sure_ms: int) -> None:
+        assert sure_retention_ms(RULES._replace(away_ms=away_ms), spread_ms) == sure_ms
+
+    def judged(self, log: list[KeyedRecord], *gone: int, spread_ms: int, away_ms: int = 0) -> list[str]:
+        judge = CompactedLogJudge(RULES._replace(away_ms=away_ms))
+        end = len(log)
+        assert judge.observe(P, replica(A, log, mark=end, end=end), NOW, spread_ms=spread_ms) == []
+        left = [each for each in log if each.offset not in gone]
+        return judge.observe(P, replica(B, left, mark=end, end=end), NOW, spread_ms=spread_ms)
+
+    def test_a_tombstone_may_go_earlier_by_as_much_as_clocks_were_apart(self) -> None:
+        young = [record(0, b"x", b"x"), record(1, b"x", None, age_ms=4_000)]
+        assert self.judged(young, 0, 1, spread_ms=1_000) == []
+        assert "of which 4001 ms are sure" in self.judged(young, 0, 1, spread_ms=999)[0]
+
+    def test_a_replica_may_have_missed_it_where_nothing_is_sure(self) -> None:
+        assert self.judged(LOG, 3, spread_ms=1_000, away_ms=4_000) == []
+        assert self.judged(LOG, 3, spread_ms=1_000, away_ms=3_999)[0].startswith("tombstones: ")
+
+    def test_then_replicas_may_differ_in_what_was_deleted_and_in_nothing_else(self) -> None:
+        for spread_ms, lasting in ((1_000, 4), (5_000, 3)):
+            judge = CompactedLogJudge(RULES)
+            assert judge.observe(P, replica(A, LOG), NOW, spread_ms=spread_ms) == []
+            assert len(judge.lasting(P, [LOG[1], *LOG[2:3], *LOG[4:]])) == lasting
+
+    @pytest.mark.parametrize("gone", [(2,), (0, 2), (5,)])
+    def test_the_latest_value_stays_whatever_clocks_do(self, gone: tuple[int, ...]) -> None:
+        assert self.judged(LOG, *gone, spread_ms=10**9)[0].startswith("latest stays: ")
+
+    def test_what_is_too_young_by_every_clock_stays(self) -> None:
+        young = [LOG[0], record(1, b"x", b"new", age_ms=999)]
+        assert "min.compaction.lag.ms" in self.judged(young, 0, spread_ms=10**9)[0]
+
+
 def test_what_is_not_committed_supersedes_nothing() -> None:
     judge = CompactedLogJudge(RULES)
     log = [record(0, b"x", b"old"), record(1, b"x", b"new")]
@@ -230,65 +273,65 @@ def read(*offsets: int) -> list[ReadRecord]:
     return [ReadRecord(e.offset, e.timestamp, e.key, e.value, e.mark) for e in LOG if e.offset in offsets]
 
 
-def passed(*offsets: int, end: int = 6, seconds: float = 1.0) -> Passage:
-    return Passage("c", P, read(*offsets), end, seconds)
+def scanned(*offsets: int, end: int = 6, seconds: float = 1.0) -> Scan:
+    return Scan("c", P, read(*offsets), end, seconds)
 
 
 HISTORY = KeyedHistory(WRITES, 5.0, {P: 6})
 
 
 @pytest.mark.parametrize(
-    "passage",
+    "scan",
     [
-        passed(0, 1, 3, 4, 5),
-        passed(2, 3, 4),
-        passed(0, 1, 2, 4, 5),
-        passed(0, 1, end=3),
-        passed(),
-        Passage("c", P, [read(0)[0]._replace(value=b"other"), *read(1, 2, 3, 4, 5)], 6),
-        Passage("c", P, [read(0)[0]._replace(timestamp=1), *read(1, 2, 3, 4, 5)], 6),
-        Passage("c", P, [read(0)[0]._replace(offset=7)], 8),
-        Passage("c", P, [read(0)[0]._replace(mark=b"nobody's")], 6),
-        Passage("c", P, [*read(2), *read(1)], 6),
+        scanned(0, 1, 3, 4, 5),
+        scanned(2, 3, 4),
+        scanned(0, 1, 2, 4, 5),
+        scanned(0, 1, end=3),
+        scanned(),
+        Scan("c", P, [read(0)[0]._replace(value=b"other"), *read(1, 2, 3, 4, 5)], 6),
+        Scan("c", P, [read(0)[0]._replace(timestamp=1), *read(1, 2, 3, 4, 5)], 6),
+        Scan("c", P, [read(0)[0]._replace(offset=7)], 8),
+        Scan("c", P, [read(0)[0]._replace(mark=b"nobody's")], 6),
+        Scan("c", P, [*read(2), *read(1)], 6),
     ],
 )
-def test_a_reader_that_ends_with_something_else(passage: Passage) -> None:
-    assert len(HISTORY.judge(passage)) == 1
+def test_a_reader_that_ends_with_something_else(scan: Scan) -> None:
+    assert len(HISTORY.judge(scan)) == 1
 
 
 @pytest.mark.parametrize(
-    "passage",
+    "scan",
     [
-        passed(0, 1, 2, 3, 4, 5),
-        passed(2, 3, 5),
-        passed(2, 5),
-        passed(0, 1, 2, 4, 5, seconds=6.0),
-        passed(2, end=4),
-        passed(1, 2, end=3),
-        passed(0, end=2),
-        passed(end=1),
+        scanned(0, 1, 2, 3, 4, 5),
+        scanned(2, 3, 5),
+        scanned(2, 5),
+        scanned(0, 1, 2, 4, 5, seconds=6.0),
+        scanned(2, end=4),
+        scanned(1, 2, end=3),
+        scanned(0, end=2),
+        scanned(end=1),
     ],
 )
-def test_a_reader_that_ends_with_the_latest(passage: Passage) -> None:
-    assert HISTORY.judge(passage) == []
+def test_a_reader_that_ends_with_the_latest(scan: Scan) -> None:
+    assert HISTORY.judge(scan) == []
 
 
 def test_a_write_of_unknown_outcome_may_be_there() -> None:
     tombstone = write(7, b"x", None, Outcome.UNKNOWN)
     history = KeyedHistory([*WRITES, tombstone], 5.0, {P: 8})
-    assert history.judge(passed(5, end=8)) == []
+    assert history.judge(scanned(5, end=8)) == []
     value = write(7, b"x", b"late", Outcome.UNKNOWN)
     history = KeyedHistory([*WRITES, value], 5.0, {P: 8})
-    assert history.judge(passed(5, end=8)) != []
-    assert history.judge(passed(5, end=6)) == []
+    assert history.judge(scanned(5, end=8)) != []
+    assert history.judge(scanned(5, end=6)) == []
     late = ReadRecord(7, NOW - 50_000, b"x", b"late", b"m7")
-    assert history.judge(Passage("c", P, [*read(5), late], 8)) == []
+    assert history.judge(Scan("c", P, [*read(5), late], 8)) == []
     failed = KeyedHistory([*WRITES, write(7, b"x", b"late", Outcome.FAILED)], 5.0, {P: 8})
-    assert failed.judge(Passage("c", P, [*read(2, 5), late], 8)) != []
+    assert failed.judge(Scan("c", P, [*read(2, 5), late], 8)) != []
 
 
-def test_what_is_left_at_the_end_is_a_passage() -> None:
-    (passage,) = final_passages({P: read(2, 5)}, {P: 6})
-    assert HISTORY.judge(passage) == []
-    (passage,) = final_passages({P: read(5)}, {P: 6})
-    assert HISTORY.judge(passage) != []
+def test_what_is_left_at_the_end_is_a_scan() -> None:
+    (scan,) = final_scans({P: read(2, 5)}, {P: 6})
+    assert HISTORY.judge(scan) == []
+    (scan,) = final_scans({P: read(5)}, {P: 6})
+    assert HISTORY.judge(scan) != []

@@ -72,6 +72,14 @@ def static_member_is_replaced_in_a_generation_that_never_came(judge: GroupJudge)
     return [judge.commit_acknowledged(CommitKey("i-1", "i", 3, P, 5), 7.1, 7.2)]
 
 
+def deposed_coordinator_names_a_successor_in_the_same_generation(judge: GroupJudge) -> Texts:
+    """Cut off, it numbers a generation as its successor does, for a member that nobody else knows."""
+    judge.joined(3, "i-1", "i", 6.0)
+    judge.assigned(3, "i-1", "i", [P], 6.5)
+    judge.joined(3, "i-0", "i", 7.0, deposed=True)
+    return [judge.commit_acknowledged(CommitKey("i-1", "i", 3, P, 5), 7.1, 7.2)]
+
+
 def zombie_commits(judge: GroupJudge) -> Texts:
     return [judge.commit_acknowledged(commit("b", 1, 5, Q), 5.6, 5.7)]
 
@@ -288,6 +296,7 @@ def test_a_broken_rule_is_named(run: Callable[[GroupJudge], Texts], rule: str) -
         assignment_is_told_twice,
         static_member_comes_back_within_a_generation,
         static_member_is_replaced_in_a_generation_that_never_came,
+        deposed_coordinator_names_a_successor_in_the_same_generation,
         commit_is_overtaken_by_a_generation,
         committed_is_read_while_it_changes,
         zombie_reads_what_was,

@@ -147,7 +147,7 @@ def test_right_histories_pass(seed: int) -> None:
 
 
 def acknowledged(history: History, final: Final) -> list[Sent]:
-    """What must be in the final log and is: of a transaction whose outcome nobody knows, nothing must."""
+    """Records that must be in the final log, and are: none of a transaction with an unknown outcome."""
     there = {value for records in final.values() for _, value in records}
     unknown = {each.key for each in history.transactions if each.outcome is Outcome.UNKNOWN}
     return [

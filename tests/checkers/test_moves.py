@@ -1,4 +1,4 @@
-"""The judge of moved replicas: what it lets pass, and a history of each kind that it must reject."""
+"""The judge of moved replicas: histories that pass, and one of each kind that it must reject."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.chaos.checkers.moves import moved
+from tidelog.chaos.checkers.moves import moved, placed
 from tidelog.model.ids import UNASSIGNED_DIRECTORY, LeaderEpoch, NodeId, PartitionEpoch, TopicId
-from tidelog.proto.metadata import PartitionRecord
+from tidelog.proto.logs.metadata_records import PartitionRecord
 
 MOVING = PartitionRecord(
     topic_id=TopicId(bytes(16)),
@@ -29,7 +29,9 @@ MOVING = PartitionRecord(
 
 
 def after(*, epochs: int = 1, **fields: Any) -> PartitionRecord:
-    made = {name: tuple(map(NodeId, found)) if isinstance(found, tuple) else found for name, found in fields.items()}
+    made: dict[str, Any] = {
+        name: tuple(map(NodeId, found)) if isinstance(found, tuple) else found for name, found in fields.items()
+    }
     return dataclasses.replace(MOVING, partition_epoch=PartitionEpoch(MOVING.partition_epoch + epochs), **made)
 
 
@@ -65,3 +67,19 @@ def test_what_may_happen_passes(now: PartitionRecord) -> None:
 def test_what_may_not_is_told(now: PartitionRecord, text: str) -> None:
     (found,) = moved("t-0", MOVING, now, 2)
     assert text in found
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "cordoned", "found"),
+    [
+        ((1, 2), (1, 3), (), []),
+        ((1, 2), (2, 1), (1, 2), []),
+        ((1, 2), (1, 3), (2,), []),
+        ((1, 2), (1, 3), (3,), ["moves: t-0 got a replica on [3], which are cordoned"]),
+        ((), (1, 3), (3,), ["moves: t-0 got a replica on [3], which are cordoned"]),
+    ],
+)
+def test_nothing_new_stands_on_a_cordoned_broker(
+    before: tuple[int, ...], now: tuple[int, ...], cordoned: tuple[int, ...], found: list[str]
+) -> None:
+    assert placed("t-0", map(NodeId, before), map(NodeId, now), [*map(NodeId, cordoned)]) == found

@@ -38,5 +38,5 @@ def test_imports_only_ids_and_plain_python(path: Path) -> None:
 
 def test_the_rule_sees_imports(tmp_path: Path) -> None:
     source = tmp_path / "some.py"
-    source.write_text("import os.path\nfrom tidelog.storage.log import Log\n", "utf-8")
-    assert imported(source) == {"os.path", "tidelog.storage.log"}
+    source.write_text("import os.path\nfrom tidelog.storage.log.log import Log\n", "utf-8")
+    assert imported(source) == {"os.path", "tidelog.storage.log.log"}

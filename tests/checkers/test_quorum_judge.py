@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.chaos.checkers.quorum import QuorumJudge, digest_after
-from tidelog.model.ids import NodeId
+from tidelog.model.ids import DirectoryId, NodeId
+from tidelog.model.voter_set import Voter
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
+VA, VB = (Voter(node, DirectoryId(bytes(16))) for node in (A, B))
 
 
 def log(*terms: int, command: bytes = b"x", first: int = 1) -> list[tuple[bytes, int, int]]:
@@ -31,11 +33,11 @@ def leaders_of_two_terms(judge: QuorumJudge) -> list[list[str]]:
 
 
 def two_votes(judge: QuorumJudge) -> list[list[str]]:
-    return [judge.voted(A, 3, A), judge.voted(A, 3, B)]
+    return [judge.voted(VA, 3, VA), judge.voted(VA, 3, VB)]
 
 
 def one_vote_repeated(judge: QuorumJudge) -> list[list[str]]:
-    return [judge.voted(A, 3, B), judge.voted(A, 3, B), judge.voted(A, 4, A), judge.voted(B, 3, B)]
+    return [judge.voted(VA, 3, VB), judge.voted(VA, 3, VB), judge.voted(VA, 4, VA), judge.voted(VB, 3, VB)]
 
 
 def same_entry_other_prefix(judge: QuorumJudge) -> list[list[str]]:
@@ -107,7 +109,7 @@ def leader_behind_a_snapshot(judge: QuorumJudge) -> list[list[str]]:
 
 
 def late_leader_of_an_early_term(judge: QuorumJudge) -> list[list[str]]:
-    """What is committed in term 5 binds no leader of term 4, even if its entry is of term 2."""
+    """A commit in term 5 binds no leader of term 4, even if its entry is of term 2."""
     return [commit(judge, A, 2, 2, b"a", node_term=5), judge.leads(B, 4, log())]
 
 

@@ -1,4 +1,4 @@
-"""Each rule of what replicas hold: a run that breaks it, and one like it that does not."""
+"""Each rule about replicas' content: a run that breaks it, and one like it that does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tidelog.chaos.checkers.replication import (
     ReplicaLogJudge,
     StoredBatch,
     VisibleMarkJudge,
-    equal_after_compaction,
     marks_behind,
 )
 from tidelog.model.ids import NodeId, TopicPartition
@@ -77,7 +76,7 @@ def begins_where_none_begins(judge: ReplicaLogJudge) -> Texts:
 
 
 def equal_below_the_mark(judge: ReplicaLogJudge) -> Texts:
-    """What is behind the high watermark may differ: it is of another leader's time."""
+    """Records past the high watermark may differ: they come from another leader's time."""
     other_end = batches((0, 1, 5), (2, 4, 5), (5, 6, 7))
     return [see(judge, A, 5, LOG), see(judge, B, 5, other_end), see(judge, C, 7, other_end)]
 
@@ -267,11 +266,3 @@ def test_a_mark_that_a_consumer_was_told_goes_back() -> None:
     assert text == "visible marks: c was told 4 for t-0 after 5"
     judge.lost(P, 2)
     assert judge.observe("c", P, 2) == []
-
-
-def test_replicas_after_compaction() -> None:
-    whole = [(0, b"k", b"1"), (1, b"m", b"2"), (2, b"k", b"3"), (3, b"m", None)]
-    cleaned = [(2, b"k", b"3")]
-    assert equal_after_compaction(P, {A: whole, B: cleaned}) == []
-    (text,) = equal_after_compaction(P, {A: whole, B: [(0, b"k", b"1")]})
-    assert text.startswith("byte-identical: nodes 1 and 2 differ in t-0 after compaction, in 1 keys, b'k' for one")

@@ -1,4 +1,4 @@
-"""The judge of sinks accepts what may be, and rejects each thing that may not."""
+"""The judge of sinks accepts legal histories, and rejects each illegal one."""
 
 from __future__ import annotations
 

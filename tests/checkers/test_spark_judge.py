@@ -1,4 +1,4 @@
-"""The judges of queries accept what may be, and reject each thing that may not."""
+"""The judges of queries accept legal histories, and reject each illegal one."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tidelog.chaos.checkers.brokers import (
     Running,
     broker_changed,
     fenced_in_charge,
-    offline_leader,
+    offline_in_charge,
 )
 from tidelog.chaos.checkers.replica_state import (
     NO_LEADERSHIP,
@@ -85,10 +85,11 @@ class TestFenced:
         assert len(fenced_in_charge(P, N1, (N1, N2), [N1])) == 2
         assert len(fenced_in_charge(P, N1, (N1, N2), [N2])) == 1
 
-    def test_a_leader_stands_on_a_directory_of_its_broker(self) -> None:
-        assert offline_leader(P, N1, online=True) == []
-        assert offline_leader(P, NO_NODE, online=False) == []
-        assert offline_leader(P, N1, online=False) != []
+    def test_whoever_leads_or_is_in_sync_stands_on_a_directory_of_its_broker(self) -> None:
+        assert offline_in_charge(P, N1, (N1, N2), lambda _: True) == []
+        assert offline_in_charge(P, NO_NODE, (), lambda _: False) == []
+        assert len(offline_in_charge(P, N1, (N1, N2), lambda node: node != N1)) == 2
+        assert len(offline_in_charge(P, N1, (N1, N2), lambda node: node != N2)) == 1
 
 
 def process(epoch: int, *, ready: bool = True, stopping: bool = False, reachable: bool = True) -> Running:

@@ -12,6 +12,7 @@ from tidelog.chaos.checkers.transactions import (
     Fences,
     Identified,
     LogEntry,
+    StableEnds,
     StableProgress,
     all_or_none,
     all_stable,
@@ -31,7 +32,7 @@ P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def data(offset: int, *values: bytes, producer: int = 7, epoch: int = 0, transactional: bool = True) -> LogEntry:
     return LogEntry(
-        offset, producer, epoch, transactional, None, [(offset + place, value) for place, value in enumerate(values)]
+        offset, producer, epoch, transactional, None, [(offset + index, value) for index, value in enumerate(values)]
     )
 
 
@@ -218,7 +219,7 @@ class TestFences:
         assert fences.given("w", 7, 0, 1.0, anew=True) == []
         assert fences.given("w", 7, 1, 2.0, anew=True) == []
         assert fences.given("v", 8, 0, 2.0, anew=True) == []
-        assert fences.given("w", 7, 1, 3.0, anew=False) == []  # asked again by whom it belongs to
+        assert fences.given("w", 7, 1, 3.0, anew=False) == []  # asked again by its owner
         assert "7/1 of w was given to another one" in fences.given("w", 7, 1, 4.0, anew=True)[0]
         fences.told("w", 7, 2)  # by the answer to an EndTxn
         assert "7/2 of w was given to another one" in fences.given("w", 7, 2, 5.0, anew=True)[0]
@@ -251,8 +252,8 @@ def test_exactly_once() -> None:
 
 
 def test_the_sum() -> None:
-    assert sum_holds("b1", {"0": 90, "1": 110}, 200) == []
-    assert "b1 found 210" in sum_holds("b1", {"0": 100, "1": 110}, 200)[0]
+    assert sum_holds("b1", {0: 90, 1: 110}, 200) == []
+    assert "b1 found 210" in sum_holds("b1", {0: 100, 1: 110}, 200)[0]
 
 
 def test_stable() -> None:
@@ -262,6 +263,18 @@ def test_stable() -> None:
     assert "open from 4" in stable("node 1", P, 5, 9, open_since=4)[0]
     assert all_stable({P: (9, 9)}) == []
     assert "t-0 stays at 5 of 9" in all_stable({P: (5, 9), Q: (3, 3)})[0]
+
+
+def test_a_leader_tells_no_older_end_than_was_stable_when_it_was_asked() -> None:
+    judge = StableEnds()
+    assert judge.told("node 1", P, 0, 1.0) == []
+    for now_s, last_stable in ((2.0, 7), (2.5, 5), (3.0, 9)):  # the second by a replica that hears later
+        judge.known(now_s, P, last_stable)
+    assert judge.told("node 1", P, 9, 4.0) == []
+    assert judge.told("node 1", P, 7, 3.0) == []
+    assert judge.told("node 1", Q, 0, 4.0) == []
+    assert "node 1 leads t-0, and says at 4.000 that it ends at 8, " in judge.told("node 1", P, 8, 4.0)[0]
+    assert "stable up to 7" in judge.told("node 1", P, 5, 3.0)[0]
 
 
 def test_what_is_open_holds_readers_back_for_as_long_as_it_may() -> None:

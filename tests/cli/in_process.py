@@ -1,4 +1,4 @@
-"""Runs commands of the program ``tidelog`` in this process, and tells what they printed."""
+"""Runs commands of the program ``tidelog`` in this process, and returns their output."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ AsyncTidelog = Callable[..., Awaitable[Result]]
 
 
 def runs_commands(bootstrap: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tidelog:
-    """What runs one command for that cluster."""
+    """Runs one command for that cluster."""
     monkeypatch.setenv("TIDELOG_BOOTSTRAP", bootstrap)
 
     def call(*arguments: str, stdin: bytes = b"") -> Result:
@@ -47,3 +48,11 @@ def as_json(result: Result) -> Any:
     code, out, err = result
     assert code == 0, err
     return json.loads(out)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that only this thread may ask a cluster."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

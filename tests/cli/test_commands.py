@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tidelog import Admin, NewTopic, Producer
+from tidelog.cli.work.workload import RecordsLost, end_to_end
 from tidelog.testing import Cluster
 from tidelog.testing.ports import free_ports
 
@@ -62,7 +65,8 @@ def test_configs_are_shown_and_changed(tidelog: Tidelog) -> None:
 
     def retention() -> dict[str, Any]:
         found = as_json(tidelog("configs", "describe", "--topic", "t-configs", "--json"))
-        return {config["name"]: config for config in found}["retention.ms"]
+        configs: dict[str, dict[str, Any]] = {config["name"]: config for config in found}
+        return configs["retention.ms"]
 
     assert (retention()["value"], retention()["source"]) == ("1234", "DYNAMIC_TOPIC_CONFIG")
     assert tidelog("configs", "alter", "--topic", "t-configs", "--reset", "retention.ms")[0] == 0
@@ -80,6 +84,8 @@ def test_configs_are_shown_and_changed(tidelog: Tidelog) -> None:
         (("topics", "create", "a/b"), ("INVALID_TOPIC", "a/b")),
         (("topics", "describe", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
         (("topics", "delete", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
+        (("topics", "offsets", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
+        (("topics", "offsets", "-p", "77"), ("expected partitions that exist", "77")),
         (("consume", "t-nowhere"), ("UNKNOWN_TOPIC_OR_PARTITION", "t-nowhere")),
     ],
 )
@@ -100,6 +106,7 @@ def test_what_a_cluster_refuses_is_one_line_and_exit_code_1(
         (("topcs",), ("No such command", "topcs")),
         (("topics", "create"), ("Missing argument",)),
         (("topics", "create", "x", "--partitions", "0"), ("--partitions", "1<=x")),
+        (("topics", "offsets", "--time", "newest"), ("--time", "earliest, latest, max-timestamp", "'newest'")),
         (("topics", "create", "x", "--set", "retention.ms"), ("name=value", "'retention.ms'")),
         (("topics", "create", "x", "--assign", "1", "--partitions", "2"), ("--assign", "both")),
         (("configs", "describe"), ("--topic, --broker and --all-brokers",)),
@@ -188,6 +195,35 @@ def test_records_are_found_by_time(tidelog: Tidelog) -> None:
     assert tidelog("consume", "t-times", "--from-time", "2023-11-14T22:13:22Z", "--until-end")[1] == "v2\nv3\nv4\n"
 
 
+def test_offsets_are_looked_up(tidelog: Tidelog) -> None:
+    tidelog("topics", "create", "t-offsets", "--partitions", "2")
+    lines = b"".join(
+        b'{"value":"v","timestamp":%d,"partition":0}\n' % (1_700_000_000_000 + ms) for ms in (0, 9_000, 2_000, 3_000)
+    )
+    assert tidelog("produce", "t-offsets", "--json-lines", stdin=lines)[0] == 0
+    tidelog("topics", "delete-records", "t-offsets", "--before", "1", "--partition", "0")
+
+    def look_up(*arguments: str) -> list[tuple[int | None, int | None]]:
+        rows = as_json(tidelog("topics", "offsets", "t-offsets", *arguments, "--json"))
+        assert [(row["topic"], row["partition"], row["leader"]) for row in rows] == [
+            ("t-offsets", number, 1) for number in range(len(rows))
+        ]
+        return [(row["offset"], row["timestamp"]) for row in rows]
+
+    assert look_up() == look_up("--time", "latest") == [(4, None), (0, None)]
+    assert look_up("--time", "earliest") == [(1, None), (0, None)]
+    assert look_up("--time", "max-timestamp") == [(1, 1_700_000_009_000), (None, None)]
+    assert look_up("--time", "1700000001000") == [(1, 1_700_000_009_000), (None, None)]
+    assert look_up("--time", "2023-11-14T22:13:30Z", "-p", "0") == [(None, None)]
+    assert {"t-offsets"} <= {row["topic"] for row in as_json(tidelog("topics", "offsets", "--json"))}
+    code, out, _ = tidelog("topics", "offsets", "t-offsets", "--time", "max-timestamp")
+    assert code == 0
+    assert [line.split() for line in out.splitlines() if line.startswith("t-offsets")] == [
+        ["t-offsets", "0", "1", "1700000009000"],
+        ["t-offsets", "1", "-", "-"],
+    ]
+
+
 def test_records_before_an_offset_are_deleted(tidelog: Tidelog) -> None:
     tidelog("topics", "create", "t-purge")
     tidelog("produce", "t-purge", stdin=b"0\n1\n2\n3\n")
@@ -207,6 +243,26 @@ def test_the_cluster_describes_itself(tidelog: Tidelog) -> None:
     assert tidelog("cluster", "describe")[1].startswith("cluster ")
 
 
+def test_end_to_end_latency_is_not_measured_with_the_records_of_others(bootstrap: str) -> None:
+    """Another writer's record is read in the place of ours."""
+    with Admin(bootstrap) as admin, Producer(bootstrap) as other:
+        admin.create_topics([NewTopic("t-shared", 1, 1)])
+        ended = threading.Event()
+
+        def write() -> None:
+            while not ended.is_set():
+                other.send("t-shared", b"other").result(60)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            with pytest.raises(RecordsLost, match=r"expected record \d+ of t-shared-0 .* does something else write"):
+                end_to_end(bootstrap, "t-shared", count=100_000, size=10, settings={})
+        finally:
+            ended.set()
+            writer.join()
+
+
 def test_perf_measures(tidelog: Tidelog) -> None:
     tidelog("topics", "create", "t-perf")
     made = as_json(tidelog("perf", "produce", "t-perf", "--seconds", "0.2", "--json"))
@@ -217,6 +273,12 @@ def test_perf_measures(tidelog: Tidelog) -> None:
     waited = as_json(tidelog("perf", "latency", "t-perf", "--seconds", "0.5", "--rate", "50", "--json"))
     assert waited["records"] >= 20
     assert 0 < waited["milliseconds"]["p50"] <= waited["milliseconds"]["max"]
+    arrived = as_json(tidelog("perf", "end-to-end", "t-perf", "--count", "20", "--set", "acks=1", "--json"))
+    assert arrived["records"] == 20
+    assert 0 < arrived["milliseconds"]["p50"] <= arrived["milliseconds"]["max"]
+    code, _, err = tidelog("perf", "end-to-end", "t-nowhere")
+    assert code == 1
+    assert "t-nowhere" in err
     code, _, err = tidelog("perf", "consume", "t-nowhere")
     assert code == 1
     assert "t-nowhere" in err

@@ -19,6 +19,6 @@ def test_output_that_cannot_be_written_does_not_become_pythons_own_exit_code() -
             "root.run = failing\nmain.main()"
         )
         done = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, timeout=60, env=buffered
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, timeout=240, env=buffered
         )
     assert done.returncode == 1, done.stderr

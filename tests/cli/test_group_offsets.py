@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog.cli.group_offsets import Standing, standings
-from tidelog.client.admin_group_types import CoordinatorNode, GroupDescription, GroupState, MemberDescription
+from tidelog.cli.work.group_offsets import Standing, standings
+from tidelog.client.admin.group_types import CoordinatorNode, GroupDescription, GroupState, MemberDescription
 from tidelog.model.ids import NodeId, TopicPartition
 
 A, B, C, GONE = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("old", 0)

@@ -102,7 +102,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_a_member_of_a_group_does_not_choose_where_to_read(tidelog: Tidelog, more: tuple[str, ...]) -> None:
     code, out, err = tidelog("consume", "t", "--group", "g", *more)
     assert (code, out) == (2, "")
-    assert "expected a group that goes on where it stopped" in err
+    assert "expected a group to resume where it stopped" in err
     code, _, err = tidelog("consume", "t", "--set", "group_id=g")
     assert code == 2
     assert "--group names it" in err

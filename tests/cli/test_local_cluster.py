@@ -1,4 +1,4 @@
-"""Clusters of real processes: one directory, real kills, and what a node refuses to start with."""
+"""Clusters of real processes: one directory, real kills, and reasons for a node to refuse its start."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tidelog.cli import local_process
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local_cluster import LocalCluster
+from tidelog.cli.local import process as local_process
+from tidelog.cli.local.cluster import LocalCluster
 from tidelog.cli.root import run
-from tidelog.model.config_def import ConfigError
+from tidelog.model.settings.config_def import ConfigError
 from tidelog.testing import ports
 
 
@@ -46,7 +46,7 @@ def tidelog(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
 
 
 def test_start_produce_kill_start_consume_stop(home: Path) -> None:
-    """What the README shows, with a kill -9 in it."""
+    """The README's example, with a kill -9 in it."""
     started = tidelog("cluster", "start", "--nodes", "1", "--free-ports", "--json")
     assert started.returncode == 0, started.stderr
     found = json.loads(started.stdout)
@@ -58,7 +58,8 @@ def test_start_produce_kill_start_consume_stop(home: Path) -> None:
     assert tidelog("topics", "create", "greetings").returncode == 0
     sent = tidelog("produce", "greetings", stdin=b"hello\nworld\n")
     assert sent.returncode == 0, sent.stderr
-    assert tidelog("cluster", "kill", "1").stdout.endswith(b"is dead\n")
+    killed = json.loads(tidelog("cluster", "kill", "1", "--json").stdout)
+    assert killed == {"killed": 1, "pid": node["pid"]}
     (stopped,) = json.loads(tidelog("cluster", "status", "--json").stdout)["nodes"]
     assert (stopped["state"], stopped["pid"]) == ("stopped", None)
     assert tidelog("cluster", "kill", "1").returncode == 1
@@ -68,8 +69,10 @@ def test_start_produce_kill_start_consume_stop(home: Path) -> None:
     read = tidelog("consume", "greetings", "--from-beginning", "--max", "2")
     assert (read.returncode, read.stdout) == (0, b"hello\nworld\n")
     assert tidelog("cluster", "start").stdout.startswith(b"all nodes were running")
-    stop = tidelog("cluster", "stop", "--delete-data")
+    stop = tidelog("cluster", "stop", "--delete-data", "--json")
     assert stop.returncode == 0, stop.stderr
+    ended = json.loads(stop.stdout)
+    assert (ended["stopped"], ended["killed"], ended["deleted"]) == ([1], [], True)
     assert not home.exists()
 
 
@@ -84,7 +87,7 @@ def test_a_node_that_is_about_to_end_when_it_is_asked_for_is_started_again(home:
         time.sleep(2.0)  # it finds the node running
         assert starting.poll() is None, "it says that it does not serve"
         os.kill(before, signal.SIGKILL)
-        out, _ = starting.communicate(timeout=60)
+        out, _ = starting.communicate(timeout=240)
     assert starting.returncode == 0
     assert json.loads(out)["started"] == [1]
     assert cluster.node(1).pid not in (None, before)
@@ -126,7 +129,7 @@ def test_a_taken_port_is_named_before_anything_starts(home: Path) -> None:
 def test_wrong_settings_and_layouts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log\.retention\.hous.*did you mean log\.retention\.hours"):
         LocalCluster.create(tmp_path / "a", settings={"log.retention.hous": "1"})
-    with pytest.raises(ConfigError, match="listeners: set by the cluster's layout"):
+    with pytest.raises(ConfigError, match="listeners: the cluster's layout sets it"):
         LocalCluster.create(tmp_path / "a", settings={"listeners": "CLIENT://127.0.0.1:1"})
     assert not (tmp_path / "a").exists()
     (tmp_path / "b").mkdir()
@@ -149,7 +152,42 @@ def test_an_existing_cluster_keeps_its_size_and_settings(home: Path) -> None:
     assert b"holds a cluster of 1 node, not 3" in other.stderr
     other = tidelog("cluster", "start", "--set", "num.partitions=4")
     assert other.returncode == 1
-    assert b"holds a cluster already" in other.stderr
+    assert b"already holds a cluster;" in other.stderr
+
+
+def test_a_node_is_added_with_the_settings_of_the_first_and_serves(home: Path) -> None:
+    started = tidelog("cluster", "start", "--nodes", "1", "--free-ports", "--set", "num.partitions=7")
+    assert started.returncode == 0, started.stderr
+    added = tidelog("cluster", "add", "--json")
+    assert added.returncode == 0, added.stderr
+    found = json.loads(added.stdout)
+    assert (found["added"], [node["state"] for node in found["nodes"]]) == (2, ["ready", "ready"])
+    ports_of = [set(vars_of(LocalCluster.open(home).node(number).ports)) for number in (1, 2)]
+    assert ports_of[0].isdisjoint(ports_of[1])
+    text = (home / "node-2" / "server.properties").read_text()
+    assert "process.roles=broker\n" in text
+    assert "num.partitions=7\n" in text
+    brokers = json.loads(tidelog("brokers", "list", "--json").stdout)
+    assert {row["node"]: row["state"] for row in brokers} == {1: "live", 2: "live"}
+    assert tidelog("cluster", "stop", "2").returncode == 0
+    assert tidelog("cluster", "start", "2").returncode == 0
+    assert tidelog("cluster", "stop", "1").returncode == 0
+    refused = tidelog("cluster", "add")
+    assert refused.returncode == 1
+    assert b"expected a cluster of which a majority of the controllers runs, found node 2" in refused.stderr
+    assert not (home / "node-3").exists()
+
+
+def test_a_node_is_not_added_over_data_nor_beyond_the_last_id(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "x", nodes=8)
+    (tmp_path / "x" / "node-9" / "data").mkdir(parents=True)
+    with pytest.raises(CommandFailed, match="node-9: expected nothing there, found a node's data"):
+        cluster.add()
+    (tmp_path / "x" / "node-9" / "data").rmdir()
+    assert cluster.add() == 9
+    assert LocalCluster.open(tmp_path / "x").nodes.keys() == set(range(1, 10))
+    with pytest.raises(CommandFailed, match="expected node ids of at most 9, found 10"):
+        cluster.add()
 
 
 def test_ports_differ_and_are_none_that_a_connection_could_be_given(tmp_path: Path) -> None:
@@ -245,7 +283,7 @@ def test_a_paused_node_does_not_serve_and_a_resumed_one_does(home: Path) -> None
 
 
 def test_the_default_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidelog.cli.local_cluster import default_directory
+    from tidelog.cli.local.cluster import default_directory
 
     monkeypatch.delenv("TIDELOG_HOME", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/data")
@@ -291,7 +329,7 @@ def test_a_minority_is_told_what_is_missing(home: Path) -> None:
     LocalCluster.create(home, nodes=3)
     done = tidelog("cluster", "start", "2")
     assert done.returncode == 1
-    assert b"node 2 runs and does not serve yet: of 3 nodes a majority must run, found 2;" in done.stderr
+    assert b"node 2 runs but does not serve yet: of 3 controllers a majority must run, found 2;" in done.stderr
 
 
 def test_a_directory_that_was_moved_does_not_start_empty(stopped: LocalCluster, tmp_path: Path) -> None:
@@ -307,15 +345,17 @@ def test_a_directory_that_was_moved_does_not_start_empty(stopped: LocalCluster, 
     kill_all(cluster)
 
 
-def test_an_interrupted_start_leaves_no_process(home: Path) -> None:
+def test_an_interrupted_start_leaves_no_process(
+    home: Path, interruptible: Callable[[Sequence[str]], list[str]]
+) -> None:
     command = [sys.executable, "-P", "-m", "tidelog.cli.main", "cluster", "start", "2", "--free-ports"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 30
         while not (home / "node-2" / "process.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert LocalCluster.open(home).running() == []
@@ -324,7 +364,7 @@ def test_an_interrupted_start_leaves_no_process(home: Path) -> None:
 def test_a_cluster_is_laid_out_once_when_it_is_started_twice_at_once(home: Path) -> None:
     command = [sys.executable, "-P", "-m", "tidelog.cli.main", "cluster", "start", "--nodes", "1", "--free-ports"]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-    said = [process.communicate(timeout=90) for process in both]
+    said = [process.communicate(timeout=240) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert sorted(out.split(b",")[0] for out, _ in said) == [b"1 node started", b"all nodes were running"]
 

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tidelog.cli import local_process
-from tidelog.cli.local_process import ProcessMark
+from tidelog.cli.local import process as local_process
+from tidelog.cli.local.process import ProcessMark
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_a_process_whose_first_thread_has_ended_is_alive_until_the_last_one_has(
             assert process.stdout is not None
             process.stdout.readline()
             deadline = time.monotonic() + 20
-            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            while (stat := local_process.stat_of(process.pid)) is not None and stat[0] != "Z":
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             mark = local_process.mark_of(process.pid)

@@ -11,10 +11,10 @@ import pytest
 from crc32c import crc32c
 
 from tidelog.cli.root import run
-from tidelog.proto.compression import Compression
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.record_encoder import BatchBuilder, finish_batch
-from tidelog.proto.records import CONTROL, HEADER_SIZE, TRANSACTIONAL
+from tidelog.proto.records.batches import CONTROL, HEADER_SIZE, TRANSACTIONAL
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.encoder import BatchBuilder, finish_batch
 
 
 def batch(base: int, count: int, compression: Compression = Compression.NONE) -> bytearray:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.reset_plan import (
+from tidelog.cli.work.reset_plan import (
     Bounds,
     Move,
     ShiftBy,

@@ -55,13 +55,17 @@ async def test_a_sink_from_its_first_batch_until_it_is_forgotten(cluster: AsyncC
             code, _, err = await sinks("abort", "orders to lake", "--batch", "0", "--job", first.job)
             assert code == 1
             assert "is decided" in err
-            code, out, err = await sinks("abort", "orders to lake", "--batch", "1", "--job", second.job)
+            abort = ("abort", "orders to lake", "--batch", "1", "--job", second.job)
+            code, out, err = await sinks(*abort)
             assert (code, out) == (0, f"job {second.job} of orders to lake is aborted\n"), err
-        async with asyncio.timeout(30):
+            assert as_json(await sinks(*abort, "--json")) == {
+                "sink": "orders to lake", "batch": 1, "job": second.job, "last_batch": 0,
+            }  # fmt: skip
+        async with asyncio.timeout(100):
             while (await ledger.describe()).transactions:
                 await asyncio.sleep(0.02)
-        code, out, err = await sinks("delete", "orders to lake")
-        assert (code, out) == (0, "orders to lake is forgotten\n"), err
+        gone = {"sink": "orders to lake", "deleted": True}
+        assert as_json(await sinks("delete", "orders to lake", "--json")) == gone
     assert as_json(await sinks("list", "--json")) == []
 
 

@@ -11,16 +11,16 @@ import pytest
 
 from tidelog import OffsetSpec, TopicPartition
 from tidelog.aio import Admin, Producer
-from tidelog.cli.hanging import OpenTransaction, open_transactions, without_coordinator
 from tidelog.cli.root import run
-from tidelog.client.admin_group_types import CoordinatorNode
-from tidelog.client.admin_transaction_types import ProducerState, TransactionDescription, TransactionState
+from tidelog.cli.work.hanging import OpenTransaction, open_transactions, without_coordinator
+from tidelog.client.admin.group_types import CoordinatorNode
+from tidelog.client.admin.transaction_types import ProducerState, TransactionDescription, TransactionState
 from tidelog.client.errors import TidelogError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.names import TRANSACTION_STATE_TOPIC
-from tidelog.proto.frames import ProducePartition, ProduceRequest
-from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.frames import ProducePartition, ProduceRequest
 from tidelog.testing.async_cluster import GRPC, AsyncCluster
 
 from .in_process import AsyncTidelog, as_json, beside_the_loop, runs_commands
@@ -161,7 +161,7 @@ async def test_a_transaction_is_shown_from_its_begin_to_its_end(
             assert [one["transactional_id"] for one in found] == names
         await producer.commit_transaction()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while (await admin.describe_transactions(["pay"]))["pay"].state is not TransactionState.COMPLETE_COMMIT:
             await asyncio.sleep(0.005)
     code, out, err = await tidelog("describe", "pay", "nobody")
@@ -231,7 +231,7 @@ async def test_transactions_whose_coordinators_forgot_them_hang(
         await producer.send_and_wait("t", b"1", partition=0)
         await producer.send_and_wait("t", b"2", partition=1)
         await admin.delete_topics([TRANSACTION_STATE_TOPIC])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while as_json(await tidelog("list", "--json")):
                 await asyncio.sleep(0.005)
         found = as_json(await tidelog("find-hanging", "--topic", "t", *AT_ONCE, "--json"))
@@ -269,7 +269,7 @@ async def test_what_a_coordinator_will_end_does_not_hang_and_is_not_torn(
             assert "t-0: expected a hanging transaction, found one of pay" in err
             assert "`tidelog transactions force-terminate pay`" in err
         await producer.commit_transaction()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while (await stable(admin, T0), await stable(admin, T1)) != (2, 2):
             await asyncio.sleep(0.005)
 

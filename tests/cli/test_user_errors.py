@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ def tidelog(bootstrap: str) -> Tidelog:
         if shell:
             command = ["sh", "-c", f'"$@" {shell}', "sh", *command]
         environment = {**os.environ, "TIDELOG_BOOTSTRAP": bootstrap}
-        return subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=environment)
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=240, env=environment)
 
     return call
 
@@ -120,7 +120,7 @@ def test_measuring_makes_no_topic_of_a_typo(tidelog: Tidelog) -> None:
 
 
 def test_large_values_one_by_one_are_not_all_held_in_memory() -> None:
-    from tidelog.cli import workload
+    from tidelog.cli.work import workload
 
     assert workload.ONE_BY_ONE_BYTES_MAX <= 100_000_000
 
@@ -153,7 +153,7 @@ def test_a_reader_that_goes_away_is_no_failure(tidelog: Tidelog, arguments: str)
             [*COMMAND, *arguments.split()],
             stdout=write_end,
             stderr=subprocess.PIPE,
-            timeout=60,
+            timeout=240,
             env={**environment, "TIDELOG_BOOTSTRAP": tidelog_bootstrap(tidelog)},
         )
     finally:
@@ -172,7 +172,7 @@ def test_output_in_another_encoding_than_utf_8(tidelog: Tidelog, bootstrap: str)
     done = subprocess.run(
         [*COMMAND, "consume", "lines", "--last", "1", "--until-end", "--json"],
         capture_output=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "TIDELOG_BOOTSTRAP": bootstrap, "PYTHONIOENCODING": "ascii"},
     )
     assert done.returncode == 0, done.stderr
@@ -180,7 +180,7 @@ def test_output_in_another_encoding_than_utf_8(tidelog: Tidelog, bootstrap: str)
 
 
 def test_tables_have_no_blanks_at_the_end_and_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
-    from tidelog.cli.output import print_rows
+    from tidelog.cli.terminal.output import print_rows
 
     print_rows(("pid", "name", "memory"), [("12345", "a", "60.8 MB"), ("-", "bb", "-")])
     lines = capsys.readouterr().out.splitlines()
@@ -188,9 +188,11 @@ def test_tables_have_no_blanks_at_the_end_and_numbers_to_the_right(capsys: pytes
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_what_was_acknowledged_is_told_when_produce_is_interrupted(bootstrap: str) -> None:
+def test_what_was_acknowledged_is_told_when_produce_is_interrupted(
+    bootstrap: str, interruptible: Callable[[Sequence[str]], list[str]]
+) -> None:
     with subprocess.Popen(
-        [*COMMAND, "produce", "interrupted", "--set", "linger_ms=0", "--bootstrap", bootstrap],
+        interruptible([*COMMAND, "produce", "interrupted", "--set", "linger_ms=0", "--bootstrap", bootstrap]),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdin is not None
@@ -216,7 +218,7 @@ def wait_for_end_offset(bootstrap: str, topic: str, offset: int) -> None:
 
 
 def test_times_that_no_calendar_has_are_printed_as_numbers() -> None:
-    from tidelog.cli.records import time_text
+    from tidelog.cli.terminal.records import time_text
 
     assert time_text(0) == "1970-01-01T00:00:00.000Z"
     assert time_text((1 << 63) - 1) == "9223372036854775807 ms"

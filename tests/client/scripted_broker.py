@@ -8,13 +8,14 @@ script says, and all brokers see one log), several nodes serve them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial, wraps
 from typing import Any
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicId
-from tidelog.proto.api import (
+from tidelog.proto.calls.api import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     BrokerEndpoint,
@@ -31,8 +32,13 @@ from tidelog.proto.api import (
     OffsetForLeaderEpochResponse,
     PartitionMetadata,
     TopicMetadata,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
-from tidelog.proto.frames import (
+from tidelog.proto.calls.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.records.batches import Batch, patch_batch, split_batches
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.transport.frames import (
     FetchedPartition,
     FetchPartition,
     FetchResponse,
@@ -43,14 +49,12 @@ from tidelog.proto.frames import (
     encode_fetch_response,
     encode_produce_response,
 )
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, CallContext, Frame, Server, Service, StreamKind
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.records import Batch, patch_batch, split_batches
-from tidelog.proto.transaction_api import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, Frame, Server, Service, StreamKind
 
 from .scripted_groups import ScriptedGroups
 from .scripted_transactions import ScriptedTransactions, marker
+from .virtual_time import run_virtual
 
 Judge = Callable[[int, str, int, Batch], ErrorCode | Awaitable[ErrorCode] | None]
 """(node, topic, partition, batch) -> an error instead of an append; None to do the usual thing.
@@ -118,7 +122,7 @@ class Partition:
         return [r.value for batch in batches if not batch.is_control for r in decode_records(batch)]
 
     def committed(self) -> list[bytes | None]:
-        """What a reader of what is committed gets to see."""
+        """The records that a reader of committed records sees."""
         out = []
         for batch in (Batch(memoryview(data)) for data in self.batches):
             aborted = any(
@@ -134,6 +138,8 @@ class ScriptedCluster:
     def __init__(self, nodes: int = 1) -> None:
         self.fabric = MemoryFabric()
         self.nodes = list(range(1, nodes + 1))
+        self.ports = {node: 9000 + node for node in self.nodes}
+        """The address of each broker from its next start on."""
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.topic_ids: dict[str, TopicId] = {}
         self.servers: dict[int, Server] = {}
@@ -143,6 +149,13 @@ class ScriptedCluster:
         """Asked after the append; an error replaces the good answer."""
         self.fetch_judge: Callable[[int, str, FetchPartition], FetchedPartition | None] | None = None
         self.metadata_hidden: set[str] = set()
+        self.known_only_to: dict[str, int] = {}
+        """Topics that only the broker knows that made them; filled while ``others_lag``."""
+        self.others_lag = False
+        self.unnoticed: set[int] = set()
+        """Brokers that metadata names even if they are dead."""
+        self.busy: set[int] = set()
+        """Brokers that reach no controller."""
         self.produce_frames = 0
         self.frame_sizes: list[int] = []
         self.in_flight: dict[tuple[str, int], int] = {}
@@ -150,6 +163,11 @@ class ScriptedCluster:
         self.epoch_ends: dict[tuple[str, int], tuple[int, int]] = {}
         self.grown = asyncio.Event()
         self.message_max = 1 << 30
+        self.create_errors: dict[str, list[ErrorCode]] = {}
+        """By topic: what the next attempts to create it get."""
+        self.create_throttle_ms = 0
+        self.creates: list[list[str]] = []
+        """The topics of each request to create some."""
         self.groups = ScriptedGroups()
         self.transactions = ScriptedTransactions(self)
 
@@ -172,17 +190,18 @@ class ScriptedCluster:
     async def start_node(self, node: int) -> None:
         service = Service(
             {
-                MetadataRequest: self._metadata,
+                MetadataRequest: partial(self._metadata, node),
                 ListOffsetsRequest: self._list_offsets,
                 OffsetForLeaderEpochRequest: self._epoch_end,
-                CreateTopicsRequest: self._create,
+                CreateTopicsRequest: partial(self._create, node),
+                UnregisterBrokerRequest: partial(self._unregister, node),
                 **self.groups.handlers(node),
                 **self.transactions.handlers(node),
             },
             {StreamKind.PRODUCE: lambda _: _Produce(self, node), StreamKind.FETCH: lambda _: _Fetch(self, node)},
         )
         network = self.fabric.network(f"node{node}")
-        self.servers[node] = await network.serve("CLIENT", Address("mem", 9000 + node), service)
+        self.servers[node] = await network.serve("CLIENT", Address("mem", self.ports[node]), service)
 
     async def stop(self) -> None:
         for node in list(self.servers):
@@ -195,18 +214,20 @@ class ScriptedCluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"mem:{9000 + node}" for node in self.nodes)
+        return ",".join(f"mem:{self.ports[node]}" for node in self.nodes)
 
     def network(self, name: str = "client") -> Any:
         return self.fabric.network(name)
 
     # --- calls --------------------------------------------------------------------------------------
 
-    async def _metadata(self, request: MetadataRequest, _: CallContext) -> MetadataResponse:
+    async def _metadata(self, node: int, request: MetadataRequest, _: CallContext) -> MetadataResponse:
         names = list(self.topic_ids) if request.all_topics else list(request.topics)
         topics = []
+        named = [n for n in self.nodes if n in self.servers or n in self.unnoticed]
         for name in names:
-            if name not in self.topic_ids or name in self.metadata_hidden:
+            hidden = name in self.metadata_hidden or self.known_only_to.get(name, node) != node
+            if name not in self.topic_ids or hidden:
                 topics.append(
                     TopicMetadata(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, TopicId(bytes(16)), False, (), "no such")
                 )
@@ -214,7 +235,7 @@ class ScriptedCluster:
             views = []
             for (topic, number), p in sorted(self.partitions.items()):
                 if topic == name:
-                    alive = p.leader in self.servers
+                    alive = p.leader in named
                     views.append(
                         PartitionMetadata(
                             ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -228,7 +249,7 @@ class ScriptedCluster:
                         )
                     )
             topics.append(TopicMetadata(ErrorCode.NONE, name, self.topic_ids[name], False, tuple(views)))
-        brokers = tuple(BrokerEndpoint(NodeId(n), "mem", 9000 + n) for n in self.servers)
+        brokers = tuple(BrokerEndpoint(NodeId(n), "mem", self.ports[n]) for n in named)
         return MetadataResponse("scripted", NodeId(self.nodes[0]), brokers, tuple(topics))
 
     async def idempotent_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
@@ -268,15 +289,27 @@ class ScriptedCluster:
             results.append(EpochEnd(item.topic_id, item.partition, ErrorCode.NONE, LeaderEpoch(epoch), Offset(end)))
         return OffsetForLeaderEpochResponse(tuple(results))
 
-    async def _create(self, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
+    async def _create(self, node: int, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
         out = []
+        self.creates.append([item.name for item in request.topics])
         for item in request.topics:
+            if node in self.busy:
+                out.append(CreatedTopic(item.name, ErrorCode.NOT_CONTROLLER, "not from here"))
+                continue
+            if errors := self.create_errors.get(item.name):
+                out.append(CreatedTopic(item.name, errors.pop(0), "not now"))
+                continue
             if item.name in self.topic_ids:
                 out.append(CreatedTopic(item.name, ErrorCode.TOPIC_ALREADY_EXISTS, "it exists"))
                 continue
             self.topic(item.name, max(1, item.num_partitions))
+            if self.others_lag:
+                self.known_only_to[item.name] = node
             out.append(CreatedTopic(item.name, ErrorCode.NONE, "", self.topic_ids[item.name], item.num_partitions, 1))
-        return CreateTopicsResponse(tuple(out))
+        return CreateTopicsResponse(tuple(out), self.create_throttle_ms)
+
+    async def _unregister(self, node: int, _: UnregisterBrokerRequest, __: CallContext) -> UnregisterBrokerResponse:
+        return UnregisterBrokerResponse(ErrorCode.NOT_CONTROLLER if node in self.busy else ErrorCode.NONE)
 
     def _name(self, topic_id: TopicId) -> str:
         return next(name for name, found in self.topic_ids.items() if found == topic_id)
@@ -455,3 +488,29 @@ class _Fetch:
 
     def on_close(self) -> None:
         pass
+
+
+Test = Callable[[ScriptedCluster], Coroutine[Any, Any, None]]
+
+
+def on_a_virtual_cluster(nodes: int, **topics: int) -> Callable[[Test], Callable[[], None]]:
+    """A decorator for a test in virtual time on a scripted cluster with these topics; each has so many partitions."""
+
+    def virtually(test: Test) -> Callable[[], None]:
+        @wraps(test)
+        def run() -> None:
+            async def main() -> None:
+                cluster = ScriptedCluster(nodes)
+                for name, partitions in topics.items():
+                    cluster.topic(name, partitions)
+                await cluster.start()
+                async with asyncio.timeout(3_600):
+                    await test(cluster)
+                await cluster.stop()
+
+            run_virtual(main())
+
+        del run.__wrapped__  # pytest would take the parameter for a fixture
+        return run
+
+    return virtually

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.group_api import (
     TRANSACTION_COORDINATOR,
     CommittedOffset,
     Coordinator,
@@ -40,7 +40,7 @@ from tidelog.proto.group_api import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tidelog.proto.network import CallContext
+from tidelog.proto.transport.network import CallContext
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class ScriptedGroups:
     def __init__(self, initial_delay_s: float = 0.0) -> None:
         self.node = 1
         self.transactions_node = 1
-        """Who is said to coordinate transactions."""
+        """The named coordinator of transactions."""
         self.groups: dict[str, Group] = {}
         self.judge: Judge | None = None
         self.unstable: Callable[[str, tuple[str, int]], bool] = lambda group, at: False
@@ -164,7 +164,8 @@ class ScriptedGroups:
         member.protocols = {p.name: p.metadata for p in request.protocols}
         if member.joining is not None and not member.joining.done():
             member.joining.set_result(JoinGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS))
-        answer = member.joining = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
+        member.joining = answer
         if member.session is not None:
             member.session.cancel()
         self._rebalance(group, first=group.state == "Empty")
@@ -249,7 +250,8 @@ class ScriptedGroups:
             return SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS)
         if group.state == "Stable":
             return SyncGroupResponse(ErrorCode.NONE, "consumer", group.protocol, member.assignment)
-        answer = member.syncing = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
+        member.syncing = answer
         if request.member_id == group.leader:
             parts = {a.member_id: a.assignment for a in request.assignments}
             group.state = "Stable"

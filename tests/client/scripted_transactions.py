@@ -8,17 +8,14 @@ answered alike; a partition joins with its first batch, refused under an old epo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.group_api import OffsetCommitResult
-from tidelog.proto.network import CallContext
-from tidelog.proto.records import Batch
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.group_api import OffsetCommitResult
+from tidelog.proto.calls.transaction_api import (
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -28,9 +25,11 @@ from tidelog.proto.transaction_api import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.transport.network import CallContext
 
-if TYPE_CHECKING:
-    from .scripted_broker import ScriptedCluster
+from .scripted_groups import ScriptedGroups
 
 Identity = tuple[int, int]
 LOST = "lost"
@@ -46,7 +45,7 @@ class Transaction:
     previous: tuple[Identity, bool] | None = None
     """Which identity ended last, and whether with a commit."""
     told: Identity | None = None
-    """What the producer of that one is told to be next."""
+    """The identity that its producer gets next."""
     following: Identity | None = None
     """Given out while a transaction was kept prepared."""
     marking: bool = False
@@ -58,8 +57,26 @@ class Transaction:
         return first
 
 
+class Marked(Protocol):
+    """A partition, as far as transactions end in it."""
+
+    def mark(self, producer_id: int, epoch: int, *, committed: bool) -> None: ...
+
+
+class Surroundings(Protocol):
+    """The parts of the cluster that transactions need."""
+
+    groups: ScriptedGroups
+    grown: asyncio.Event
+
+    @property
+    def partitions(self) -> Mapping[tuple[str, int], Marked]: ...
+
+    async def idempotent_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse: ...
+
+
 class ScriptedTransactions:
-    def __init__(self, cluster: ScriptedCluster) -> None:
+    def __init__(self, cluster: Surroundings) -> None:
         self.cluster = cluster
         cluster.groups.unstable = lambda group, at: any(at in one.offsets.get(group, {}) for one in self.all.values())
         self.node = 1

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.client.accumulator import Accumulator
+from tidelog.client.config.producer import ProducerConfig
 from tidelog.client.delivery import Delivery, Timestamps
-from tidelog.client.partition_queue import Outcome
-from tidelog.client.producer_batch import ProducerBatch
-from tidelog.client.producer_config import ProducerConfig
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.records import Batch
+from tidelog.client.producer.accumulator import Accumulator
+from tidelog.client.producer.batch import ProducerBatch
+from tidelog.client.producer.partition_queue import Outcome
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.decoder import decode_records
 
 
 class OneNode:

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from tidelog.aio import Admin
-from tidelog.client.admin_group_types import GroupState
-from tidelog.client.admin_groups import REMOVED_BY_ADMIN
+from tidelog.client.admin.group_types import GroupState
+from tidelog.client.admin.groups import REMOVED_BY_ADMIN
 from tidelog.client.errors import (
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
@@ -27,9 +27,8 @@ from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.model.assignors import Subscription
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, TopicPartition
-from tidelog.proto.api import BrokerEndpoint, MetadataRequest, MetadataResponse
-from tidelog.proto.consumer_protocol import encode_assignment, encode_subscription
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.api import BrokerEndpoint, MetadataRequest, MetadataResponse
+from tidelog.proto.calls.group_api import (
     CommittedOffset,
     Coordinator,
     DeletedGroup,
@@ -58,8 +57,9 @@ from tidelog.proto.group_api import (
     OffsetFetchResponse,
     OffsetFetchResult,
 )
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, CallContext, ConnectionLost, Server, Service
+from tidelog.proto.logs.consumer_protocol import encode_assignment, encode_subscription
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, ConnectionLost, Server, Service
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NODES = (1, 2, 3)
@@ -81,7 +81,7 @@ class ScriptedGroups:
         self.groups: dict[str, Group] = {}
         self.home: dict[str, int] = {}
         self.told: dict[str, int] = {}
-        """Where FindCoordinator says a group lives, if that is not true."""
+        """FindCoordinator's answer for a group, if that is wrong."""
         self.trouble: list[tuple[type, ErrorCode]] = []
         """The next requests of a type that get this error instead of their answer."""
         self.after: Callable[[Any], None] | None = None
@@ -276,7 +276,7 @@ async def brokers() -> AsyncIterator[ScriptedGroups]:
 @pytest_asyncio.fixture
 async def admin(brokers: ScriptedGroups) -> AsyncIterator[Admin]:
     network = brokers.fabric.network("admin")
-    settings = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
+    settings: dict[str, Any] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
     async with Admin("mem:9001,mem:9002,mem:9003", _network=network, **settings) as found:
         yield found
 
@@ -407,7 +407,7 @@ async def test_what_a_coordinator_gets_over_is_retried(
     brokers.add("g", 2, offsets={("t", 0): committed(T0, 7)})
     brokers.trouble = [(kind, error)] * 3
     if kind is LeaveGroupRequest:
-        brokers.groups["g"].members = (member("m"),)
+        brokers.groups["g"].members += (member("m"),)
         await admin.remove_members_from_consumer_group("g")
         assert brokers.groups["g"].members == ()
         return

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tidelog.aio import Admin
-from tidelog.client.admin_transaction_types import (
+from tidelog.client.admin.transaction_types import (
     AbortTransactionSpec,
     FencedProducer,
     ProducerState,
@@ -24,17 +24,15 @@ from tidelog.client.errors import (
 )
 from tidelog.model.errors import EXCEPTIONS, ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
-from tidelog.proto.api import BrokerEndpoint, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.api import BrokerEndpoint, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from tidelog.proto.calls.group_api import (
     TRANSACTION_COORDINATOR,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     GroupPartition,
 )
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, CallContext, Server, Service
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.transaction_api import (
     AddedPartition,
     DescribedTransaction,
     DescribeProducersRequest,
@@ -53,6 +51,8 @@ from tidelog.proto.transaction_api import (
     WriteTxnMarkersResponse,
     WrittenMarker,
 )
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext, Server, Service
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 NODES = (1, 2, 3)
@@ -71,7 +71,7 @@ class Brokers:
         self.home: dict[str, int] = {}
         self.leaders = {T0: 1, T1: 2, T2: 3}
         self.told: dict[TopicPartition, int] = {}
-        """Who leads according to the metadata, if that is not true."""
+        """Leaders in the metadata, if they are wrong."""
         self.trouble: list[tuple[type, ErrorCode]] = []
         self.transactions: dict[str, DescribedTransaction] = {}
         self.producers: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
@@ -221,7 +221,7 @@ async def brokers() -> AsyncIterator[Brokers]:
 @pytest_asyncio.fixture
 async def admin(brokers: Brokers) -> AsyncIterator[Admin]:
     network = brokers.fabric.network("admin")
-    settings = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
+    settings: dict[str, Any] = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
     async with Admin("mem:9001,mem:9002,mem:9003", _network=network, **settings) as found:
         yield found
 
@@ -249,7 +249,7 @@ async def test_a_list_is_put_together_from_every_broker(brokers: Brokers, admin:
 
 
 async def test_a_list_waits_for_a_coordinator_that_loads(brokers: Brokers, admin: Admin) -> None:
-    """What it names beside the error is not all that it has."""
+    """The ids beside the error are not all that it has."""
     brokers.add("a", 2)
     brokers.trouble = [(ListTransactionsRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 4
     assert [one.transactional_id for one in await admin.list_transactions()] == ["a"]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tidelog import Admin, OffsetSpec, TopicPartition
-from tidelog.client.admin_transaction_types import AbortTransactionSpec, TransactionState
+from tidelog.client.admin.transaction_types import AbortTransactionSpec, TransactionState
 from tidelog.client.errors import TidelogError
 from tidelog.model.errors import EXCEPTIONS, ErrorCode
 from tidelog.testing import Cluster

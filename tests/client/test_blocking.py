@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,9 +17,12 @@ from tidelog import (
     ConfigChange,
     ConfigResource,
     Consumer,
+    ConsumerInterceptor,
     NewTopic,
+    OffsetAndMetadata,
     OffsetSpec,
     Producer,
+    ProducerInterceptor,
     TopicPartition,
 )
 from tidelog.client import background
@@ -34,6 +37,7 @@ from tidelog.client.errors import (
     RequestTimedOutError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
+    WakeupError,
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
@@ -253,6 +257,59 @@ def test_closing_wakes_a_poll_in_another_thread(cluster: Cluster, topic: str) ->
     consumer.close()
 
 
+@pytest.mark.parametrize("in_group", [False, True])
+def test_wakeup_ends_a_poll_in_another_thread(cluster: Cluster, topic: str, in_group: bool) -> None:
+    with cluster.consumer(**({"group_id": topic} if in_group else {})) as consumer:
+        if in_group:
+            consumer.subscribe([topic])
+            while not consumer.assignment():
+                consumer.poll(0.1)
+        else:
+            consumer.assign(parts(topic))
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll()
+        ended = threading.Event()
+
+        def poll() -> None:
+            with pytest.raises(WakeupError):
+                consumer.poll(300)
+            ended.set()
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        consumer.wakeup()
+        assert ended.wait(60)
+        thread.join(60)
+        consumer.poll()
+
+
+def test_interceptors_learn_of_commits_and_the_end_in_the_users_thread(cluster: Cluster, topic: str) -> None:
+    told: list[tuple[str, int]] = []
+
+    class OfProducer(ProducerInterceptor):
+        def close(self) -> None:
+            told.append(("producer closed", threading.get_ident()))
+
+    class OfConsumer(ConsumerInterceptor):
+        def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+            told.append(("committed", threading.get_ident()))
+
+        def close(self) -> None:
+            told.append(("consumer closed", threading.get_ident()))
+
+    with cluster.producer(interceptor_classes=[OfProducer]) as producer:
+        producer.send(topic, b"v").result(20)
+    settings: Any = {"group_id": topic, "enable_auto_commit": False, "interceptor_classes": [OfConsumer]}
+    with cluster.consumer(**settings) as consumer:
+        consumer.assign(parts(topic))
+        consumer.commit({parts(topic)[0]: 1})
+        consumer.commit_async({parts(topic)[0]: 0})
+    consumer.close()
+    me = threading.get_ident()
+    assert told == [("producer closed", me), ("committed", me), ("committed", me), ("consumer closed", me)]
+
+
 def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(cluster: Cluster, topic: str) -> None:
     count = 6_000
     killed = None
@@ -278,7 +335,8 @@ def test_a_leader_that_is_killed_costs_nothing_that_was_acknowledged(cluster: Cl
 # --- threads and processes --------------------------------------------------------------------------
 
 
-def test_the_io_thread_is_shared_and_ends_with_its_last_user() -> None:
+def test_the_io_thread_is_shared_and_ends_with_its_last_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_shared", background._Shared())  # a session's cluster may use the process's own
     first = background.acquire()
     second = background.acquire()
     assert first is second
@@ -356,7 +414,7 @@ def test_a_program_that_closes_nothing_loses_nothing_and_ends_quietly() -> None:
             [sys.executable, "-X", "dev", "-c", FORGETFUL, cluster.bootstrap],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
@@ -497,7 +555,7 @@ def test_the_cluster_itself(cluster: Cluster) -> None:
         found = admin.describe_cluster()
         assert {broker.node_id for broker in found.brokers} == {1, 2, 3}
         assert found.controller_id == cluster.controller()
-        assert admin.describe_features()["metadata.version"] >= 1
+        assert admin.describe_features().finalized_features["metadata.version"] >= 1
         with pytest.raises(exception_for(ErrorCode.INVALID_UPDATE_VERSION).__class__.__mro__[1]):
             admin.update_features({"metadata.version": 9_999})
         assert admin.metrics()["request-total"] > 0

@@ -1,4 +1,4 @@
-"""What a reader of what is committed sees: aborted transactions and markers are passed over, and never waited at."""
+"""Readers of committed records skip aborted transactions and markers, and never wait at them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.aio import Consumer, Producer, TopicPartition
-from tidelog.client.committed_reads import Passed, without_aborted
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import Batch
+from tidelog.client.fetching.committed_reads import Passed, without_aborted
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.encoder import encode_values
 
 from .scripted_broker import Partition, ScriptedCluster
 from .test_transactions import virtually

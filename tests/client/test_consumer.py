@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.aio import Consumer, OffsetAndTimestamp, Producer, TopicPartition
+from tidelog.aio import Consumer, ConsumerInterceptor, OffsetAndTimestamp, Producer, TopicPartition
+from tidelog.client.config.serializers import json_deserializer, string_deserializer
 from tidelog.client.errors import (
     ClientClosedError,
     CorruptRecordError,
@@ -16,18 +17,18 @@ from tidelog.client.errors import (
     LogTruncationError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    RecordDeserializationError,
     RequestTimedOutError,
-    SerializationError,
     UnknownTopicOrPartitionError,
+    WakeupError,
 )
 from tidelog.client.record import ConsumerRecord
-from tidelog.client.serializers import json_deserializer, string_deserializer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, TopicId
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.frames import FetchedPartition, FetchPartition
-from tidelog.proto.record_encoder import BatchBuilder
-from tidelog.proto.records import Batch
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.encoder import BatchBuilder
+from tidelog.proto.transport.frames import FetchedPartition, FetchPartition
 
 from .scripted_broker import ScriptedCluster
 from .virtual_time import VirtualClock, run_virtual
@@ -243,6 +244,20 @@ async def test_iterating(cluster: ScriptedCluster) -> None:
     assert found == list(range(25))
 
 
+async def test_an_iteration_goes_on_behind_what_was_polled_within_it(cluster: ScriptedCluster) -> None:
+    fill(cluster, 25)
+    found = []
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        async for record in c:
+            found.append(record.offset)
+            if record.offset == 2:
+                found += [each.offset for each in await c.poll(5, max_records=4)]
+            if len(found) >= 25:
+                break
+    assert found == list(range(25))
+
+
 async def test_control_batches_are_passed_over(cluster: ScriptedCluster) -> None:
     fill(cluster, 10)
     log = cluster.partitions["one", 0]
@@ -349,6 +364,38 @@ async def test_a_corrupt_batch_is_an_error_where_it_lies_and_can_be_passed(clust
         assert [r.offset for r in await read(c, 10)] == list(range(20, 30))
 
 
+@pytest.mark.parametrize(("batch", "offset"), [(1, 10_000), (2, 5), (2, 35)], ids=["ahead", "back", "at the end"])
+async def test_a_batch_that_cannot_be_where_it_says_is_not_taken(
+    cluster: ScriptedCluster, batch: int, offset: int
+) -> None:
+    """No checksum covers a batch's offset; the position must not go by one that a disk has spoiled."""
+    fill(cluster, 40)
+    log = cluster.partitions["one", 0]
+    log.batches[batch] = offset.to_bytes(8, "big") + log.batches[batch][8:]
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 10 * batch)] == list(range(10 * batch))
+        with pytest.raises(CorruptRecordError, match=f"found {offset} to {offset + 9}"):
+            await c.poll(5)
+        assert c._core.assignment.state(ONE).position == 10 * batch
+
+
+async def test_an_epoch_that_no_leader_has_had_is_not_waited_for(cluster: ScriptedCluster) -> None:
+    """No checksum covers a batch's leader epoch either."""
+    fill(cluster, 30)
+    log = cluster.partitions["one", 0]
+    whole = log.batches[1]
+    log.batches[1] = whole[:12] + (2**20).to_bytes(4, "big") + whole[16:]
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 10)] == list(range(10))
+        with pytest.raises(CorruptRecordError, match=f"found {2**20} at offset 10"):
+            await c.poll(5)
+        log.batches[1] = whole
+        c.seek(ONE, 10)
+        assert [r.offset for r in await read(c, 20)] == list(range(10, 30))
+
+
 async def test_checksums_can_be_left_unchecked(cluster: ScriptedCluster) -> None:
     fill(cluster, 10)
     log = cluster.partitions["one", 0]
@@ -374,6 +421,7 @@ async def test_a_batch_whose_content_is_garbage_is_not_skipped(cluster: Scripted
         for _ in range(2):
             with pytest.raises(CorruptRecordError):
                 await getattr(c, how)(5)
+        assert c.metrics()["records-consumed-total"] == 10, "those that were handed out"
 
 
 # --- truncation (KIP-320) ---------------------------------------------------------------------------
@@ -478,7 +526,9 @@ async def test_a_position_in_a_topic_that_was_made_anew_is_lost(cluster: Scripte
         if policy == "earliest":
             assert [r.offset for r in await read(c, 10)] == list(range(10))
         else:
-            with pytest.raises(LogTruncationError, match="one-0: the topic was made anew; the position is 30"):
+            with pytest.raises(
+                LogTruncationError, match="one-0: the topic was deleted and created again; the position is 30"
+            ):
                 await c.poll(5)
 
 
@@ -577,25 +627,34 @@ async def test_deserializers(cluster: ScriptedCluster) -> None:
     async with Producer(cluster.bootstrap, _network=cluster.network()) as p:
         await p.send("one", b'{"a":1}', key=b"k")
         await p.send("one", None, key=b"k")
-        await p.send("one", b"not json", key=b"k")
+        await p.send("one", b"not json", key=b"k", headers=[("why", b"test")])
         await p.send("one", b"[2]", key=b"k")
     async with consumer(cluster, key_deserializer=string_deserializer, value_deserializer=json_deserializer) as c:
         c.assign([ONE])
-        assert [(r.key, r.value) for r in await read(c, 2)] == [("k", {"a": 1}), ("k", None)]
+        found: list[tuple[object, object]] = [(r.key, r.value) for r in await read(c, 2)]
+        assert found == [("k", {"a": 1}), ("k", None)]
         for _ in range(2):
-            with pytest.raises(SerializationError, match="value of topic one: JSONDecodeError") as raised:
+            with pytest.raises(
+                RecordDeserializationError, match=r"value of one-0 at offset 2: JSON.*; seek past"
+            ) as of:
                 await c.poll(5)
-            assert raised.value.__notes__ == ["at one-0 offset 2; seek past it to go on"]
+            error = of.value
+            assert (error.origin, error.topic_partition, error.offset) == ("value", ONE, 2)
+            assert (error.key, error.value, error.headers) == (b"k", b"not json", (("why", b"test"),))
+            assert error.timestamp > 0
+        assert c.metrics()["records-consumed-total"] == 2, "those that were handed out"
         c.seek(ONE, 3)
-        assert [(r.key, r.value) for r in await read(c, 1)] == [("k", [2])]
+        found = [(r.key, r.value) for r in await read(c, 1)]
+        assert found == [("k", [2])]
+        assert c.metrics()["records-consumed-total"] == 3
 
 
 async def test_interceptors(cluster: ScriptedCluster) -> None:
-    class Even:
+    class Even(ConsumerInterceptor):
         def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             return [r for r in records if r.offset % 2 == 0]
 
-    class Failing:
+    class Failing(ConsumerInterceptor):
         def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             raise ValueError("ignored")
 
@@ -603,6 +662,50 @@ async def test_interceptors(cluster: ScriptedCluster) -> None:
     async with consumer(cluster, interceptor_classes=[Even, Failing()]) as c:
         c.assign([ONE])
         assert [r.offset for r in await read(c, 5)] == [0, 2, 4, 6, 8]
+
+
+async def test_wakeup_ends_a_wait_or_the_next(cluster: ScriptedCluster) -> None:
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await c.position(ONE)
+        waiting = asyncio.ensure_future(c.poll(60))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(c.wakeup)
+        with pytest.raises(WakeupError, match="wakeup"):
+            await asyncio.wait_for(waiting, 30)
+        fill(cluster, 5)
+        c.wakeup()
+        with pytest.raises(WakeupError):
+            await c.poll()
+        assert [r.offset for r in await read(c, 5)] == list(range(5)), "no record was lost"
+        c.assign([TopicPartition("nowhere", 0)])
+        waiting_for = asyncio.ensure_future(c.position(TopicPartition("nowhere", 0), 60))
+        await asyncio.sleep(0.01)
+        c.wakeup()
+        with pytest.raises(WakeupError):
+            await asyncio.wait_for(waiting_for, 30)
+    c.wakeup()
+
+
+async def test_lag_is_among_the_metrics(cluster: ScriptedCluster) -> None:
+    other = TopicPartition("t", 0)
+    async with consumer(cluster, max_poll_records=2) as c:
+        c.assign([ONE, other])
+        assert "records-lag-max" not in c.metrics(), "nothing is known yet"
+        fill(cluster, 10)
+        fill(cluster, 5, topic="t")
+        seen = await read(c, 4)
+        while c.lag(ONE) is None or c.lag(other) is None:
+            seen += await c.poll(1)
+        found = c.metrics()
+        assert found["one-0.records-lag"] == c.lag(ONE)
+        assert found["t-0.records-lag"] == c.lag(other)
+        assert found["one-0.records-lag"] + found["t-0.records-lag"] == 15 - len(seen)
+        assert found["records-lag-max"] == max(found["one-0.records-lag"], found["t-0.records-lag"])
+        await read(c, 15 - len(seen))
+        assert c.metrics()["records-lag-max"] == 0
+        c.assign([ONE])
+        assert "t-0.records-lag" not in c.metrics()
 
 
 async def test_use_out_of_turn(cluster: ScriptedCluster) -> None:

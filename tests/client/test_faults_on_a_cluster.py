@@ -90,9 +90,9 @@ def test_each_record_once_and_in_order_and_a_consumer_that_follows_sees_just_tha
     assert retried > 0, "no fault hit the producer: the test tested nothing"
     numbers = [number for _, _, number in seen]
     assert sorted(numbers) == list(range(sent))
-    for part in range(3):
-        mine = [(offset, number) for partition, offset, number in seen if partition == part]
+    for at in range(3):
+        mine = [(offset, number) for partition, offset, number in seen if partition == at]
         assert [offset for offset, _ in mine] == list(range(len(mine)))
         assert [number for _, number in mine] == sorted(number for _, number in mine)
         for offset, number in mine:
-            assert acknowledged[number] in ((part, offset), (part, -1))
+            assert acknowledged[number] in ((at, offset), (at, -1))

@@ -1,13 +1,15 @@
-"""What consumers in a group commit, and when; against a scripted coordinator, in virtual time."""
+"""Commits of consumers in a group; against a scripted coordinator, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tidelog.aio import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
+from tidelog.aio import Consumer, ConsumerInterceptor, ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from tidelog.client.errors import (
     ClientClosedError,
     CommitFailedError,
@@ -16,16 +18,16 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import OffsetCommitRequest, OffsetFetchRequest
+from tidelog.proto.calls.group_api import OffsetCommitRequest, OffsetFetchRequest
 
+from .group_members import ALL, half_each, member, parts, polling, until, until_assigned, virtually
 from .scripted_broker import ScriptedCluster
 from .test_consumer import fill
-from .test_group_consumer import ALL, member, parts, polling, until, until_assigned, virtually
 
 MANUAL = {"enable_auto_commit": False}
 
 
-async def reading(cluster: ScriptedCluster, c: Any, count: int = 10) -> None:
+async def reading(cluster: ScriptedCluster, c: Consumer, count: int = 10) -> None:
     """Have ``c`` read ``count`` records of partition 0, in one poll."""
     fill(cluster, count, topic="t", partition=0)
     c.subscribe(["t"])
@@ -51,6 +53,7 @@ async def test_commit_covers_what_was_handed_out(cluster: ScriptedCluster) -> No
         await c.commit({ALL[0]: 3, ALL[1]: OffsetAndMetadata(7, 2, "why")})
         assert cluster.groups.group("g").offsets["t", 0] == (3, -1, "")
         assert await c.committed([ALL[1]]) == {ALL[1]: OffsetAndMetadata(7, 2, "why")}
+        bad: Any
         for bad in (-1, True, "x"):
             with pytest.raises(ValueError, match="expected an offset of 0 or more"):
                 await c.commit({ALL[0]: bad})
@@ -170,7 +173,7 @@ async def test_a_commit_in_the_middle_of_a_rebalance_is_refused(cluster: Scripte
     async with member(cluster, **MANUAL) as one, member(cluster, **MANUAL) as two:
         await reading(cluster, one)
         two.subscribe(["t"])
-        await two.poll(5)  # its join waits for the other one, who has heard of it by now
+        await two.poll(5)  # its join waits for the other member, which knows of it by now
         with pytest.raises(rebalancing, match="rebalancing"):
             await two.commit({ALL[0]: 1})
         await one.commit()
@@ -197,6 +200,7 @@ async def test_a_commit_that_waits_while_its_generation_ends_is_refused(cluster:
             cluster.groups.hold.set()
             await until(lambda: bool(told))
         assert isinstance(told[0], CommitFailedError)
+        assert "the generation in which commit() was called is over" in str(told[0]), "it was sent all the same"
         assert ("t", 0) not in cluster.groups.committed("g"), "the first was of the old generation, too"
 
 
@@ -219,6 +223,55 @@ async def test_without_a_subscription_commits_are_nobodys(cluster: ScriptedClust
             await until_assigned(other, {0, 1, 2, 3})
             with pytest.raises(CommitFailedError, match="group_id of its own"):
                 await c.commit()
+
+
+class Noting(ConsumerInterceptor):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        self.told.append(settings["group_id"])
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.told.append({at.partition: offset.offset for at, offset in offsets.items()})
+        raise ValueError("ignored")
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+@virtually
+async def test_an_interceptor_learns_of_commits_that_took_effect(cluster: ScriptedCluster) -> None:
+    noting = Noting()
+    async with member(cluster, interceptor_classes=[noting], **MANUAL) as c:
+        await reading(cluster, c)
+        await c.commit()
+        c.commit_async({ALL[1]: 3})
+        c.commit_async({ALL[0]: OffsetAndMetadata(1, metadata="x" * 5_000)}, lambda *_: None)
+        c.commit_async({ALL[2]: 5})
+        await c.close()
+    assert noting.told[0] == "g"
+    assert noting.told[1] == {0: 10, 1: 0, 2: 0, 3: 0}
+    assert noting.told[2:] == [{1: 3}, {2: 5}, "closed"], "not of the one that was refused"
+
+
+@virtually
+async def test_an_interceptor_learns_of_automatic_commits(cluster: ScriptedCluster) -> None:
+    noting = Noting()
+    async with member(cluster, interceptor_classes=[noting], auto_commit_interval_ms=1_000) as c:
+        await reading(cluster, c)
+        await asyncio.sleep(2)
+        await c.poll()
+        await until(lambda: cluster.groups.committed("g").get(("t", 0)) == 10)
+        await c.poll()
+        assert noting.told[-1][0] == 10
+        fill(cluster, 5, topic="t", partition=0)
+        while not await c.poll(1):
+            pass
+    assert noting.told[-2][0] == 15, "the commit of close()"
+    assert noting.told[-1] == "closed"
 
 
 # --- automatically ----------------------------------------------------------------------------------
@@ -322,7 +375,7 @@ async def test_before_partitions_go_what_was_handed_out_is_committed(cluster: Sc
                 count += len(await one.poll(1))
             two.subscribe(["t"])
             async with polling(one, two) as found:
-                await until(lambda one=one, two=two: len(parts(one)) == 2 and len(parts(two)) == 2)
+                await until(partial(half_each, one, two))
                 await asyncio.sleep(1)
             end = cluster.partitions["t", 0].next_offset
             assert {at_revoke[0]["t", p] for p in parts(two)} == {end}

@@ -16,7 +16,7 @@ import pytest
 from tidelog.aio import Consumer, TopicPartition
 from tidelog.client.errors import TidelogError
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.group_api import (
     HeartbeatRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
@@ -24,9 +24,9 @@ from tidelog.proto.group_api import (
     SyncGroupRequest,
 )
 
+from .group_members import ALL, Heard, member, virtually
 from .scripted_broker import ScriptedCluster
 from .test_consumer import fill
-from .test_group_consumer import ALL, Heard, member, virtually
 
 TROUBLE = {
     JoinGroupRequest: (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR),
@@ -38,7 +38,7 @@ TROUBLE = {
 
 
 class Owned(Heard):
-    """What a member owns, by what its listener is told."""
+    """A member's partitions, by the calls to its listener."""
 
     def __init__(self) -> None:
         super().__init__()

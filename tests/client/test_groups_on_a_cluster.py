@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from tidelog import Consumer, ConsumerRebalanceListener, OffsetAndMetadata, Topi
 from tidelog.client.errors import ClientClosedError, CommitFailedError, IllegalStateError, RebalanceCallbackError
 from tidelog.testing import Cluster
 
-FAST = {"heartbeat_interval_ms": 100, "session_timeout_ms": 1_000, "auto_offset_reset": "earliest"}
+FAST: dict[str, Any] = {"heartbeat_interval_ms": 100, "session_timeout_ms": 1_000, "auto_offset_reset": "earliest"}
 CONFIG = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
 WAIT_S = 30.0
 
@@ -405,12 +405,13 @@ print("closed", flush=True)
 """
 
 
-def test_ctrl_c_ends_a_poll_at_once_and_leaves_the_group() -> None:
+def test_ctrl_c_ends_a_poll_at_once_and_leaves_the_group(
+    interruptible: Callable[[Sequence[str]], list[str]],
+) -> None:
     with Cluster(nodes=1, transport="grpc", config=CONFIG) as cluster:
         cluster.create_topic("t", 1)
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, cluster.bootstrap], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-        )
+        command = interruptible([sys.executable, "-c", PROGRAM, cluster.bootstrap])
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
         try:
             assert program.stdout is not None
             assert program.stdout.readline().strip() == "joined"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.kept_connections import KeptConnections
-from tidelog.proto.network import Address, CallTimeout, ConnectionLost, StreamKind
-from tidelog.proto.transaction_api import InitProducerIdRequest
+from tidelog.client.cluster.kept_connections import KeptConnections
+from tidelog.proto.calls.transaction_api import InitProducerIdRequest
+from tidelog.proto.transport.network import Address, CallTimeout, ConnectionLost, StreamKind
 
 HERE, THERE = Address("here", 1), Address("there", 2)
 
@@ -48,7 +48,7 @@ class Wires:
     def __init__(self) -> None:
         self.made: list[Wire] = []
 
-    def connect(self, address: Address) -> Any:
+    def connect(self, address: Address, listener: str = "") -> Any:
         self.made.append(Wire(address))
         return self.made[-1]
 
@@ -60,7 +60,8 @@ async def test_the_next_user_has_the_connection_of_the_one_before() -> None:
     wires = Wires()
     kept = KeptConnections(wires)
     first = kept.connect(HERE)
-    assert await first.call(InitProducerIdRequest(), timeout_s=1) == "answer"
+    answer: object = await first.call(InitProducerIdRequest(), timeout_s=1)
+    assert answer == "answer"
     stream: Any = await first.open(StreamKind.PRODUCE, timeout_s=1)
     other = kept.connect(HERE)
     assert len(wires.made) == 2, "one that is in use is nobody else's"
@@ -71,7 +72,8 @@ async def test_the_next_user_has_the_connection_of_the_one_before() -> None:
     second, elsewhere = kept.connect(HERE), kept.connect(THERE)
     assert [wire.address for wire in wires.made] == [HERE, HERE, THERE]
     assert second.address == HERE
-    assert await second.call(InitProducerIdRequest(), timeout_s=1) == "answer"
+    again: object = await second.call(InitProducerIdRequest(), timeout_s=1)
+    assert again == "answer"
     for refused in (first.call(InitProducerIdRequest(), timeout_s=1), first.open(StreamKind.PRODUCE, timeout_s=1)):
         with pytest.raises(ConnectionLost, match="closed by us"):
             await refused

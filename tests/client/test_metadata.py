@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidelog.client.metadata import MetadataCache
+from tidelog.client.cluster.metadata import MetadataCache
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
-from tidelog.proto.api import BrokerEndpoint, MetadataResponse, PartitionMetadata, TopicMetadata
+from tidelog.proto.calls.api import BrokerEndpoint, MetadataResponse, PartitionMetadata, TopicMetadata
 
 FIRST_ID = TopicId(b"1" * 16)
 SECOND_ID = TopicId(b"2" * 16)
@@ -72,7 +72,7 @@ def test_no_leader_or_one_whose_address_is_unknown() -> None:
     cache.apply(answer(9, 6), ["t"])
     assert cache.leader_of("t", 0) == -1
     assert cache.with_leader("t") == []
-    assert cache.leader_of("t", 7) == cache.leader_of("u", 0) == -1
+    assert cache.leader_of("t", 1) == cache.leader_of("t", 7) == cache.leader_of("u", 0) == -1
 
 
 def test_a_brokers_hint_is_taken_if_it_is_news() -> None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tidelog.client.partition_queue import Outcome, PartitionQueue, classify
-from tidelog.client.producer_batch import ProducerBatch
+from tidelog.client.producer.batch import ProducerBatch
+from tidelog.client.producer.partition_queue import Outcome, PartitionQueue, classify
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.compression import Compression
-from tidelog.proto.record_decoder import decode_values
-from tidelog.proto.records import Batch
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.decoder import decode_values
 
 from .scripted_broker import Partition
 
@@ -294,3 +294,41 @@ def test_one_batch_goes_at_a_time_until_one_is_known_to_be_appended() -> None:
         world.send()
     assert len(world.queue.in_flight) == 2
     world.check()
+
+
+def test_a_gap_before_a_transactions_later_batch_is_no_end_of_it() -> None:
+    """The earlier one is sent again, and this one behind it. Only the oldest batch's gap is one for good."""
+    world = World(1, faults=0.0)
+    world.queue = PartitionQueue("t", 0, 5, transactional=True)
+    for _ in range(2):
+        world.make_batch()
+    sent = []
+    for _ in range(2):
+        sent.append(world.queue.take(0, 0, world.identity))
+        world.queue.anchored = True  # as if something had been appended before them
+    first, second = (batch for batch in sent if batch is not None)
+    assert world.queue.answer(first, 1, Outcome.RETRY, 0) is Outcome.RETRY
+    assert world.queue.answer(second, 1, Outcome.GAP, 0) is Outcome.GAP
+    assert [world.queue.take(1, 0, world.identity) for _ in range(2)] == [first, second]
+    assert world.queue.answer(first, 2, Outcome.GAP, 1) is Outcome.FATAL
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_nothing_is_taken_while_the_queue_recovers(idempotent: bool) -> None:
+    """Neither the batch that came back nor the next one: each could overtake what is still in flight."""
+    world = World(1, faults=0.0)
+    queue, identity = world.queue, world.identity if idempotent else None
+    queue.in_flight_max = 5
+    for _ in range(4):
+        world.make_batch()
+    sent = []
+    for _ in range(3):
+        sent.append(queue.take(0, 0, identity))
+        queue.anchored = True  # as if something had been appended before them
+    first, second, third = (batch for batch in sent if batch is not None)
+    assert queue.answer(first, 1, Outcome.RETRY, 0) is Outcome.RETRY
+    assert (queue.may_take(1, 0), queue.take(1, 0, identity)) == (False, None)
+    assert queue.answer(second, 1, Outcome.RETRY, 0) is Outcome.RETRY
+    assert queue.take(1, 0, identity) is None
+    assert queue.answer(third, 1, Outcome.RETRY, 0) is Outcome.RETRY
+    assert [queue.take(1, 0, identity) for _ in range(3)] == [first, second, third]

@@ -1,10 +1,10 @@
-"""What the sending thread asks of a queue while the user's thread fills it."""
+"""The sending thread reads a queue while the user's thread fills it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tidelog.client.partition_queue import PartitionQueue
+from tidelog.client.producer.partition_queue import PartitionQueue
 
 
 def test_the_size_of_a_queue_may_be_asked_while_it_changes() -> None:
@@ -12,7 +12,7 @@ def test_the_size_of_a_queue_may_be_asked_while_it_changes() -> None:
     queue: Any = PartitionQueue("t", 0, in_flight_max=5)
 
     class Batch:
-        """Stands for the other thread: whoever looks at it finds the queue changed."""
+        """Stands for the other thread: each look at it changes the queue."""
 
         @property
         def memory(self) -> int:

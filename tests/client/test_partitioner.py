@@ -10,7 +10,7 @@ from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.partitioner import KEYS_REMEMBERED_MAX, KeyPartitioner, choose_sticky
+from tidelog.client.config.partitioner import KEYS_REMEMBERED_MAX, KeyPartitioner, choose_sticky
 from tidelog.model.key_partition import murmur2, partition_for_key
 
 

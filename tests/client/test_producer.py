@@ -1,20 +1,24 @@
-"""The producer against a scripted broker: order, retries, bounds and errors."""
+"""The producer against a scripted broker: order, bounds, hooks and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tidelog.aio import Producer
+from tidelog.client.config.interceptors import ProducerInterceptor, ProducerRecord
+from tidelog.client.config.serializers import json_serializer, string_serializer
 from tidelog.client.delivery import RecordMetadata
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     BufferExhaustedError,
     ClientClosedError,
+    ConfigError,
     IllegalStateError,
     InvalidTopicError,
     RecordTooLargeError,
@@ -23,12 +27,10 @@ from tidelog.client.errors import (
     UnknownTopicOrPartitionError,
     exception_for,
 )
-from tidelog.client.interceptors import ProducerRecord
-from tidelog.client.serializers import json_serializer, string_serializer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.key_partition import partition_for_key
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.records import Batch
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.decoder import decode_records
 
 from .scripted_broker import ScriptedCluster
 from .virtual_time import VirtualClock, run_virtual
@@ -86,6 +88,33 @@ async def test_records_without_a_key_stick_to_a_partition_for_a_batch_and_reach_
     assert all(len(values) > 200 for values in numbers(cluster).values())
     batches = sum(len(p.batches) for p in cluster.partitions.values())
     assert batches < 2_000 / 20
+
+
+async def test_a_node_that_comes_back_at_another_address_is_sent_to_there() -> None:
+    cluster = ScriptedCluster(nodes=2)
+    cluster.topic("one", 1)
+    await cluster.start()
+    leader = cluster.partitions["one", 0].leader
+    async with producer(cluster, linger_ms=0, retry_backoff_ms=1, reconnect_backoff_ms=1) as p:
+        await p.send_and_wait("one", b"a")
+        await cluster.kill(leader)
+        cluster.ports[leader] = 9_100
+        await cluster.start_node(leader)
+        async with asyncio.timeout(10):
+            await p.send_and_wait("one", b"b")
+    assert cluster.partitions["one", 0].values() == [b"a", b"b"]
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+async def test_no_batch_grows_beyond_a_request(cluster: ScriptedCluster, key: bytes | None) -> None:
+    async with producer(cluster, batch_size=300, linger_ms=50, max_request_size=1_000) as p:
+        for _ in range(40):
+            await p.send("one", b"x" * 40, key)
+        await p.flush()
+    sizes = [len(batch) for found in cluster.partitions.values() for batch in found.batches]
+    assert len(sizes) >= 3
+    assert max(sizes) <= 1_000
 
 
 async def test_small_records_share_a_request_when_they_linger(cluster: ScriptedCluster) -> None:
@@ -149,203 +178,6 @@ async def test_every_way_to_send_may_alternate(cluster: ScriptedCluster) -> None
     assert found == expected
 
 
-# --- faults ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_order_and_no_duplicate_through_lost_connections(cluster: ScriptedCluster, seed: int) -> None:
-    rng = random.Random(seed)
-    count = 3_000
-    async with producer(cluster, batch_size=200, linger_ms=0, retry_backoff_ms=1, reconnect_backoff_ms=1) as p:
-        futures = []
-        for i in range(count):
-            futures.append(await p.send("t", b"%d" % i))
-            if rng.random() < 0.01:
-                await asyncio.sleep(rng.random() * 0.003)
-                cluster.fabric.break_connections("client", f"node{rng.randint(1, 3)}")
-        for future in futures:
-            await future
-        assert p.metrics()["connection-lost-total"] > 0
-    assert_each_once_and_in_order(cluster, count)
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_order_and_no_duplicate_through_leader_changes(cluster: ScriptedCluster, seed: int) -> None:
-    rng = random.Random(seed)
-    count = 3_000
-    async with producer(cluster, batch_size=200, linger_ms=0, retry_backoff_ms=1) as p:
-        futures = []
-        for i in range(count):
-            futures.append(await p.send("t", b"%d" % i))
-            if rng.random() < 0.01:
-                await asyncio.sleep(rng.random() * 0.003)
-                cluster.move("t", rng.randrange(3), rng.randint(1, 3))
-        for future in futures:
-            await future
-        assert p.metrics()["record-retry-total"] > 0
-    assert_each_once_and_in_order(cluster, count)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.CORRUPT_MESSAGE,
-    ],
-)
-@pytest.mark.parametrize("appended", [True, False])
-async def test_retriable_errors_are_retried(cluster: ScriptedCluster, code: ErrorCode, appended: bool) -> None:
-    rng = random.Random(5)
-
-    def judge(*_: Any) -> ErrorCode | None:
-        return code if rng.random() < 0.1 else None
-
-    if appended:
-        cluster.after = judge
-    else:
-        cluster.judge = judge
-    async with producer(cluster, batch_size=100, linger_ms=0, retry_backoff_ms=1) as p:
-        for i in range(1_000):
-            await p.send("t", b"%d" % i)
-        await p.flush()
-    assert_each_once_and_in_order(cluster, 1_000)
-
-
-async def test_a_leader_that_lost_the_producers_state_gets_a_new_epoch(cluster: ScriptedCluster) -> None:
-    async with producer(cluster, batch_size=100, linger_ms=0, retry_backoff_ms=1) as p:
-        for i in range(1_000):
-            await p.send("one", b"%d" % i)
-            if i % 250 == 249:
-                await p.flush()
-                cluster.partitions["one", 0].producers.clear()
-        await p.flush()
-        assert p.metrics()["producer-epoch-bump-total"] >= 3
-    assert_each_once_and_in_order(cluster, 1_000, "one")
-
-
-async def test_a_duplicate_is_a_success(cluster: ScriptedCluster) -> None:
-    cluster.after = lambda *_: ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    async with producer(cluster) as p:
-        assert (await p.send_and_wait("one", b"0")).offset == -1
-    assert numbers(cluster, "one") == {0: [0]}
-
-
-async def test_a_batch_over_the_brokers_limit_is_split(cluster: ScriptedCluster) -> None:
-    cluster.message_max = 400
-    async with producer(cluster, batch_size=4_000, linger_ms=20) as p:
-        futures = [await p.send("one", b"%d" % i) for i in range(500)]
-        offsets = [(await future).offset for future in futures]
-        assert p.metrics()["batch-split-total"] > 5
-    assert offsets == list(range(500))
-    assert_each_once_and_in_order(cluster, 500, "one")
-
-
-async def test_a_record_that_the_broker_finds_too_large_fails_and_the_next_goes_through(
-    cluster: ScriptedCluster,
-) -> None:
-    cluster.message_max = 400
-    async with producer(cluster, retry_backoff_ms=1) as p:
-        big = await p.send("one", b"9" * 1_000)
-        small = await p.send("one", b"0", partition=0)
-        with pytest.raises(RecordTooLargeError, match="one-0"):
-            await big
-        assert (await small).offset == 0
-
-
-async def test_a_refusal_for_good_fails_the_batch_with_its_reason_and_the_rest_goes_on(
-    cluster: ScriptedCluster,
-) -> None:
-    refused: list[int] = []
-
-    def judge(_node: int, _topic: str, _partition: int, batch: Batch) -> ErrorCode | None:
-        values = [int(r.value or b"") for r in decode_records(batch)]
-        if 17 in values:
-            refused.extend(values)
-            return ErrorCode.INVALID_RECORD
-        return None
-
-    cluster.judge = judge
-    async with producer(cluster, batch_size=1, linger_ms=0, retry_backoff_ms=1) as p:
-        futures = [await p.send("one", b"%d" % i) for i in range(40)]
-        for i, future in enumerate(futures):
-            if i == 17:
-                with pytest.raises(type(exception_for(ErrorCode.INVALID_RECORD)), match="one-0"):
-                    await future
-            else:
-                assert (await future).partition == 0
-    assert refused == [17]
-    assert numbers(cluster, "one")[0] == [i for i in range(40) if i != 17]
-
-
-async def test_the_answer_of_a_former_leader_is_not_waited_for(cluster: ScriptedCluster) -> None:
-    never: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    cluster.judge = lambda node, *_: never if node == 1 else None
-    async with producer(cluster, linger_ms=0, retry_backoff_ms=1, metadata_max_age_ms=20) as p:
-        stuck = await p.send("one", b"0")
-        async with asyncio.timeout(5):
-            while not cluster.in_flight.get(("one", 0)):
-                await asyncio.sleep(0.001)
-        cluster.move("one", 0, 2)
-        assert (await asyncio.wait_for(stuck, 5)).offset == 0  # request_timeout_ms is 30 s
-    assert numbers(cluster, "one") == {0: [0]}
-    never.cancel()
-
-
-def test_a_producer_without_a_connection_for_30_seconds_resumes_by_itself() -> None:
-    async def main() -> None:
-        cluster = ScriptedCluster(nodes=3)
-        cluster.topic("t", 3)
-        await cluster.start()
-        loop = asyncio.get_running_loop()
-        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), _rng=random.Random(3))
-        await p.start()
-        futures = [await p.send("t", b"%d" % i) for i in range(100)]
-        for node in (1, 2, 3):
-            await cluster.kill(node)
-        futures += [await p.send("t", b"%d" % i) for i in range(100, 200)]
-        await asyncio.sleep(30)
-        assert sum(future.done() for future in futures) <= 100
-        for node in (1, 2, 3):
-            await cluster.start_node(node)
-        back = loop.time()
-        for future in futures:
-            await future
-        assert loop.time() - back < 3  # reconnect_backoff_max_ms and one round of metadata
-        await p.close()
-        assert_each_once_and_in_order(cluster, 200)
-        await cluster.stop()
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize("mute", ["client-to-node", "node-to-client"])
-def test_an_unanswered_request_is_sent_again_after_request_timeout_and_not_written_twice(mute: str) -> None:
-    async def main() -> None:
-        cluster = ScriptedCluster(nodes=1)
-        cluster.topic("one", 1)
-        await cluster.start()
-        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), request_timeout_ms=5_000)
-        await p.start()
-        await p.send_and_wait("one", b"0")
-        ends = ("client", "node1") if mute == "client-to-node" else ("node1", "client")
-        cluster.fabric.cut(*ends)
-        sent = await p.send("one", b"1")
-        await asyncio.sleep(4)
-        assert not sent.done()
-        await asyncio.sleep(3)
-        cluster.fabric.heal()
-        assert (await sent).offset == 1
-        assert p.metrics()["record-retry-total"] >= 1
-        await p.close()
-        assert_each_once_and_in_order(cluster, 2, "one")
-        await cluster.stop()
-
-    run_virtual(main())
-
-
 # --- bounds ---------------------------------------------------------------------------------------
 
 
@@ -358,6 +190,7 @@ async def test_a_full_buffer_blocks_max_block_ms_then_raises_and_goes_on_when_th
     async with p:
         queued = 0
         loop = asyncio.get_running_loop()
+        began = loop.time()
 
         async def fill() -> None:
             nonlocal queued, began
@@ -366,7 +199,6 @@ async def test_a_full_buffer_blocks_max_block_ms_then_raises_and_goes_on_when_th
                 await p.send("t", b"%0100d" % queued)
                 queued += 1
 
-        began = loop.time()
         with pytest.raises(BufferExhaustedError, match="buffer_memory = 10000 within max_block_ms = 100"):
             await fill()
         assert 0.09 < loop.time() - began < 2
@@ -448,7 +280,12 @@ async def test_an_oversized_record_is_refused_before_anything_is_sent(cluster: S
         with pytest.raises(RecordTooLargeError):
             await p.send_many("one", [b"small", b"x" * 1_000])
         assert cluster.produce_frames == 0
-        await p.send_and_wait("one", b"x" * 900)
+        overhead = 0
+        try:
+            await p.send("one", b"x" * 1_000)
+        except RecordTooLargeError as error:
+            overhead = int(str(error).rpartition(" ")[2]) - 1_000
+        await p.send_and_wait("one", b"x" * (1_000 - overhead))
 
 
 async def test_close_flushes(cluster: ScriptedCluster) -> None:
@@ -628,8 +465,16 @@ async def test_what_is_not_bytes_needs_a_serializer(cluster: ScriptedCluster) ->
 
 
 async def test_interceptors(cluster: ScriptedCluster) -> None:
-    class Tagging:
+    class Tagging(ProducerInterceptor):
         heard: list[RecordMetadata | None] = []  # noqa: RUF012
+        life: list[Any] = []  # noqa: RUF012
+
+        def configure(self, settings: Mapping[str, Any]) -> None:
+            self.life.append((settings["client_id"], settings["linger_ms"]))
+
+        def close(self) -> None:
+            self.life.append("closed")
+            raise ValueError("ignored")
 
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return ProducerRecord(record.topic, b"<" + record.value + b">", partition=0)
@@ -638,19 +483,34 @@ async def test_interceptors(cluster: ScriptedCluster) -> None:
             self.heard.append(metadata)
             raise ValueError("ignored")
 
-    class Failing:
+    class Failing(ProducerInterceptor):
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise ValueError("ignored")
 
-        def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-            pass
-
-    async with producer(cluster, interceptor_classes=[Tagging, Failing()]) as p:
+    async with producer(cluster, client_id="me", linger_ms=7, interceptor_classes=[Tagging, Failing()]) as p:
+        assert Tagging.life == [("me", 7)]
         sent = await p.send_and_wait("t", b"v")
-        with pytest.raises(IllegalStateError, match="bypasses interceptors"):
+        with pytest.raises(IllegalStateError, match="would bypass this producer's interceptors"):
             await p.send_many("t", [b"v"])
+    await p.close()
     assert cluster.partitions["t", 0].values() == [b"<v>"]
     assert Tagging.heard == [sent]
+    assert Tagging.life[1:] == ["closed"]
+
+
+async def test_an_interceptor_that_cannot_be_one_is_refused(cluster: ScriptedCluster) -> None:
+    class Typo:
+        def on_sent(self, record: ProducerRecord) -> ProducerRecord:
+            return record
+
+    class Unwilling(ProducerInterceptor):
+        def configure(self, settings: Mapping[str, Any]) -> None:
+            raise LookupError("no such tracer")
+
+    with pytest.raises(ConfigError, match="interceptor_classes: expected classes or objects of ProducerInterceptor"):
+        producer(cluster, interceptor_classes=[Typo])
+    with pytest.raises(LookupError, match="no such tracer"):
+        producer(cluster, interceptor_classes=[Unwilling])
 
 
 async def test_a_partitioner_of_the_users_own(cluster: ScriptedCluster) -> None:

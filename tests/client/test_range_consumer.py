@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tidelog.client import fetcher
+from tidelog.client.consumer.range_consumer import RangeConsumer
 from tidelog.client.errors import ConfigError, OffsetOutOfRangeError, RequestTimedOutError, TidelogError
-from tidelog.client.positions import PartitionState
-from tidelog.client.range_consumer import RangeConsumer
+from tidelog.client.fetching import fetcher
+from tidelog.client.fetching.positions import PartitionState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
-from tidelog.proto.frames import decode_fetch_response
-from tidelog.proto.record_columns import column_buffer
+from tidelog.proto.records.columns import column_buffer
+from tidelog.proto.transport.frames import decode_fetch_response
 from tidelog.testing import Cluster
 
 AT = TopicPartition("orders", 0)
@@ -130,7 +130,7 @@ def test_another_topic_of_the_name_is_not_read(consumer: RangeConsumer, cluster:
     with cluster.admin() as admin:
         (topic,) = admin.describe_topics([AT.topic])
     assert read(consumer, 0, 10, topic_id=topic.topic_id) == list(range(10))
-    with pytest.raises(TidelogError, match="the topic was deleted and another one made by its name") as raised:
+    with pytest.raises(TidelogError, match="the topic was deleted and created again") as raised:
         read(consumer, 0, 10, topic_id=TopicId(bytes(15) + b"x"))
     assert raised.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
@@ -156,5 +156,5 @@ def test_a_leader_that_is_known_to_be_there_is_waited_for(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("name", ["isolation_level", "auto.offset.reset", "group_id", "allow_auto_create_topics"])
 def test_some_settings_are_its_own(name: str) -> None:
-    with pytest.raises(ConfigError, match="a reader of ranges decides this itself"):
+    with pytest.raises(ConfigError, match="a RangeConsumer sets this itself"):
         RangeConsumer("127.0.0.1:1", **{name: "x"})

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tidelog import aio
-from tidelog.client.admin_config import ADMIN_DEFINITION
-from tidelog.client.consumer_config import CONSUMER_DEFINITION
-from tidelog.client.producer_config import PRODUCER_DEFINITION
-from tidelog.model.config_def import ConfigDef
+from tidelog.client.config.admin import ADMIN_DEFINITION
+from tidelog.client.config.consumer import CONSUMER_DEFINITION
+from tidelog.client.config.producer import PRODUCER_DEFINITION
+from tidelog.model.settings.config_def import ConfigDef
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sdk.md").read_text(encoding="utf-8")
 
@@ -64,5 +64,5 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     import sys
 
     program = "import sys, tidelog, tidelog.aio; print([m for m in ('grpc', 'asyncio', 'google') if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240)
     assert out.stdout.strip() == "[]"

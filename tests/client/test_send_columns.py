@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.aio import Producer
 from tidelog.aio import SinkWriter as AsyncSinkWriter
+from tidelog.client.config.serializers import string_serializer
 from tidelog.client.errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -20,13 +21,12 @@ from tidelog.client.errors import (
     RecordTooLargeError,
     TidelogError,
 )
-from tidelog.client.serializers import string_serializer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.model.key_partition import partition_for_key
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.records import Batch
-from tidelog.proto.sent_columns import BlobView, NumberView, RecordColumns
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.sent_columns import BlobView, NumberView, RecordColumns
 from tidelog.testing import Cluster
 from tidelog.testing.async_cluster import AsyncCluster
 

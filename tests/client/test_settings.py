@@ -7,14 +7,15 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from tidelog.client.admin_config import AdminConfig, AdminSettings
-from tidelog.client.consumer_config import ConsumerConfig, ConsumerSettings, OffsetReset
+from tidelog.client.config.admin import AdminConfig, AdminSettings
+from tidelog.client.config.assignment import rebalance_protocol
+from tidelog.client.config.consumer import ConsumerConfig, ConsumerSettings, OffsetReset
+from tidelog.client.config.producer import ProducerConfig, ProducerSettings
+from tidelog.client.config.security import OF_PASSWORDS, OF_TOKENS
+from tidelog.client.config.settings import parse_bootstrap
 from tidelog.client.errors import ConfigError
-from tidelog.client.group_assignment import rebalance_protocol
-from tidelog.client.producer_config import ProducerConfig, ProducerSettings
-from tidelog.client.settings import parse_bootstrap
 from tidelog.model.assignors import RangeAssignor, RebalanceProtocol, RoundRobinAssignor
-from tidelog.proto.network import Address
+from tidelog.proto.transport.network import Address
 
 
 class OnlyCooperative(RangeAssignor):
@@ -25,10 +26,18 @@ class OnlyCooperative(RangeAssignor):
 
 
 # Apache Kafka 4: ProducerConfig, ConsumerConfig and AdminClientConfig.
+SECURITY_DEFAULTS = {
+    "security_protocol": "PLAINTEXT",
+    **dict.fromkeys(("ssl_cafile", "ssl_certfile", "ssl_keyfile")),
+    **dict.fromkeys(("sasl_mechanism", *OF_PASSWORDS, *OF_TOKENS)),
+    "sasl_tokenauth": False,
+}
 PRODUCER_DEFAULTS = {
+    **SECURITY_DEFAULTS,
     "acks": "all",
     "batch_size": 16_384,
     "buffer_memory": 33_554_432,
+    "client_id": "",
     "compression_type": "none",
     "delivery_timeout_ms": 120_000,
     "enable_idempotence": True,
@@ -51,6 +60,7 @@ PRODUCER_DEFAULTS = {
     "transactional_id": None,
 }
 CONSUMER_DEFAULTS = {
+    **SECURITY_DEFAULTS,
     "allow_auto_create_topics": True,
     "auto_commit_interval_ms": 5_000,
     "auto_offset_reset": "latest",
@@ -112,7 +122,7 @@ def test_the_typed_keywords_are_the_settings(config: Any, keywords: Any) -> None
     assert set(keywords.__annotations__) == {field.name for field in dataclasses.fields(config)}
     if config is AdminConfig:
         hints = get_type_hints(keywords)
-        assert all(hints[name] is kind for name, kind in get_type_hints(config).items() if name != "DEFINITION")
+        assert all(hints[name] == kind for name, kind in get_type_hints(config).items() if name != "DEFINITION")
 
 
 def test_values_may_be_text_and_names_may_have_dots() -> None:

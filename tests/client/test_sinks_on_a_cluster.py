@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import broker_of
 from tidelog import SinkJob, SinkLedger, SinkMessage, SinkWriter, TopicPartition
 from tidelog.client.errors import (
     ConfigError,
@@ -134,7 +135,12 @@ def test_nothing_is_seen_before_the_decision(cluster: Cluster, topic: str, ledge
         assert [one.state for one in found.transactions] == ["Prepared"]
         ledger.commit_batch([message])
         seen: list[Any] = []
-        until(lambda: len(seen.extend(consumer.poll_values(0.2)) or seen) >= 20, "the batch is seen")
+
+        def is_seen() -> bool:
+            seen.extend(consumer.poll_values(0.2))
+            return len(seen) >= 20
+
+        until(is_seen, "the batch is seen")
 
 
 def test_the_transactions_of_a_sink_are_where_its_ledger_is(cluster: Cluster, topic: str, ledger: SinkLedger) -> None:
@@ -356,7 +362,12 @@ def test_coordinators_die_between_any_two_steps(topic: str, cluster: Cluster, le
     partition = coordinator_partition(sink, STATE_PARTITIONS)
     batches = 6
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(lambda: [run_batch(cluster, topic, sink, batch, 2) for batch in range(batches)])
+
+        def run_all() -> None:
+            for batch in range(batches):
+                run_batch(cluster, topic, sink, batch, 2)
+
+        running = pool.submit(run_all)
         kills = 0
         while not running.done() and kills < 3:
             node = cluster.wait_for_leader(TRANSACTION_STATE_TOPIC, partition)
@@ -416,7 +427,7 @@ async def test_the_coordinator_dies_around_the_decision(when: str, monkeypatch: 
     cluster = AsyncCluster(3, config=CONFIG)
 
     def die(coordinator: TransactionCoordinator) -> None:
-        found = [n for n, node in cluster.nodes.items() if node.broker.transactions.coordinator is coordinator]
+        found = [n for n, node in cluster.nodes.items() if broker_of(node).transactions.coordinator is coordinator]
         killing.append(asyncio.get_running_loop().create_task(cluster.kill(found[0])))
 
     def commit(self: TransactionCoordinator, request: Any, context: Any) -> asyncio.Future[Any]:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.client.errors import IllegalStateError, TidelogError, TransactionAbortedError, exception_for
+from tidelog.client.producer.transaction_state import MOVES, TransactionMachine, TransactionState
 from tidelog.client.transaction_errors import Meaning, error_of, of_coordinator, of_offsets, of_records
-from tidelog.client.transaction_state import MOVES, TransactionMachine, TransactionState
 from tidelog.model.errors import ErrorCode
 
 S = TransactionState
@@ -40,7 +40,9 @@ def test_every_state_is_reached_and_left_as_the_table_says() -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(
-        st.sampled_from([*CALLS, "answer", "answer", "answer", "prepared elsewhere", "abortable", "fatal", "send"]),
+        st.sampled_from(
+            [*CALLS, "ask", "answer", "answer", "answer", "prepared elsewhere", "abortable", "fatal", "send"]
+        ),
         max_size=40,
     )
 )
@@ -75,8 +77,17 @@ def test_random_calls_and_answers(steps: list[str]) -> None:
             else:
                 with pytest.raises(TidelogError):
                     machine.check_open("send()")
+        elif step == "ask":
+            if before in (S.PREPARING, S.COMMITTING, S.ABORTING):
+                machine.ask(before, step)
+                with pytest.raises(TidelogError):
+                    machine.ask(S.READY, step)
+                assert machine.asked
         elif step in ("answer", "prepared elsewhere"):
-            if before is S.INITIALIZING:
+            if before is S.FATAL_ERROR and machine.asked:
+                machine.ended((1, epoch))
+                assert not machine.asked
+            elif before is S.INITIALIZING:
                 epoch += 1
                 ongoing = (1, epoch) if step == "prepared elsewhere" else None
                 epoch += 1
@@ -94,7 +105,9 @@ def test_random_calls_and_answers(steps: list[str]) -> None:
                 assert machine.error is None
         else:
             error = TransactionAbortedError(step)
+            late = machine.asked and step != "fatal"
             changed = machine.failed(error, fatal=step == "fatal")
+            assert not (late and changed)
             assert changed == (machine.state is not before)
             if changed:
                 spoilt = error
@@ -106,6 +119,21 @@ def test_random_calls_and_answers(steps: list[str]) -> None:
             if before in (S.READY, S.PREPARED, S.UNINITIALIZED) and step == "abortable":
                 assert machine.state is before
         assert machine.state is before or machine.state in MOVES[before]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_once_the_coordinator_is_asked_only_its_answer_counts(asked: bool) -> None:
+    machine = TransactionMachine()
+    machine.initialize()
+    machine.initialized((1, 0), None)
+    machine.begin()
+    machine.sent()
+    machine.commit()
+    if asked:
+        machine.ask(TransactionState.COMMITTING, "commit_transaction()")
+    late = exception_for(ErrorCode.INVALID_TXN_STATE, "a record that was lost")
+    assert machine.failed(late, fatal=False) is not asked
+    assert (machine.state is TransactionState.COMMITTING) is asked
 
 
 def test_what_errors_mean() -> None:

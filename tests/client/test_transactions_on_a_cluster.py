@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -265,15 +266,18 @@ def test_all_or_none_through_kills_of_nodes(cluster: Cluster, topic: str) -> Non
         except BaseException as error:
             errors.append(error)
 
+    def more(count: int) -> bool:
+        return len(outcome) > count or bool(errors)
+
     thread = threading.Thread(target=guarded)
     thread.start()
     try:
         for node in (1, 2, 3):
             before = len(outcome)
-            until(lambda before=before: len(outcome) > before + 10 or bool(errors), "transactions go on")
+            until(partial(more, before + 10), "transactions go on")
             cluster.kill(node)
             before = len(outcome)
-            until(lambda before=before: len(outcome) > before + 3 or bool(errors), "transactions go on without it")
+            until(partial(more, before + 3), "transactions go on without it")
             cluster.restart(node)
     finally:
         done.set()
@@ -330,12 +334,15 @@ def test_a_transform_of_threads_with_kills_has_each_input_once(cluster: Cluster,
                 errors.append(error)
                 return
 
+    def reached(goal: int) -> bool:
+        return len(seen) > goal or bool(errors)
+
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     try:
         for goal in (500, 1_200):
-            until(lambda goal=goal: len(seen) > goal or bool(errors), "records are read")
+            until(partial(reached, goal), "records are read")
             killer.set()
             time.sleep(0.05)
             killer.clear()

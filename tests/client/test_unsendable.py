@@ -1,4 +1,4 @@
-"""What no request and no batch could carry is refused where it is handed in, not by the tasks behind."""
+"""Values that no request or batch could carry are refused at the call, not by the tasks behind it."""
 
 from __future__ import annotations
 

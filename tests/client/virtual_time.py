@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000.0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from tidelog.metadata_quorum.controller import Controller
-from tidelog.metadata_quorum.decision import entries
-from tidelog.model.broker_config import NodeConfig
+from tidelog.metadata_quorum.controller.controller import Controller
+from tidelog.metadata_quorum.controller.decision import entries
+from tidelog.metadata_quorum.controller.features import supported_features
+from tidelog.metadata_quorum.image.image import TopicImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, DirectoryId, LeaderEpoch, NodeId, Offset, PartitionEpoch
-from tidelog.proto.api import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.api import (
+    AlteredResource,
     AlterResource,
     ConfigChange,
     ConfigEntry,
@@ -24,7 +26,7 @@ from tidelog.proto.api import (
     NewTopic,
     ReplicaAssignment,
 )
-from tidelog.proto.controller_api import (
+from tidelog.proto.calls.controller_api import (
     AlteredPartition,
     AlterPartitionItem,
     AlterPartitionRequest,
@@ -35,12 +37,20 @@ from tidelog.proto.controller_api import (
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
-from tidelog.proto.metadata import MetadataRecord, PartitionRecord
-from tidelog.proto.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.reassignment_api import AlterPartitionReassignmentsRequest, PartitionReassignment, PartitionResult
-from tidelog.proto.request import Request
+from tidelog.proto.calls.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    PartitionReassignment,
+    PartitionResult,
+)
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch
+from tidelog.proto.logs.metadata_records import MetadataRecord, PartitionRecord
 
 CLUSTER_ID = "the-cluster"
+FEATURES = supported_features()
+
+
+R = TypeVar("R", bound=Response)
 
 
 class Bench:
@@ -48,8 +58,19 @@ class Bench:
 
     def __init__(self, **settings: str) -> None:
         config = NodeConfig.parse({"node.id": "1"} | {name.replace("_", "."): text for name, text in settings.items()})
-        self.controller = Controller(config, CLUSTER_ID, random.Random(7))
+        self.voters = [config.node_id]
+        self.in_touch: list[NodeId] | None = None
+        """The controllers that are in touch and of a later release than 0.1; ``None``: those that vote."""
+        self.controller = Controller(
+            config,
+            CLUSTER_ID,
+            random.Random(7),
+            lambda: self.voters,
+            lambda: self.wall_ms,
+            up_to_date=lambda: self.voters if self.in_touch is None else self.in_touch,
+        )
         self.now_ms = 1_000
+        self.wall_ms = 1_700_000_000_000
         self.offset = 1
         self.epochs: dict[int, BrokerEpoch] = {}
         self.incarnations = 0
@@ -66,11 +87,12 @@ class Bench:
         assert draft.at(committed.offset, committed.epoch) == committed
         self.controller.commit((), Offset(self.offset), ControllerEpoch(1), settled=True)
 
-    def ask(self, request: Request[Any]) -> Any:
+    def ask(self, request: Request[R]) -> R:
         decision = self.controller.decide(request, self.now_ms)
         self.take(decision.records)
         self.controller.heard(request, self.now_ms)
-        return decision.response
+        response: R = decision.response
+        return response
 
     # --- Brokers ---
 
@@ -83,6 +105,7 @@ class Bench:
         dirs: tuple[int, ...] | None = None,
         incarnation: bytes | None = None,
         cluster_id: str = CLUSTER_ID,
+        listeners: tuple[Endpoint, ...] = (),
     ) -> RegisterBrokerResponse:
         self.incarnations += 1
         response: RegisterBrokerResponse = self.ask(
@@ -90,10 +113,10 @@ class Bench:
                 cluster_id=cluster_id,
                 node_id=NodeId(node),
                 incarnation_id=incarnation or self.incarnations.to_bytes(16, "big"),
-                listeners=(Endpoint("CLIENT", "127.0.0.1", 9000 + node),),
+                listeners=listeners or (Endpoint("CLIENT", "127.0.0.1", 9000 + node),),
                 rack=rack,
                 log_dirs=tuple(directory(number) for number in (dirs or (100 + node,))),
-                features=(),
+                features=FEATURES,
                 previous_broker_epoch=BrokerEpoch(previous),
             )
         )
@@ -164,6 +187,11 @@ class Bench:
         created: CreatedTopic = response.topics[0]
         return created
 
+    def topic(self, name: str) -> TopicImage:
+        topic = self.controller.committed.topic(name)
+        assert topic is not None, f"expected a topic {name}"
+        return topic
+
     def partition(self, name: str, number: int = 0) -> PartitionRecord:
         topic = self.controller.committed.topic(name)
         assert topic is not None
@@ -215,7 +243,9 @@ class Bench:
         result: PartitionResult = response.partitions[0]
         return result
 
-    def set(self, resource_type: str, name: str, setting: str, value: str | None, operation: str = "set") -> Any:
+    def set(
+        self, resource_type: str, name: str, setting: str, value: str | None, operation: str = "set"
+    ) -> AlteredResource:
         """Change one setting; returns the resource's result."""
         change = ConfigChange(setting, operation, value)
         request = IncrementalAlterConfigsRequest((AlterResource(ConfigResource(resource_type, name), (change,)),))
@@ -229,9 +259,3 @@ def directory(number: int) -> DirectoryId:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-@pytest.fixture
-def make_bench() -> Callable[..., Bench]:
-    """Settings by keyword, with underscores for dots."""
-    return Bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,36 +13,48 @@ from typing import Any
 import pytest
 
 from tidelog.metadata_quorum import controller_node
+from tidelog.metadata_quorum.controller.features import supported_features
 from tidelog.metadata_quorum.controller_node import ControllerNode, quorum_timing
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_change import MetadataDelta, difference
-from tidelog.metadata_quorum.image_snapshot import decode_snapshot
+from tidelog.metadata_quorum.image.change import MetadataDelta, apply_records, difference
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.metadata_quorum.image.snapshot import decode_snapshot, encode_snapshot
 from tidelog.metadata_quorum.quorum import PROPOSALS_UNDER_WAY_MAX
-from tidelog.metadata_quorum.quorum_types import QuorumTiming
-from tidelog.model.broker_config import NodeConfig
+from tidelog.metadata_quorum.raft.recovery import recover
+from tidelog.metadata_quorum.raft.types import QuorumTiming
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import SUPPORTED_FEATURES
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, DirectoryId, NodeId, Offset
-from tidelog.proto.api import CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, NewTopic
-from tidelog.proto.controller_api import (
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.api import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    FeatureUpdate,
+    NewTopic,
+    UpdateFeaturesRequest,
+)
+from tidelog.proto.calls.controller_api import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     Endpoint,
     FetchMetadataRequest,
     FetchMetadataResponse,
     FetchMetadataSnapshotRequest,
     RegisterBrokerRequest,
+    RegisterControllerRequest,
 )
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.metadata_codec import decode_batch
-from tidelog.proto.network import Address, CallContext
-from tidelog.storage.files import SystemFiles
+from tidelog.proto.logs.metadata_codec import decode_batch
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, CallContext
+from tidelog.storage.disk.files import SystemFiles
 
 HERE = CallContext("CONTROLLER", "test")
 NONE = ErrorCode.NONE
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait for a condition, with a bound."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -81,6 +94,7 @@ class Quorum:
             clock=SystemClock(),
             rng=random.Random(node_id),
             on_fatal=self.fatal.append,
+            refuses=network.refuses,
         )
         self._servers[node_id] = await network.serve("CONTROLLER", Address("127.0.0.1", 9000 + node_id), node.service())
         await node.start()
@@ -103,8 +117,11 @@ class Quorum:
         assert self.fatal == []
 
 
+MakeQuorum = Callable[..., Awaitable[Quorum]]
+
+
 @pytest.fixture
-async def make_quorum(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Quorum]]]:
+async def make_quorum(tmp_path: Path) -> AsyncIterator[MakeQuorum]:
     made: list[Quorum] = []
 
     async def make(count: int = 1, **settings: str) -> Quorum:
@@ -129,7 +146,7 @@ async def join(node: ControllerNode, broker: int, incarnation: bytes = b"i" * 16
             listeners=(Endpoint("CLIENT", "127.0.0.1", 7000 + broker),),
             rack=None,
             log_dirs=(DirectoryId(bytes([broker]) * 16),),
-            features=(),
+            features=supported_features(),
             previous_broker_epoch=BrokerEpoch(-1),
         ),
         HERE,
@@ -140,9 +157,13 @@ async def join(node: ControllerNode, broker: int, incarnation: bytes = b"i" * 16
     return epoch
 
 
-async def beat(node: ControllerNode, broker: int, epoch: BrokerEpoch, *, want_shut_down: bool = False) -> Any:
+async def beat(
+    node: ControllerNode, broker: int, epoch: BrokerEpoch, *, want_shut_down: bool = False
+) -> BrokerHeartbeatResponse:
     request = BrokerHeartbeatRequest(NodeId(broker), epoch, node.image.offset, False, want_shut_down)
-    return await node.handle(request, HERE)
+    answer = await node.handle(request, HERE)
+    assert isinstance(answer, BrokerHeartbeatResponse)
+    return answer
 
 
 async def create(node: ControllerNode, name: str, partitions: int = 1, factor: int = 1) -> Any:
@@ -150,7 +171,7 @@ async def create(node: ControllerNode, name: str, partitions: int = 1, factor: i
     return response.topics[0]
 
 
-async def test_answer_comes_once_it_is_committed(make_quorum: Any) -> None:
+async def test_answer_comes_once_it_is_committed(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(3)
     node = await quorum.active()
     await join(node, 1)
@@ -159,11 +180,10 @@ async def test_answer_comes_once_it_is_committed(make_quorum: Any) -> None:
     topic = node.image.topic("t")
     assert topic is not None
     assert topic.topic_id == created.topic_id
-    for other in quorum.nodes.values():
-        await until(lambda other=other: other.image.topic("t") is not None)
+    await until(lambda: all(other.image.topic("t") is not None for other in quorum.nodes.values()))
 
 
-async def test_standby_says_so_and_names_the_leader(make_quorum: Any) -> None:
+async def test_standby_says_so_and_names_the_leader(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(3)
     active = await quorum.active()
     standby = next(node for node in quorum.nodes.values() if not node.active)
@@ -178,7 +198,7 @@ async def test_standby_says_so_and_names_the_leader(make_quorum: Any) -> None:
     )
 
 
-async def test_requests_under_way_are_judged_on_top_of_each_other(make_quorum: Any) -> None:
+async def test_requests_under_way_are_judged_on_top_of_each_other(make_quorum: MakeQuorum) -> None:
     """None of them waits for the one before; the second creation sees the first, which is not committed yet."""
     quorum = await make_quorum(1)
     node = await quorum.active()
@@ -190,7 +210,39 @@ async def test_requests_under_way_are_judged_on_top_of_each_other(make_quorum: A
     assert node.controller.draft is node.controller.committed
 
 
-async def test_draft_keeps_what_is_under_way_when_something_before_it_commits(make_quorum: Any) -> None:
+async def test_an_answer_that_changes_nothing_waits_for_what_it_rests_on(make_quorum: MakeQuorum) -> None:
+    """Not only for an earlier change, which ends while the later one is under way: that a topic exists is not known
+    before its creation is committed."""
+    quorum = await make_quorum(1)
+    node = await quorum.active()
+    await join(node, 1)
+    between = 0
+    async with asyncio.timeout(100):
+        for number in itertools.count():
+            first, second = f"a{number}", f"b{number}"
+            creating = [asyncio.ensure_future(create(node, first))]
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            creating.append(asyncio.ensure_future(create(node, second)))
+            await creating[0]
+            if node.image.topic(second) is None:
+                between += 1
+                assert (await create(node, second)).error is ErrorCode.TOPIC_ALREADY_EXISTS
+                assert node.image.topic(second) is not None, "told before it was committed"
+            await creating[1]
+            if between == 3:
+                return
+
+
+async def test_a_snapshot_that_is_not_what_it_is_said_to_be_is_refused(make_quorum: MakeQuorum) -> None:
+    node = await (await make_quorum(1)).active()
+    image = node.image
+    for offset, epoch in ((image.offset + 1, image.epoch), (image.offset, image.epoch + 1)):
+        with pytest.raises(ValueError, match=f"expected a snapshot at {offset} of epoch {epoch}, found"):
+            node.on_load(Offset(offset), ControllerEpoch(epoch), encode_snapshot(image))
+
+
+async def test_draft_keeps_what_is_under_way_when_something_before_it_commits(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     await join(node, 1)
@@ -210,13 +262,14 @@ async def delete(node: ControllerNode, name: str) -> Any:
     return (await node.handle(DeleteTopicsRequest((name,)), HERE)).topics[0]
 
 
-async def test_kill_of_the_active_controller_loses_nothing_committed(make_quorum: Any) -> None:
+async def test_kill_of_the_active_controller_loses_nothing_committed(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(3)
     first = await quorum.active()
     epoch = await join(first, 1)
     for number in range(20):
         assert (await create(first, f"t{number}")).error is NONE
     killed = first.leader()[0]
+    assert killed is not None
     await quorum.end(killed, clean=False)
     second = await quorum.active()
     assert sorted(second.image.topic_ids) == sorted(f"t{number}" for number in range(20))
@@ -228,7 +281,7 @@ async def test_kill_of_the_active_controller_loses_nothing_committed(make_quorum
     assert third.image == second.image
 
 
-async def test_cut_off_controller_gives_up_and_its_draft_is_dropped(make_quorum: Any) -> None:
+async def test_cut_off_controller_gives_up_and_its_draft_is_dropped(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(3)
     old = await quorum.active()
     await join(old, 1)
@@ -250,7 +303,7 @@ async def test_cut_off_controller_gives_up_and_its_draft_is_dropped(make_quorum:
     assert (await create(new, "ghost")).error is NONE
 
 
-async def test_silent_broker_is_fenced_by_the_timer(make_quorum: Any) -> None:
+async def test_silent_broker_is_fenced_by_the_timer(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     await join(node, 1)
@@ -260,7 +313,7 @@ async def test_silent_broker_is_fenced_by_the_timer(make_quorum: Any) -> None:
     assert 0.55 <= elapsed < 5
 
 
-async def test_broker_that_beats_stays(make_quorum: Any) -> None:
+async def test_broker_that_beats_stays(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     epoch = await join(node, 1)
@@ -271,19 +324,19 @@ async def test_broker_that_beats_stays(make_quorum: Any) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_controlled_shutdown_over_heartbeats(make_quorum: Any) -> None:
+async def test_controlled_shutdown_over_heartbeats(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     one, two = await join(node, 1, b"1" * 16), await join(node, 2, b"2" * 16)
     assert (await create(node, "t", 4, 2)).error is NONE
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not (await beat(node, 1, one, want_shut_down=True)).should_shut_down:
             await beat(node, 2, two)
     assert not node.image.leads_any(NodeId(1))
     assert node.image.brokers[NodeId(1)].fenced
 
 
-async def test_preferred_leaders_are_restored_by_themselves(make_quorum: Any) -> None:
+async def test_preferred_leaders_are_restored_by_themselves(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1, leader_imbalance_check_interval_seconds="1", broker_session_timeout_ms="60000")
     node = await quorum.active()
     await join(node, 1, b"1" * 16)
@@ -291,7 +344,7 @@ async def test_preferred_leaders_are_restored_by_themselves(make_quorum: Any) ->
     await create(node, "t", 2, 2)
     topic = node.image.topic("t")
     assert topic is not None
-    from tidelog.proto.metadata import PartitionChangeRecord
+    from tidelog.proto.logs.metadata_records import PartitionChangeRecord
 
     partition = topic.partitions[0]
     node._append((PartitionChangeRecord(topic.topic_id, 0, leader=partition.replicas[1]),))
@@ -304,7 +357,7 @@ async def test_preferred_leaders_are_restored_by_themselves(make_quorum: Any) ->
     await until(led_by_preferred)
 
 
-async def test_snapshot_by_size_survives_a_restart(make_quorum: Any) -> None:
+async def test_snapshot_by_size_survives_a_restart(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1, metadata_log_max_record_bytes_between_snapshots="2000")
     node = await quorum.active()
     await join(node, 1)
@@ -320,14 +373,14 @@ async def test_snapshot_by_size_survives_a_restart(make_quorum: Any) -> None:
     assert again.image.next_producer_id == image.next_producer_id
 
 
-async def test_snapshot_by_time(make_quorum: Any) -> None:
+async def test_snapshot_by_time(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1, metadata_log_max_snapshot_interval_ms="300")
     node = await quorum.active()
     await join(node, 1)
     await until(lambda: node.quorum.snapshot_offset > 1 and node.bytes_since_snapshot == 0)
 
 
-async def test_too_many_changes_under_way_are_refused(make_quorum: Any) -> None:
+async def test_too_many_changes_under_way_are_refused(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1, controller_requests_max="3")
     node = await quorum.active()
     epoch = await join(node, 1)
@@ -339,7 +392,7 @@ async def test_too_many_changes_under_way_are_refused(make_quorum: Any) -> None:
     assert (await create(node, "later")).error is NONE
 
 
-async def test_nothing_exceeds_the_quorums_own_bound(make_quorum: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_exceeds_the_quorums_own_bound(make_quorum: MakeQuorum, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats are not throttled by number, but a change that would not fit is not begun."""
     quorum = await make_quorum(1)
     node = await quorum.active()
@@ -360,7 +413,7 @@ async def test_nothing_exceeds_the_quorums_own_bound(make_quorum: Any, monkeypat
     assert node.image.offset == before + 1
 
 
-async def test_request_that_is_not_committed_in_time(make_quorum: Any) -> None:
+async def test_request_that_is_not_committed_in_time(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     await join(node, 1)
@@ -369,7 +422,7 @@ async def test_request_that_is_not_committed_in_time(make_quorum: Any) -> None:
     await until(lambda: node.image.topic("t") is not None)
 
 
-async def test_describe_cluster(make_quorum: Any) -> None:
+async def test_describe_cluster(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     await join(node, 1)
@@ -377,7 +430,43 @@ async def test_describe_cluster(make_quorum: Any) -> None:
     assert (described.cluster_id, described.controller_id) == ("c", 1)
     assert [(broker.node_id, broker.fenced) for broker in described.brokers] == [(1, False)]
     assert [(voter.node_id, voter.log_end_offset) for voter in described.voters] == [(1, node.image.offset)]
-    assert [(feature.name, feature.level) for feature in described.features] == [("metadata.version", 1)]
+    assert {feature.name: feature.level for feature in described.features} == {
+        "group.version": 1,
+        "metadata.version": 2,
+        "transaction.version": 2,
+    }
+    assert described.observers == (), "node 1 votes"
+
+
+async def test_brokers_without_a_vote_are_observers(make_quorum: MakeQuorum) -> None:
+    quorum = await make_quorum(1)
+    node = await quorum.active()
+    epoch, behind = await join(node, 5), await join(node, 6)
+    await node.handle(BrokerHeartbeatRequest(NodeId(6), behind, Offset(1), False, False), HERE)
+    await beat(node, 5, epoch)
+    described = await node.service().calls[DescribeClusterRequest](DescribeClusterRequest(), HERE)
+    five, six = described.observers
+    assert (five.node_id, five.log_end_offset) == (5, node.image.offset)
+    assert (six.node_id, six.log_end_offset) == (6, 1)
+    assert five.last_fetch_ms == five.last_caught_up_ms > 0
+    assert six.last_fetch_ms >= six.last_caught_up_ms
+
+
+async def test_a_level_is_raised_by_the_word_of_those_that_vote(
+    make_quorum: MakeQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two of three directories are lost, the configuration still names all three."""
+    monkeypatch.setitem(SUPPORTED_FEATURES, "metadata.version", (1, 3))
+    quorum = await make_quorum(3)
+    await quorum.active()
+    for node_id in quorum.ids:
+        await quorum.end(node_id)
+    recover(SystemFiles(), str(quorum.directory / "1"))
+    await quorum.start(1)
+    node = await quorum.active()
+    await node.handle(RegisterControllerRequest("c", NodeId(1), supported_features()), HERE)
+    raised = await node.handle(UpdateFeaturesRequest((FeatureUpdate("metadata.version", 3),)), HERE)
+    assert (raised.error, raised.error_message) == (NONE, "")
 
 
 # --- What brokers get ---
@@ -400,7 +489,7 @@ class Follower:
             await self.load(response)
         for entry in response.entries:
             records = decode_batch(entry.records) if entry.records else ()
-            self.image = self.image.apply(records, entry.offset, entry.epoch)
+            self.image, _ = apply_records(self.image, records, entry.offset, entry.epoch)
         return response
 
     async def load(self, response: FetchMetadataResponse) -> None:
@@ -418,7 +507,7 @@ class Follower:
         self.image = decode_snapshot(data)
 
 
-async def test_broker_follows_by_entries(make_quorum: Any) -> None:
+async def test_broker_follows_by_entries(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     await join(node, 1)
@@ -435,7 +524,7 @@ async def test_broker_follows_by_entries(make_quorum: Any) -> None:
     assert follower.image == node.image
 
 
-async def test_empty_answer_after_the_wait(make_quorum: Any) -> None:
+async def test_empty_answer_after_the_wait(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     follower = Follower(node)
@@ -445,7 +534,7 @@ async def test_empty_answer_after_the_wait(make_quorum: Any) -> None:
     assert (response.leader_id, response.epoch) == (1, node.leader()[1])
 
 
-async def test_broker_far_behind_or_on_another_branch_loads_a_snapshot(make_quorum: Any) -> None:
+async def test_broker_far_behind_or_on_another_branch_loads_a_snapshot(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     await join(node, 1)
@@ -457,7 +546,7 @@ async def test_broker_far_behind_or_on_another_branch_loads_a_snapshot(make_quor
     assert follower.image == node.image
 
 
-async def test_asker_that_is_ahead_is_sent_elsewhere(make_quorum: Any) -> None:
+async def test_asker_that_is_ahead_is_sent_elsewhere(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     follower = Follower(node)
@@ -465,7 +554,7 @@ async def test_asker_that_is_ahead_is_sent_elsewhere(make_quorum: Any) -> None:
     assert (await follower.fetch()).error is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-async def test_snapshot_that_is_not_there(make_quorum: Any) -> None:
+async def test_snapshot_that_is_not_there(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     call = node.service().calls[FetchMetadataSnapshotRequest]
@@ -478,7 +567,7 @@ async def test_snapshot_that_is_not_there(make_quorum: Any) -> None:
     assert (await call(beyond, HERE)).error is ErrorCode.POSITION_OUT_OF_RANGE
 
 
-async def test_brokers_go_on_without_a_leader(make_quorum: Any) -> None:
+async def test_brokers_go_on_without_a_leader(make_quorum: MakeQuorum) -> None:
     """A standby serves what is committed while there is no majority."""
     quorum = await make_quorum(3)
     active = await quorum.active()
@@ -498,7 +587,7 @@ async def test_brokers_go_on_without_a_leader(make_quorum: Any) -> None:
     assert follower.image.topic("t") is not None
 
 
-async def test_subscriber_hears_every_change_once(make_quorum: Any) -> None:
+async def test_subscriber_hears_every_change_once(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     heard: list[tuple[MetadataImage, MetadataDelta]] = []
@@ -515,7 +604,7 @@ async def test_subscriber_hears_every_change_once(make_quorum: Any) -> None:
     assert heard[-1][0] is node.image
 
 
-async def test_stop_answers_whoever_waits(make_quorum: Any) -> None:
+async def test_stop_answers_whoever_waits(make_quorum: MakeQuorum) -> None:
     quorum = await make_quorum(1)
     node = await quorum.active()
     follower = Follower(node)
@@ -528,7 +617,7 @@ async def test_stop_answers_whoever_waits(make_quorum: Any) -> None:
 
 
 async def test_a_bug_in_a_decision_takes_the_node_down(
-    make_quorum: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_quorum: MakeQuorum, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     quorum = await make_quorum(1)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.metadata_quorum.image import MetadataImage, TopicImage
-from tidelog.metadata_quorum.image_change import BrokenMetadata, apply_records, difference
-from tidelog.metadata_quorum.image_snapshot import (
+from tidelog.metadata_quorum.image.change import BrokenMetadata, apply_records, difference
+from tidelog.metadata_quorum.image.image import MetadataImage, TopicImage
+from tidelog.metadata_quorum.image.snapshot import (
     BadSnapshot,
     decode_snapshot,
     encode_snapshot,
@@ -30,9 +30,10 @@ from tidelog.model.ids import (
     TopicId,
     TopicIdPartition,
 )
-from tidelog.proto.api import ConfigResource
-from tidelog.proto.controller_api import Endpoint
-from tidelog.proto.metadata import (
+from tidelog.proto.calls.api import ConfigResource
+from tidelog.proto.calls.controller_api import Endpoint
+from tidelog.proto.calls.quota_api import QuotaEntity
+from tidelog.proto.logs.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
@@ -44,7 +45,6 @@ from tidelog.proto.metadata import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
-    QuotaEntity,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
@@ -92,7 +92,7 @@ def part(topic_id: TopicId, number: int, replicas: tuple[int, ...] = (1, 2), lea
 
 def after(*records: MetadataRecord, base: MetadataImage | None = None) -> MetadataImage:
     found = base or MetadataImage()
-    return found.apply(records, Offset(found.offset + 1), ControllerEpoch(1))
+    return apply_records(found, records, Offset(found.offset + 1), ControllerEpoch(1))[0]
 
 
 def test_broker_registration() -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_snapshot import decode_snapshot, encode_snapshot
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.metadata_quorum.image.snapshot import decode_snapshot, encode_snapshot
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import ControllerEpoch, NodeId, TopicIdPartition
+from tidelog.model.ids import ControllerEpoch, NodeId, Offset, TopicIdPartition
 from tidelog.model.replica_counts import effective_min_isr
-from tidelog.proto.api import CreatePartitionsRequest, DeleteTopicsRequest, PartitionGrowth
-from tidelog.proto.reassignment_api import ElectLeadersRequest
+from tidelog.proto.calls.api import CreatePartitionsRequest, DeleteTopicsRequest, PartitionGrowth
+from tidelog.proto.calls.reassignment_api import ElectLeadersRequest
+from tidelog.proto.logs.metadata_records import PartitionRecord
+
+from .conftest import Bench
 
 BROKERS = (1, 2, 3, 4)
 TOPICS = ("safe", "pair", "loose")
@@ -46,7 +46,7 @@ REPLICA_SETS = ((1,), (2, 1), (4, 3, 2), (3, 1, 4), (1, 2, 3, 4), (2, 4))
 class World:
     """Brokers as processes: whether they run, and the epoch in their clean-shutdown file."""
 
-    def __init__(self, bench: Any) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.running: set[int] = set()
         self.clean: dict[int, int] = {}
@@ -95,7 +95,7 @@ class World:
                 bench.beat(node)
             case "shut down" if node in self.running:
                 answer = bench.beat(node, want_shut_down=True)
-                bench.controller.shutdown_committed(NodeId(node), bench.offset)
+                bench.controller.shutdown_committed(NodeId(node), Offset(bench.offset))
                 if answer.should_shut_down:
                     self.running.discard(node)
                     self.clean[node] = bench.epochs[node]
@@ -105,7 +105,7 @@ class World:
                 partition = topic.partitions[number % len(topic.partitions)]
                 if partition.leader in self.running:
                     isr = set(partition.isr)
-                    isr = isr - {node} | {partition.leader} if event == "shrink" else isr | {node}
+                    isr = isr - {NodeId(node)} | {partition.leader} if event == "shrink" else isr | {NodeId(node)}
                     bench.alter_isr(name, tuple(sorted(isr)), number=partition.partition)
             case "balance":
                 bench.take(bench.controller.balance())
@@ -161,6 +161,7 @@ class World:
                 assert not isr & elr
                 assert not elr or len(isr) < min_isr, "an ELR beside an ISR that lets the high watermark rise"
                 assert all(image.is_active(node) for node in isr), "a broker that is away is in an ISR"
+                assert all(image.has_online_directory(node, partition) for node in isr), "a failed directory is in sync"
                 remembered = set(partition.last_known_elr)
                 assert not remembered & (isr | elr)
                 assert not remembered or len(isr) < min_isr, "remembered for what was committed without them since"
@@ -180,7 +181,7 @@ class World:
         assert decode_snapshot(encode_snapshot(image)) == image
         assert controller.draft == image
 
-    def check_against_before(self, at: TopicIdPartition, partition: Any) -> None:
+    def check_against_before(self, at: TopicIdPartition, partition: PartitionRecord) -> None:
         before = self.previous.partition(*at)
         if before is None:
             return
@@ -211,8 +212,8 @@ class World:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 11)), max_size=30))
-def test_invariants_hold_after_every_event(make_bench: Callable[..., Any], events: list[tuple[str, int]]) -> None:
-    world = World(make_bench())
+def test_invariants_hold_after_every_event(events: list[tuple[str, int]]) -> None:
+    world = World(Bench())
     highest = world.bench.controller.committed.broker_epoch_highest
     world.check()
     for event, number in events:
@@ -222,12 +223,12 @@ def test_invariants_hold_after_every_event(make_bench: Callable[..., Any], event
         highest = world.bench.controller.committed.broker_epoch_highest
 
 
-def test_the_check_rejects_a_leader_outside_the_isr(make_bench: Callable[..., Any]) -> None:
+def test_the_check_rejects_a_leader_outside_the_isr() -> None:
     """A check that cannot fail is a defect."""
-    from tidelog.proto.metadata import PartitionChangeRecord
+    from tidelog.proto.logs.metadata_records import PartitionChangeRecord
 
-    world = World(make_bench())
-    topic = world.bench.controller.committed.topic("pair")
+    world = World(Bench())
+    topic = world.bench.topic("pair")
     outsider = next(node for node in BROKERS if node not in topic.partitions[0].replicas)
     world.bench.take((PartitionChangeRecord(topic.topic_id, 0, leader=NodeId(outsider)),))
     with pytest.raises(AssertionError):

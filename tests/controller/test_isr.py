@@ -8,19 +8,21 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, PartitionEpoch, TopicId
-from tidelog.proto.controller_api import AlterPartitionItem, AlterPartitionRequest, IsrMember
+from tidelog.proto.calls.controller_api import AlterPartitionItem, AlterPartitionRequest, IsrMember
+
+from .conftest import Bench
 
 NONE = ErrorCode.NONE
 
 
 @pytest.fixture
-def three(bench: Any) -> Any:
+def three(bench: Bench) -> Bench:
     bench.up(1, 2, 3)
     assert bench.create("t", (1, 2, 3), min_insync_replicas="2").error is NONE
     return bench
 
 
-def test_shrink_and_expand(three: Any) -> None:
+def test_shrink_and_expand(three: Bench) -> None:
     shrunk = three.alter_isr("t", (1, 3))
     assert (shrunk.error, shrunk.isr, shrunk.leader, shrunk.leader_epoch, shrunk.partition_epoch) == (
         NONE,
@@ -33,22 +35,23 @@ def test_shrink_and_expand(three: Any) -> None:
     assert (grown.error, grown.isr, grown.partition_epoch) == (NONE, (1, 3, 2), 2)
 
 
-def test_same_isr_changes_nothing(three: Any) -> None:
+def test_same_isr_changes_nothing(three: Bench) -> None:
     offset = three.offset
     same = three.alter_isr("t", (1, 2, 3))
     assert (same.error, same.partition_epoch) == (NONE, 0)
     assert three.offset == offset
 
 
-def test_below_min_isr_who_leaves_stays_eligible(three: Any) -> None:
+def test_below_min_isr_who_leaves_stays_eligible(three: Bench) -> None:
     three.alter_isr("t", (1,))
     assert three.partition("t").eligible_leader_replicas == (2, 3)
     three.alter_isr("t", (1, 2))
     assert three.partition("t").eligible_leader_replicas == ()
 
 
-def test_a_leader_hears_of_eligible_replicas_by_metadata_only(bench: Any) -> None:
-    """Who goes by 1, and has not heard that it takes 2, would commit alone what replicas 2 and 3 are said to have."""
+def test_a_leader_hears_of_eligible_replicas_by_metadata_only(bench: Bench) -> None:
+    """A leader that goes by 1, and has not heard that it takes 2, would commit alone records that replicas 2 and 3 are
+    supposed to have."""
     bench.up(1, 2, 3)
     assert bench.create("t", (1, 2, 3), min_insync_replicas="1").error is NONE
     bench.set("topic", "t", "min.insync.replicas", "2")
@@ -72,14 +75,14 @@ def test_a_leader_hears_of_eligible_replicas_by_metadata_only(bench: Any) -> Non
         ({"number": 0, "epochs": {2: 77}}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_refused(three: Any, how: dict[str, Any], error: ErrorCode) -> None:
+def test_refused(three: Bench, how: dict[str, Any], error: ErrorCode) -> None:
     isr = how.pop("isr", (1, 2))
     result = three.alter_isr("t", isr, **how)
     assert result.error is error
     assert (result.leader, result.partition_epoch, result.isr) == (1, 0, (1, 2, 3)), "the answer says how it stands"
 
 
-def test_older_epochs_are_fenced(three: Any) -> None:
+def test_older_epochs_are_fenced(three: Bench) -> None:
     three.alter_isr("t", (1, 2))
     assert three.alter_isr("t", (1,), partition_epoch=0).error is ErrorCode.INVALID_UPDATE_VERSION
     three.silence(1)
@@ -89,7 +92,7 @@ def test_older_epochs_are_fenced(three: Any) -> None:
     assert zombie.error is ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_stale_leader_process_is_refused(three: Any) -> None:
+def test_stale_leader_process_is_refused(three: Bench) -> None:
     old = three.epochs[1]
     three.silence(1)
     three.up(1)
@@ -97,7 +100,7 @@ def test_stale_leader_process_is_refused(three: Any) -> None:
     assert response.error is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_fenced_or_leaving_replica_may_not_join(three: Any) -> None:
+def test_fenced_or_leaving_replica_may_not_join(three: Bench) -> None:
     three.silence(3)
     assert three.alter_isr("t", (1, 2, 3)).error is ErrorCode.INELIGIBLE_REPLICA
     three.beat(3)
@@ -106,7 +109,7 @@ def test_fenced_or_leaving_replica_may_not_join(three: Any) -> None:
     assert three.alter_isr("t", (1, 2, 3)).error is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_restarted_follower_joins_only_under_its_new_epoch(three: Any) -> None:
+def test_restarted_follower_joins_only_under_its_new_epoch(three: Bench) -> None:
     """KIP-903: what the leader saw the old process fetch says nothing about the new one."""
     old = three.epochs[3]
     three.silence(3)
@@ -116,11 +119,11 @@ def test_restarted_follower_joins_only_under_its_new_epoch(three: Any) -> None:
     assert three.alter_isr("t", (1, 2, 3)).error is NONE
 
 
-def test_member_that_is_in_need_not_be_named_by_epoch(three: Any) -> None:
+def test_member_that_is_in_need_not_be_named_by_epoch(three: Bench) -> None:
     assert three.alter_isr("t", (1, 2), epochs={2: -1}).error is NONE
 
 
-def test_leader_that_goes_on_has_recovered(bench: Any) -> None:
+def test_leader_that_goes_on_has_recovered(bench: Bench) -> None:
     """KIP-704: our brokers ask for an ISR only once they have."""
     bench.up(1, 2)
     bench.create("t", (1, 2), unclean_leader_election_enable="true")
@@ -133,7 +136,7 @@ def test_leader_that_goes_on_has_recovered(bench: Any) -> None:
     assert not bench.partition("t").leader_recovery
 
 
-def test_each_partition_is_judged_by_itself(three: Any) -> None:
+def test_each_partition_is_judged_by_itself(three: Bench) -> None:
     three.create("u", (1, 2, 3))
     unknown = TopicId(b"?" * 16)
     topics = three.controller.committed.topic_ids
@@ -159,7 +162,7 @@ def test_each_partition_is_judged_by_itself(three: Any) -> None:
     assert three.partition("u").isr == (1, 2)
 
 
-def test_partition_without_a_leader_takes_no_isr(bench: Any) -> None:
+def test_partition_without_a_leader_takes_no_isr(bench: Bench) -> None:
     bench.up(1, 2)
     bench.create("t", (1,))
     bench.silence(1)

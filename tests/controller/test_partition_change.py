@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.metadata_quorum.image_change import merged
-from tidelog.metadata_quorum.partition_change import Assignment, Election, asks_for_log_ends, change_partition
+from tidelog.metadata_quorum.controller.partition_change import (
+    Assignment,
+    Election,
+    asks_for_log_ends,
+    change_partition,
+)
+from tidelog.metadata_quorum.image.change import merged
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     DirectoryId,
@@ -20,7 +25,7 @@ from tidelog.model.ids import (
     TopicId,
 )
 from tidelog.model.replica_counts import effective_min_isr
-from tidelog.proto.metadata import PartitionRecord
+from tidelog.proto.logs.metadata_records import PartitionRecord
 
 
 def nodes(*ids: int) -> tuple[NodeId, ...]:
@@ -83,7 +88,7 @@ ONLINE, PREFERRED, UNCLEAN = Election.ONLINE, Election.PREFERRED, Election.UNCLE
         (partition((1, 2), 1), (1, 2), {"isr": (2,), "min_isr": 1}, (2, (2,), (), ())),
         # A follower leaves; the leader stays.
         (partition((1, 2, 3), 1), (1, 3), {"isr": (1, 3)}, (1, (1, 3), (), ())),
-        # Below min ISR: who leaves is an eligible leader.
+        # Below min ISR: a replica that leaves is an eligible leader.
         (partition((1, 2), 1), (1,), {"isr": (1,)}, (1, (1,), (2,), ())),
         # Two rounds: ELR members stay until the ISR is big enough again.
         (partition((1,), 1, elr=(2,)), (), {"isr": ()}, (-1, (), (1, 2), ())),
@@ -123,7 +128,7 @@ ONLINE, PREFERRED, UNCLEAN = Election.ONLINE, Election.PREFERRED, Election.UNCLE
         (partition((), -1, elr=(2,), last_known=(1,)), (1, 3), {"election": UNCLEAN}, (1, (1,), (), (2,))),
         (partition((1,), 1), (2, 3), {"isr": (), "election": UNCLEAN}, (2, (2,), (), (1,))),
         (partition((), -1, last_known=(1, 2)), (3,), {"election": UNCLEAN}, (3, (3,), (), (1, 2))),
-        # A wiped disk: not remembered any more; who is left alone leads.
+        # A wiped disk: no longer remembered; the last one left leads.
         (partition((), -1, last_known=(1, 2)), (2,), {"wiped": (1,)}, (2, (2,), (), ())),
         (partition((1,), 1, elr=(2,)), (1,), {"wiped": (2,)}, (1, (1,), (), ())),
         (partition((1,), 1), (), {"wiped": (1,)}, (-1, (), (), ())),

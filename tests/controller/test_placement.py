@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.metadata_quorum.placement import UsableBroker, place_replicas
+from tidelog.metadata_quorum.controller.placement import UsableBroker, place_replicas
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId
 
@@ -27,8 +27,8 @@ def placed(found: list[UsableBroker], partitions: int, factor: int, seed: int = 
 @pytest.mark.parametrize(
     ("found", "factor", "text"),
     [
-        (brokers(1, 2, 3), 4, "at most 3, the number of registered brokers (3 of them live), found 4"),
-        (brokers(1, fenced=(2,)), 3, "at most 2, the number of registered brokers (1 of them live), found 3"),
+        (brokers(1, 2, 3), 4, "at most 3, the number of registered brokers (3 of them live) but for"),
+        (brokers(1, fenced=(2,)), 3, "or cordoned, found 3"),
         (brokers(fenced=(1, 2)), 1, "expected a live broker, found none"),
         ([], 1, "expected a live broker, found none"),
         (brokers(1), 0, "expected a replication factor of 1 to 32767, found 0"),

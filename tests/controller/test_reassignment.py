@@ -1,4 +1,4 @@
-"""Replicas that move, and elections asked for. Cases: Kafka's ``ReplicationControlManagerTest``,
+"""Moves of replicas, and requested elections. Cases: Kafka's ``ReplicationControlManagerTest``,
 ``PartitionReassignmentReplicasTest``; KIP-455, KIP-460, KIP-860."""
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.metadata_quorum.image_snapshot import decode_snapshot, encode_snapshot
+from tidelog.metadata_quorum.image.snapshot import decode_snapshot, encode_snapshot
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, NodeId
-from tidelog.proto.reassignment_api import (
+from tidelog.proto.calls.reassignment_api import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
@@ -18,24 +18,26 @@ from tidelog.proto.reassignment_api import (
     PartitionReassignment,
 )
 
+from .conftest import Bench
+
 NONE = ErrorCode.NONE
 
 
 @pytest.fixture
-def five(bench: Any) -> Any:
+def five(bench: Bench) -> Bench:
     """Five brokers; ``t`` on the first three."""
     bench.up(1, 2, 3, 4, 5)
     assert bench.create("t", (1, 2, 3), min_insync_replicas="2").error is NONE
     return bench
 
 
-def sets(bench: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+def sets(bench: Bench) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
     """(replicas, adding, removing, ISR, leader)"""
     found = bench.partition("t")
     return found.replicas, found.adding_replicas, found.removing_replicas, found.isr, found.leader
 
 
-def test_a_replica_moves_once_the_new_one_is_in_sync(five: Any) -> None:
+def test_a_replica_moves_once_the_new_one_is_in_sync(five: Bench) -> None:
     assert five.move("t", (4, 2, 3)).error is NONE
     assert sets(five) == ((4, 2, 3, 1), (4,), (1,), (1, 2, 3), 1)
     assert five.partition("t").leader_epoch == 0, "nobody has gone yet"
@@ -45,7 +47,7 @@ def test_a_replica_moves_once_the_new_one_is_in_sync(five: Any) -> None:
     assert five.partition("t").leader_epoch == 1
 
 
-def test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only(five: Any) -> None:
+def test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only(five: Bench) -> None:
     """It stays, but how many in-sync replicas are enough may have changed, and the answer does not say."""
     five.move("t", (1, 2, 4))
     answer = five.alter_isr("t", (1, 2, 3, 4))
@@ -54,7 +56,7 @@ def test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only(five: Any)
     assert five.partition("t").leader_epoch == 1, "it must forget how far the old replica was"
 
 
-def test_nothing_ends_before_all_new_replicas_are_in_sync(five: Any) -> None:
+def test_nothing_ends_before_all_new_replicas_are_in_sync(five: Bench) -> None:
     five.move("t", (4, 5))
     assert five.alter_isr("t", (1, 2, 3, 4)).error is NONE
     assert sets(five) == ((4, 5, 1, 2, 3), (4, 5), (1, 2, 3), (1, 2, 3, 4), 1)
@@ -62,7 +64,7 @@ def test_nothing_ends_before_all_new_replicas_are_in_sync(five: Any) -> None:
     assert sets(five) == ((4, 5), (), (), (4, 5), 4)
 
 
-def test_a_reassignment_ends_with_whatever_change_makes_it_possible(five: Any) -> None:
+def test_a_reassignment_ends_with_whatever_change_makes_it_possible(five: Bench) -> None:
     """Replica 3 is to be the only other one, and is not in sync; then min.insync.replicas says that 1 is enough."""
     five.alter_isr("t", (1, 2))
     assert five.move("t", (1, 3)).error is NONE
@@ -71,8 +73,8 @@ def test_a_reassignment_ends_with_whatever_change_makes_it_possible(five: Any) -
     assert sets(five) == ((1, 3), (), (), (1,), 1)
 
 
-def test_a_reassignment_ends_with_the_election_that_makes_it_possible(bench: Any) -> None:
-    """Nobody of before is there. Who is to come leads, since that is allowed, and is all that was waited for."""
+def test_a_reassignment_ends_with_the_election_that_makes_it_possible(bench: Bench) -> None:
+    """None of the old replicas is there. The new one leads, since that is allowed, and completes the reassignment."""
     bench.up(1, 2, 3)
     bench.create("t", (2, 3), unclean_leader_election_enable="true")
     bench.silence(2, 3)
@@ -81,25 +83,25 @@ def test_a_reassignment_ends_with_the_election_that_makes_it_possible(bench: Any
     assert bench.partition("t").leader_recovery
 
 
-def test_fewer_replicas_at_once_where_enough_are_in_sync(five: Any) -> None:
+def test_fewer_replicas_at_once_where_enough_are_in_sync(five: Bench) -> None:
     assert five.move("t", (3,)).error is NONE
     assert sets(five) == ((3,), (), (), (3,), 3)
     assert five.partition("t").leader_epoch == 1
 
 
-def test_another_order_changes_the_preferred_leader_alone(five: Any) -> None:
+def test_another_order_changes_the_preferred_leader_alone(five: Bench) -> None:
     assert five.move("t", (3, 1, 2)).error is NONE
     assert sets(five) == ((3, 1, 2), (), (), (1, 2, 3), 1)
     assert five.partition("t").leader_epoch == 0
 
 
-def test_what_is_there_already_is_no_change(five: Any) -> None:
+def test_what_is_there_already_is_no_change(five: Bench) -> None:
     offset = five.offset
     assert five.move("t", (1, 2, 3)).error is NONE
     assert five.offset == offset
 
 
-def test_more_replicas_do_not_raise_what_is_enough_before_they_are_there(bench: Any) -> None:
+def test_more_replicas_do_not_raise_what_is_enough_before_they_are_there(bench: Bench) -> None:
     """A topic of one replica that gets three stays writable meanwhile. Kafka counts those that are added."""
     bench.up(1, 2, 3)
     bench.set("broker", "", "min.insync.replicas", "2")
@@ -115,16 +117,18 @@ def test_more_replicas_do_not_raise_what_is_enough_before_they_are_there(bench: 
     assert bench.partition("t").eligible_leader_replicas == (2, 3)
 
 
-def test_directories_go_with_their_replicas(five: Any) -> None:
+def test_directories_go_with_their_replicas(five: Bench) -> None:
     places = dict(zip((1, 2, 3), five.partition("t").directories, strict=True))
     five.move("t", (5, 3))
     found = five.partition("t")
     there = dict(zip(found.replicas, found.directories, strict=True))
-    assert {node: there[node] for node in (1, 2, 3)} == places
-    assert there[5] == five.controller.committed.broker(NodeId(5)).log_dirs[0]
+    assert {node: there[NodeId(node)] for node in (1, 2, 3)} == places
+    newcomer = five.controller.committed.broker(NodeId(5))
+    assert newcomer is not None
+    assert there[NodeId(5)] == newcomer.log_dirs[0]
 
 
-def test_cancelling_brings_the_old_replicas_back(five: Any) -> None:
+def test_cancelling_brings_the_old_replicas_back(five: Bench) -> None:
     five.move("t", (4, 5, 1))
     five.alter_isr("t", (1, 2, 3, 4))
     assert five.move("t", None).error is NONE
@@ -133,7 +137,7 @@ def test_cancelling_brings_the_old_replicas_back(five: Any) -> None:
     assert five.move("t", None).error is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_what_would_leave_too_few_in_sync_is_refused(five: Any) -> None:
+def test_what_would_leave_too_few_in_sync_is_refused(five: Bench) -> None:
     five.move("t", (4, 5))
     five.silence(2, 3)
     assert five.alter_isr("t", (1, 4)).error is NONE
@@ -148,8 +152,8 @@ def test_what_would_leave_too_few_in_sync_is_refused(five: Any) -> None:
     assert sets(five) == ((1, 2, 3), (), (), (1, 2), 1)
 
 
-def test_a_second_wish_replaces_the_first(five: Any) -> None:
-    """Who was being added and is not wished for any more goes at once; what was there before stays till the end."""
+def test_a_second_wish_replaces_the_first(five: Bench) -> None:
+    """A replica that was being added and is no longer requested goes at once; the original ones stay until the end."""
     five.move("t", (4, 2, 3))
     five.alter_isr("t", (1, 2, 3))
     assert five.move("t", (5, 2, 3)).error is NONE
@@ -158,7 +162,7 @@ def test_a_second_wish_replaces_the_first(five: Any) -> None:
     assert sets(five) == ((1, 2, 3), (), (), (1, 2, 3), 1)
 
 
-def test_a_leader_that_is_only_being_added_gives_up_when_it_is_not_wished_for(five: Any) -> None:
+def test_a_leader_that_is_only_being_added_gives_up_when_it_is_not_wished_for(five: Bench) -> None:
     five.move("t", (4, 5))
     five.alter_isr("t", (1, 2, 3, 4))
     assert elect(five, "preferred") == [(0, NONE)]
@@ -167,7 +171,7 @@ def test_a_leader_that_is_only_being_added_gives_up_when_it_is_not_wished_for(fi
     assert sets(five) == ((1, 2, 5, 3), (5,), (3,), (1, 2, 3), 1)
 
 
-def test_brokers_may_be_down_but_must_be_known(five: Any) -> None:
+def test_brokers_may_be_down_but_must_be_known(five: Bench) -> None:
     five.silence(5)
     assert five.move("t", (1, 2, 5)).error is NONE
     assert sets(five) == ((1, 2, 5, 3), (5,), (3,), (1, 2, 3), 1)
@@ -186,7 +190,7 @@ def test_brokers_may_be_down_but_must_be_known(five: Any) -> None:
     ],
 )
 def test_what_is_refused(
-    five: Any, replicas: tuple[int, ...] | None, more: dict[str, Any], error: ErrorCode, text: str
+    five: Bench, replicas: tuple[int, ...] | None, more: dict[str, Any], error: ErrorCode, text: str
 ) -> None:
     before = five.controller.committed
     refused = five.move("t", replicas, **more)
@@ -195,11 +199,11 @@ def test_what_is_refused(
     assert five.controller.committed.partition(*_at(five)) == before.partition(*_at(five))
 
 
-def _at(bench: Any) -> tuple[Any, int]:
+def _at(bench: Bench) -> tuple[Any, int]:
     return bench.partition("t").topic_id, 0
 
 
-def test_each_partition_is_judged_by_itself(five: Any) -> None:
+def test_each_partition_is_judged_by_itself(five: Bench) -> None:
     five.create("u", (1, 2), (2, 1))
     wishes = (
         PartitionReassignment("u", 0, (NodeId(3), NodeId(4))),
@@ -222,7 +226,7 @@ def test_each_partition_is_judged_by_itself(five: Any) -> None:
     assert five.ask(ListPartitionReassignmentsRequest(named)).reassignments == listed
 
 
-def test_a_reassignment_outlives_controller_and_snapshot(five: Any) -> None:
+def test_a_reassignment_outlives_controller_and_snapshot(five: Bench) -> None:
     five.move("t", (4, 2, 3))
     image = five.controller.committed
     assert decode_snapshot(encode_snapshot(image)) == image
@@ -233,7 +237,7 @@ def test_a_reassignment_outlives_controller_and_snapshot(five: Any) -> None:
     assert sets(five) == ((4, 2, 3), (), (), (2, 3, 4), 4)
 
 
-def test_a_leader_that_dies_in_the_midst_is_succeeded_by_who_is_in_sync(five: Any) -> None:
+def test_a_leader_that_dies_in_the_midst_is_succeeded_by_who_is_in_sync(five: Bench) -> None:
     five.move("t", (4, 5))
     five.silence(1)
     assert sets(five) == ((4, 5, 1, 2, 3), (4, 5), (1, 2, 3), (2, 3), 2)
@@ -241,7 +245,7 @@ def test_a_leader_that_dies_in_the_midst_is_succeeded_by_who_is_in_sync(five: An
     assert sets(five) == ((4, 5), (), (), (4, 5), 4)
 
 
-def test_an_unclean_election_takes_one_that_is_being_added_last(bench: Any) -> None:
+def test_an_unclean_election_takes_one_that_is_being_added_last(bench: Bench) -> None:
     bench.up(1, 2, 3, 4)
     bench.create("t", (1, 2), unclean_leader_election_enable="true")
     bench.alter_isr("t", (1,))
@@ -250,14 +254,14 @@ def test_an_unclean_election_takes_one_that_is_being_added_last(bench: Any) -> N
     assert bench.partition("t").leader == 2
 
 
-def elect(bench: Any, election: str, *numbers: int) -> list[tuple[int, ErrorCode]]:
+def elect(bench: Bench, election: str, *numbers: int) -> list[tuple[int, ErrorCode]]:
     named = tuple(NamedPartition("t", number) for number in numbers)
     answer = bench.ask(ElectLeadersRequest(election, named, all_partitions=not numbers))
     assert answer.error is NONE
     return [(found.partition, found.error) for found in answer.partitions]
 
 
-def test_the_preferred_leader_is_elected_where_it_does_not_lead(five: Any) -> None:
+def test_the_preferred_leader_is_elected_where_it_does_not_lead(five: Bench) -> None:
     assert elect(five, "preferred", 0) == [(0, ErrorCode.ELECTION_NOT_NEEDED)]
     assert elect(five, "preferred") == []
     five.silence(1)
@@ -270,7 +274,7 @@ def test_the_preferred_leader_is_elected_where_it_does_not_lead(five: Any) -> No
     assert (five.partition("t").leader, five.partition("t").leader_epoch) == (1, epoch + 1)
 
 
-def test_an_unclean_election_is_for_what_has_no_leader(five: Any) -> None:
+def test_an_unclean_election_is_for_what_has_no_leader(five: Bench) -> None:
     """By hand, although the topic allows none by itself."""
     five.alter_isr("t", (1,))
     five.set("topic", "t", "min.insync.replicas", "1")
@@ -284,7 +288,7 @@ def test_an_unclean_election_is_for_what_has_no_leader(five: Any) -> None:
     assert elect(five, "unclean") == [(0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
 
 
-def test_an_election_of_another_kind_is_refused(five: Any) -> None:
+def test_an_election_of_another_kind_is_refused(five: Bench) -> None:
     answer = five.ask(ElectLeadersRequest("popular", all_partitions=True))
     assert answer.error is ErrorCode.INVALID_REQUEST
     assert "expected an election of preferred or unclean, found 'popular'" in answer.error_message

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tidelog.metadata_quorum.decision import ENTRY_BYTES_MAX, entries
+from tidelog.metadata_quorum.controller.decision import ENTRY_BYTES_MAX, entries
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, TopicId
 from tidelog.model.replica_counts import effective_min_isr
-from tidelog.proto.api import (
+from tidelog.proto.calls.api import (
     ConfigEntry,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -21,19 +21,22 @@ from tidelog.proto.api import (
     ReplicaAssignment,
     TopicResult,
 )
-from tidelog.proto.metadata import ConfigRecord, PartitionRecord, TopicRecord
-from tidelog.proto.metadata_codec import encode_batch
+from tidelog.proto.calls.convert import from_proto, to_proto
+from tidelog.proto.logs.metadata_codec import encode_batch
+from tidelog.proto.logs.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
+
+from .conftest import Bench
 
 NONE = ErrorCode.NONE
 
 
 @pytest.fixture
-def three(bench: Any) -> Any:
+def three(bench: Bench) -> Bench:
     bench.up(1, 2, 3)
     return bench
 
 
-def grow(bench: Any, name: str, count: int, *replicas: tuple[int, ...], first: int = 0) -> TopicResult:
+def grow(bench: Bench, name: str, count: int, *replicas: tuple[int, ...], first: int = 0) -> TopicResult:
     assignments = tuple(
         ReplicaAssignment(first + number, tuple(NodeId(node) for node in nodes))
         for number, nodes in enumerate(replicas)
@@ -42,15 +45,15 @@ def grow(bench: Any, name: str, count: int, *replicas: tuple[int, ...], first: i
     return result
 
 
-def delete(bench: Any, *names: str, ids: tuple[bytes, ...] = ()) -> list[ErrorCode]:
+def delete(bench: Bench, *names: str, ids: tuple[bytes, ...] = ()) -> list[ErrorCode]:
     response = bench.ask(DeleteTopicsRequest(names, tuple(TopicId(found) for found in ids)))
     return [found.error for found in response.topics]
 
 
-def test_created_topic(three: Any) -> None:
+def test_created_topic(three: Bench) -> None:
     created = three.create("flights", partitions=6, factor=3, min_insync_replicas="2", retention_ms="1000")
     assert (created.error, created.num_partitions, created.replication_factor) == (NONE, 6, 3)
-    topic = three.controller.committed.topic("flights")
+    topic = three.topic("flights")
     assert topic.topic_id == created.topic_id
     assert sorted(topic.partitions) == list(range(6))
     for partition in topic.partitions.values():
@@ -64,8 +67,8 @@ def test_created_topic(three: Any) -> None:
     }
 
 
-def test_defaults_of_the_cluster(make_bench: Callable[..., Any]) -> None:
-    bench = make_bench(num_partitions="4", default_replication_factor="2")
+def test_defaults_of_the_cluster() -> None:
+    bench = Bench(num_partitions="4", default_replication_factor="2")
     bench.up(1, 2)
     created = bench.create("t")
     assert (created.num_partitions, created.replication_factor) == (4, 2)
@@ -113,7 +116,7 @@ def test_defaults_of_the_cluster(make_bench: Callable[..., Any]) -> None:
         ("__cluster_metadata", {}, ErrorCode.INVALID_REQUEST, "the quorum's own log"),
     ],
 )
-def test_refused(three: Any, name: str, more: dict[str, Any], error: ErrorCode, text: str) -> None:
+def test_refused(three: Bench, name: str, more: dict[str, Any], error: ErrorCode, text: str) -> None:
     three.create("old", partitions=1, factor=1)
     three.create("dot.ted", partitions=1, factor=1)
     offset = three.offset
@@ -125,12 +128,12 @@ def test_refused(three: Any, name: str, more: dict[str, Any], error: ErrorCode, 
     assert three.offset == offset
 
 
-def test_inherited_min_isr_over_the_replication_factor_is_capped(make_bench: Callable[..., Any]) -> None:
+def test_inherited_min_isr_over_the_replication_factor_is_capped() -> None:
     """As in Kafka (``getTopicEffectiveMinIsr``): only what the topic itself asks for is refused."""
-    bench = make_bench(min_insync_replicas="2")
+    bench = Bench(min_insync_replicas="2")
     bench.up(1)
     assert bench.create("t", (1,)).error is NONE
-    topic = bench.controller.committed.topic("t")
+    topic = bench.topic("t")
     wanted = bench.controller.configs.min_isr(bench.controller.committed, topic)
     assert (wanted, effective_min_isr(wanted, topic.partitions[0].replicas)) == (2, 1)
 
@@ -145,14 +148,14 @@ def test_inherited_min_isr_over_the_replication_factor_is_capped(make_bench: Cal
         (((3,),), "expected a live broker among those of partition 0, found (3,)"),
     ],
 )
-def test_bad_assignments(three: Any, replicas: tuple[tuple[int, ...], ...], text: str) -> None:
+def test_bad_assignments(three: Bench, replicas: tuple[tuple[int, ...], ...], text: str) -> None:
     three.silence(3)
     created = three.create("t", *replicas)
     assert created.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert text in created.error_message
 
 
-def test_assignments_with_gaps_or_counts(three: Any) -> None:
+def test_assignments_with_gaps_or_counts(three: Bench) -> None:
     one = (NodeId(1),)
     gap = NewTopic("t", assignments=(ReplicaAssignment(0, one), ReplicaAssignment(2, one)))
     twice = NewTopic("u", assignments=(ReplicaAssignment(0, one), ReplicaAssignment(0, one)))
@@ -165,14 +168,14 @@ def test_assignments_with_gaps_or_counts(three: Any) -> None:
     ]
 
 
-def test_fenced_replica_is_not_in_the_first_isr(three: Any) -> None:
+def test_fenced_replica_is_not_in_the_first_isr(three: Bench) -> None:
     three.silence(2)
     three.create("t", (2, 3, 1))
     found = three.partition("t")
     assert (found.leader, found.isr, found.replicas) == (3, (3, 1), (2, 3, 1))
 
 
-def test_validate_only_creates_nothing(three: Any) -> None:
+def test_validate_only_creates_nothing(three: Bench) -> None:
     offset = three.offset
     response = three.ask(CreateTopicsRequest((NewTopic("t", 2, 3),), validate_only=True))
     assert (response.topics[0].error, response.topics[0].num_partitions) == (NONE, 2)
@@ -180,7 +183,7 @@ def test_validate_only_creates_nothing(three: Any) -> None:
     assert three.controller.committed.topic("t") is None
 
 
-def test_names_in_one_request_are_judged_together(three: Any) -> None:
+def test_names_in_one_request_are_judged_together(three: Bench) -> None:
     topics = tuple(NewTopic(name, 1, 1) for name in ("a.b", "a_b", "c", "d", "d"))
     response = three.ask(CreateTopicsRequest(topics))
     assert [found.error for found in response.topics] == [
@@ -192,8 +195,8 @@ def test_names_in_one_request_are_judged_together(three: Any) -> None:
     ]
 
 
-def test_partitions_of_a_request_and_of_the_cluster_are_bounded(make_bench: Callable[..., Any]) -> None:
-    bench = make_bench(controller_partitions_max="10")
+def test_partitions_of_a_request_and_of_the_cluster_are_bounded() -> None:
+    bench = Bench(controller_partitions_max="10")
     bench.up(1)
     assert bench.create("a", partitions=8, factor=1).error is NONE
     refused = bench.create("b", partitions=3, factor=1)
@@ -206,12 +209,12 @@ def test_partitions_of_a_request_and_of_the_cluster_are_bounded(make_bench: Call
     assert grow(bench, "a", 9).error is ErrorCode.POLICY_VIOLATION
 
 
-def test_setting_named_twice(three: Any) -> None:
+def test_setting_named_twice(three: Bench) -> None:
     topic = NewTopic("t", 1, 1, configs=(ConfigEntry("retention.ms", "1"), ConfigEntry("retention.ms", "2")))
     assert three.ask(CreateTopicsRequest((topic,))).topics[0].error is ErrorCode.INVALID_CONFIG
 
 
-def test_large_topic_appears_at_once_though_it_fills_several_entries(three: Any) -> None:
+def test_large_topic_appears_at_once_though_it_fills_several_entries(three: Bench) -> None:
     request = CreateTopicsRequest((NewTopic("big", 5_000, 3, configs=(ConfigEntry("retention.ms", "1"),)),))
     records = three.controller.decide(request, three.now_ms).records
     split = list(entries(records))
@@ -224,13 +227,13 @@ def test_large_topic_appears_at_once_though_it_fills_several_entries(three: Any)
         three.take(entry)
         assert three.controller.committed.topic("big") is None
     three.take(split[-1])
-    assert len(three.controller.committed.topic("big").partitions) == 5_000
+    assert len(three.topic("big").partitions) == 5_000
 
 
 # --- Deleting ---
 
 
-def test_delete(three: Any) -> None:
+def test_delete(three: Bench) -> None:
     three.create("a", partitions=2, factor=2, retention_ms="1")
     created = three.create("b", partitions=2, factor=2)
     assert delete(three, "a", "nope", ids=(created.topic_id, b"?" * 16)) == [
@@ -246,23 +249,23 @@ def test_delete(three: Any) -> None:
     assert three.create("a", partitions=1, factor=1).topic_id != created.topic_id
 
 
-def test_topic_named_twice_does_not_grow(three: Any) -> None:
+def test_topic_named_twice_does_not_grow(three: Bench) -> None:
     three.create("a", partitions=1, factor=1)
     growths = (PartitionGrowth("a", 2), PartitionGrowth("a", 3))
     response = three.ask(CreatePartitionsRequest(growths))
     assert [found.error for found in response.topics] == [ErrorCode.INVALID_REQUEST] * 2
-    assert len(three.controller.committed.topic("a").partitions) == 1
+    assert len(three.topic("a").partitions) == 1
 
 
-def test_topic_named_twice_is_not_deleted(three: Any) -> None:
+def test_topic_named_twice_is_not_deleted(three: Bench) -> None:
     created = three.create("a", partitions=1, factor=1)
     assert delete(three, "a", ids=(created.topic_id,)) == [ErrorCode.INVALID_REQUEST] * 2
     assert delete(three, "a", "a") == [ErrorCode.INVALID_REQUEST] * 2
     assert delete(three, "a") == [NONE]
 
 
-def test_delete_may_be_switched_off(make_bench: Callable[..., Any]) -> None:
-    bench = make_bench(delete_topic_enable="false")
+def test_delete_may_be_switched_off() -> None:
+    bench = Bench(delete_topic_enable="false")
     bench.up(1)
     bench.create("a", (1,))
     assert delete(bench, "a") == [ErrorCode.TOPIC_DELETION_DISABLED]
@@ -271,17 +274,17 @@ def test_delete_may_be_switched_off(make_bench: Callable[..., Any]) -> None:
 # --- Growing ---
 
 
-def test_grow(three: Any) -> None:
+def test_grow(three: Bench) -> None:
     three.create("t", partitions=2, factor=2)
     before = three.partition("t", 1)
     assert grow(three, "t", 5).error is NONE
-    topic = three.controller.committed.topic("t")
+    topic = three.topic("t")
     assert sorted(topic.partitions) == [0, 1, 2, 3, 4]
     assert topic.partitions[1] == before
     assert all(len(partition.replicas) == 2 for partition in topic.partitions.values())
 
 
-def test_grow_by_assignments(three: Any) -> None:
+def test_grow_by_assignments(three: Bench) -> None:
     three.create("t", (1, 2))
     assert grow(three, "t", 3, (2, 3), (3, 1), first=1).error is NONE
     assert three.partition("t", 2).replicas == (3, 1)
@@ -298,7 +301,7 @@ def test_grow_by_assignments(three: Any) -> None:
     ],
 )
 def test_grow_refused(
-    three: Any, count: int, replicas: tuple[tuple[int, ...], ...], error: ErrorCode, text: str
+    three: Bench, count: int, replicas: tuple[tuple[int, ...], ...], error: ErrorCode, text: str
 ) -> None:
     three.create("t", partitions=2, factor=2)
     result = grow(three, "t", count, *replicas, first=2)
@@ -306,19 +309,47 @@ def test_grow_refused(
     assert text in result.error_message
 
 
-def test_grow_of_an_internal_topic(three: Any) -> None:
+def test_grow_of_an_internal_topic(three: Bench) -> None:
     """A group's place is its id's hash modulo the number of partitions: growth would lose what it committed."""
     three.create("__consumer_offsets", partitions=2, factor=1)
     result = grow(three, "__consumer_offsets", 3)
     assert result.error is ErrorCode.INVALID_REQUEST
     assert "__consumer_offsets" in result.error_message
-    assert len(three.controller.committed.topic("__consumer_offsets").partitions) == 2
+    assert len(three.topic("__consumer_offsets").partitions) == 2
 
 
-def test_grow_of_an_unknown_topic(three: Any) -> None:
+def test_grow_of_an_unknown_topic(three: Bench) -> None:
     assert grow(three, "t", 2).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_grow_numbers_must_go_on(three: Any) -> None:
+def test_grow_numbers_must_go_on(three: Bench) -> None:
     three.create("t", (1, 2))
     assert grow(three, "t", 2, (2, 3), first=0).error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_a_restored_topic_has_the_id_that_it_had(three: Bench) -> None:
+    wanted = TopicId(b"restored-topic-0")
+
+    def create(name: str) -> ErrorCode:
+        found: ErrorCode = three.ask(CreateTopicsRequest((NewTopic(name, 1, 1, topic_id=wanted),))).topics[0].error
+        return found
+
+    assert create("flights") is NONE
+    assert three.topic("flights").topic_id == wanted
+    assert create("others") is ErrorCode.INVALID_REQUEST, "the id is taken"
+    assert create("flights") is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_an_id_is_no_shorter_than_others(three: Bench) -> None:
+    item = NewTopic("t", 1, 1, topic_id=TopicId(b"short"))
+    (found,) = three.ask(CreateTopicsRequest((item,))).topics
+    assert found.error is ErrorCode.INVALID_REQUEST
+    assert found.error_message == "expected a topic id of 16 bytes, found 5"
+
+
+def test_clients_of_release_0_1_say_no_id(three: Bench) -> None:
+    for name in ("t", "u"):
+        item = from_proto(NewTopic, to_proto(replace(NewTopic(name, 1, 1), topic_id=TopicId(b""))))
+        (found,) = three.ask(CreateTopicsRequest((item,))).topics
+        assert found.error is NONE
+        assert len(found.topic_id) == 16

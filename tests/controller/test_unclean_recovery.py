@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto.controller_api import LogEnd, ReportLogEndsRequest
+from tidelog.proto.calls.controller_api import LogEnd, ReportLogEndsRequest
+
+from .conftest import Bench
 
 TIMEOUT_MS = 300_000
 """The default of ``unclean.recovery.timeout.ms``, that of KIP-966."""
 
 
-def state(bench: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def state(bench: Bench) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """(leader, ISR, ELR, last known ELR)"""
     found = bench.partition("t")
     return found.leader, found.isr, found.eligible_leader_replicas, found.last_known_elr
 
 
 def report(
-    bench: Any, node: int, last_epoch: int, end: int, *, leader_epoch: int | None = None, epoch: int | None = None
+    bench: Bench, node: int, last_epoch: int, end: int, *, leader_epoch: int | None = None, epoch: int | None = None
 ) -> ErrorCode:
     """A broker reports how far its log of the topic reaches."""
     known = bench.partition("t")
@@ -33,7 +33,7 @@ def report(
     return error
 
 
-def pass_time(bench: Any, until_ms: int) -> None:
+def pass_time(bench: Bench, until_ms: int) -> None:
     """Live brokers go on speaking; the controller looks at the time once in a while."""
     while bench.now_ms < until_ms:
         bench.now_ms = min(bench.now_ms + 500, until_ms)
@@ -44,7 +44,7 @@ def pass_time(bench: Any, until_ms: int) -> None:
 
 
 @pytest.fixture
-def killed(bench: Any) -> Any:
+def killed(bench: Bench) -> Bench:
     """A topic on three brokers that were all killed at once; none of them is back."""
     bench.up(1, 2, 3)
     bench.create("t", (1, 2, 3), min_insync_replicas="2")
@@ -53,7 +53,7 @@ def killed(bench: Any) -> Any:
     return bench
 
 
-def test_nobody_leads_before_all_have_reported(killed: Any) -> None:
+def test_nobody_leads_before_all_have_reported(killed: Bench) -> None:
     killed.up(1, 2)
     assert state(killed) == (-1, (), (3,), (1, 2))
     report(killed, 1, 1, 100)  # broker 3 is eligible still: nobody asked
@@ -80,14 +80,14 @@ def test_nobody_leads_before_all_have_reported(killed: Any) -> None:
         ({1: (-1, 0), 2: (-1, 0), 3: (-1, 0)}, 1),
     ],
 )
-def test_the_log_that_reaches_furthest_leads(killed: Any, ends: dict[int, tuple[int, int]], leader: int) -> None:
+def test_the_log_that_reaches_furthest_leads(killed: Bench, ends: dict[int, tuple[int, int]], leader: int) -> None:
     killed.up(1, 2, 3)
     for node, reach in ends.items():
         report(killed, node, *reach)
     assert state(killed)[:2] == (leader, (leader,))
 
 
-def test_the_longest_log_is_waited_for_if_it_went_away_after_its_report(killed: Any) -> None:
+def test_the_longest_log_is_waited_for_if_it_went_away_after_its_report(killed: Bench) -> None:
     killed.up(1, 2, 3)
     report(killed, 1, 1, 100)
     killed.silence(1)
@@ -102,7 +102,7 @@ def test_the_longest_log_is_waited_for_if_it_went_away_after_its_report(killed: 
     assert state(killed)[0] == 2
 
 
-def test_who_has_less_need_not_be_there_any_more(killed: Any) -> None:
+def test_who_has_less_need_not_be_there_any_more(killed: Bench) -> None:
     killed.up(1, 2, 3)
     report(killed, 1, 1, 80)
     killed.silence(1)
@@ -111,7 +111,7 @@ def test_who_has_less_need_not_be_there_any_more(killed: Any) -> None:
     assert state(killed)[0] == 2
 
 
-def test_a_report_of_another_leader_epoch_or_process_counts_for_nothing(killed: Any) -> None:
+def test_a_report_of_another_leader_epoch_or_process_counts_for_nothing(killed: Bench) -> None:
     killed.up(1, 2, 3)
     report(killed, 1, 1, 100)
     report(killed, 2, 1, 100)
@@ -124,7 +124,7 @@ def test_a_report_of_another_leader_epoch_or_process_counts_for_nothing(killed: 
     assert state(killed)[0] == 1
 
 
-def test_reports_die_with_the_controller_and_come_again(killed: Any) -> None:
+def test_reports_die_with_the_controller_and_come_again(killed: Bench) -> None:
     killed.up(1, 2, 3)
     report(killed, 1, 1, 100)
     report(killed, 2, 1, 90)
@@ -138,7 +138,7 @@ def test_reports_die_with_the_controller_and_come_again(killed: Any) -> None:
     assert state(killed)[0] == 1
 
 
-def test_who_stays_away_is_waited_for_until_the_time_is_over(killed: Any) -> None:
+def test_a_missing_replica_is_waited_for_until_the_time_is_over(killed: Bench) -> None:
     killed.silence()
     killed.up(1, 2)
     killed.register(3)
@@ -153,8 +153,8 @@ def test_who_stays_away_is_waited_for_until_the_time_is_over(killed: Any) -> Non
     assert state(killed) == (2, (2,), (), (1, 3))
 
 
-def test_after_the_time_somebody_who_had_everything_must_have_reported(killed: Any) -> None:
-    """Not who has been away for long: rather no leader than one that never had the records."""
+def test_after_the_time_somebody_who_had_everything_must_have_reported(killed: Bench) -> None:
+    """Not one that has been away for long: rather no leader than one that never had the records."""
     bench = killed
     bench.register(2)
     bench.register(3)
@@ -167,7 +167,7 @@ def test_after_the_time_somebody_who_had_everything_must_have_reported(killed: A
     assert state(bench)[0] == 3
 
 
-def test_a_replica_that_was_not_asked_counts_if_its_log_reaches_further(bench: Any) -> None:
+def test_a_replica_that_was_not_asked_counts_if_its_log_reaches_further(bench: Bench) -> None:
     """Broker 1 was fenced first, though it had everything; the other two lost their tails."""
     bench.up(1, 2, 3)
     bench.create("t", (1, 2, 3), min_insync_replicas="2")
@@ -182,7 +182,7 @@ def test_a_replica_that_was_not_asked_counts_if_its_log_reaches_further(bench: A
     assert state(bench) == (1, (1,), (), (2, 3))
 
 
-def test_a_replica_that_was_not_asked_is_not_enough(bench: Any) -> None:
+def test_a_replica_that_was_not_asked_is_not_enough(bench: Bench) -> None:
     bench.up(1, 2, 3)
     bench.create("t", (1, 2, 3), min_insync_replicas="2")
     bench.silence(1)
@@ -195,7 +195,7 @@ def test_a_replica_that_was_not_asked_is_not_enough(bench: Any) -> None:
     assert state(bench)[0] == -1
 
 
-def test_a_replaced_disk_is_not_waited_for(killed: Any) -> None:
+def test_a_replaced_disk_is_not_waited_for(killed: Bench) -> None:
     killed.up(1, 2)
     killed.up(3, dirs=(903,))
     assert state(killed) == (-1, (), (), (1, 2))
@@ -205,14 +205,14 @@ def test_a_replaced_disk_is_not_waited_for(killed: Any) -> None:
     assert state(killed) == (1, (1,), (), (2,))
 
 
-def test_the_last_one_left_leads_without_a_report(killed: Any) -> None:
+def test_the_last_one_left_leads_without_a_report(killed: Bench) -> None:
     killed.up(2, dirs=(902,))
     killed.up(3, dirs=(903,))
     killed.up(1)
     assert state(killed) == (1, (1,), (), ())
 
 
-def test_a_failed_directory_does_not_lead_whatever_it_reported(killed: Any) -> None:
+def test_a_failed_directory_does_not_lead_whatever_it_reported(killed: Bench) -> None:
     killed.up(1, 2, 3)
     report(killed, 1, 1, 100)
     killed.beat(1, offline=(101,))
@@ -223,7 +223,7 @@ def test_a_failed_directory_does_not_lead_whatever_it_reported(killed: Any) -> N
     assert state(killed)[0] == 3
 
 
-def test_who_leads_after_a_recovery_may_lose_its_log_as_well(killed: Any) -> None:
+def test_who_leads_after_a_recovery_may_lose_its_log_as_well(killed: Bench) -> None:
     """Until more is committed, the others are not forgotten."""
     killed.up(1, 2, 3)
     for node, end in ((1, 100), (2, 110), (3, 90)):
@@ -239,7 +239,21 @@ def test_who_leads_after_a_recovery_may_lose_its_log_as_well(killed: Any) -> Non
     assert state(killed) == (1, (1, 3), (), ())
 
 
-def test_unclean_elections_wait_for_no_reports(bench: Any) -> None:
+def test_reports_under_an_earlier_leader_epoch_are_forgotten(killed: Bench) -> None:
+    """Also where the leader that came of them is gone again before the controller has looked at the time."""
+    killed.up(1, 2, 3)
+    for node, end in ((1, 100), (2, 110), (3, 90)):
+        report(killed, node, 1, end)
+    killed.silence(2)
+    killed.up(2)
+    report(killed, 2, 2, 120)
+    assert state(killed) == (-1, (), (), (1, 2, 3))
+    for node in (1, 3):
+        report(killed, node, 1, 90)
+    assert state(killed) == (2, (2,), (), (1, 3))
+
+
+def test_unclean_elections_wait_for_no_reports(bench: Bench) -> None:
     bench.up(1, 2, 3)
     bench.create("t", (1, 2, 3), min_insync_replicas="2", unclean_leader_election_enable="true")
     bench.silence(1, 2, 3)
@@ -247,7 +261,7 @@ def test_unclean_elections_wait_for_no_reports(bench: Any) -> None:
     assert state(bench)[:2] == (2, (2,))
 
 
-def test_reports_of_unknown_partitions_are_passed_over(killed: Any) -> None:
+def test_reports_of_unknown_partitions_are_passed_over(killed: Bench) -> None:
     killed.up(1, 2, 3)
     nowhere = LogEnd(TopicId(b"x" * 16), 0, LeaderEpoch(1), LeaderEpoch(1), Offset(5))
     strange = LogEnd(killed.partition("t").topic_id, 7, LeaderEpoch(1), LeaderEpoch(1), Offset(5))
@@ -255,8 +269,8 @@ def test_reports_of_unknown_partitions_are_passed_over(killed: Any) -> None:
     assert response.error is ErrorCode.NONE
 
 
-def test_a_deleted_topic_is_forgotten(killed: Any) -> None:
-    from tidelog.proto.api import DeleteTopicsRequest
+def test_a_deleted_topic_is_forgotten(killed: Bench) -> None:
+    from tidelog.proto.calls.api import DeleteTopicsRequest
 
     killed.up(1, 2, 3)
     report(killed, 1, 1, 100)

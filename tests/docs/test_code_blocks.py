@@ -1,8 +1,8 @@
 """The documentation's code runs, and the commands it names are there.
 
-A Python block runs against a real cluster in place of the addresses it names. ``python no-run`` is only
-compiled (and says so in the page's source); ``python after`` goes on with the names of the block before it.
-Lines that begin with ``$`` in a ``console`` block, and every line of a ``sh`` block, are commands.
+A Python block runs against a real cluster in place of the addresses it names; those of the README run in order
+(``test_readme.py``). What marks mean: ``code_blocks.py``. Lines that begin with ``$`` in a ``console`` block, and every
+line of a ``sh`` block, are commands.
 """
 
 from __future__ import annotations
@@ -12,50 +12,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ADDRESS: Final = "127.0.0.1:9092"
-KAFKA_ADDRESS: Final = "127.0.0.1:9096"
-_FENCE: Final = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)$")
-
-
-class CodeBlock(NamedTuple):
-    page: Path
-    line: int
-    info: tuple[str, ...]
-    text: str
-
-    @property
-    def where(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def code_blocks(page: Path) -> list[CodeBlock]:
-    """Return the fenced blocks of a Markdown file."""
-    found: list[CodeBlock] = []
-    opened: tuple[int, re.Match[str]] | None = None
-    lines: list[str] = []
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        match = _FENCE.match(line)
-        if opened is None:
-            if match:
-                opened, lines = (number, match), []
-        elif match and match["fence"].startswith(opened[1]["fence"]) and not match["info"].strip():
-            found.append(CodeBlock(page, opened[0], tuple(opened[1]["info"].split()), "\n".join(lines) + "\n"))
-            opened = None
-        else:
-            lines.append(line.removeprefix(opened[1]["indent"]))
-    assert opened is None, f"{page}:{opened[0]}: a code block without an end" if opened else ""
-    return found
-
-
-def blocks_of(*languages: str) -> list[CodeBlock]:
-    return [block for page in PAGES for block in code_blocks(page) if block.info[:1] and block.info[0] in languages]
+from .code_blocks import ADDRESS, PAGES, README, ROOT, CodeBlock, blocks_of
 
 
 def programs() -> Iterator[tuple[CodeBlock, str]]:
@@ -63,7 +25,7 @@ def programs() -> Iterator[tuple[CodeBlock, str]]:
     before = ""
     for block in blocks_of("python"):
         before = before + block.text if "after" in block.info else block.text
-        if "no-run" not in block.info:
+        if "no-run" not in block.info and block.page != README:
             yield block, before
 
 
@@ -72,15 +34,15 @@ PROGRAMS: Final = list(programs())
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[dict[str, str]]:
-    """What stands in the text, and where the cluster is."""
+    """The addresses in the text, and those of the cluster."""
     from tidelog.testing import Cluster
 
     with Cluster(nodes=1, transport="grpc") as cluster:
-        yield {ADDRESS: cluster.bootstrap, KAFKA_ADDRESS: cluster.kafka_bootstrap}
+        yield {ADDRESS: cluster.bootstrap}
 
 
 def test_there_is_something_to_run() -> None:
-    assert any(block.page.name == "README.md" for block, _ in PROGRAMS)
+    assert {block.page.name for block, _ in PROGRAMS} >= {"sdk.md", "kafka-clients.md", "in-process-cluster.md"}
 
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's import
@@ -160,8 +122,8 @@ def check_tidelog(words: list[str]) -> None:
 
 
 def check_sim(words: list[str]) -> None:
-    from tidelog.chaos.sim.command import parser
-    from tidelog.chaos.sim.scenarios import SCENARIOS
+    from tidelog.chaos.simulated.runner.command import parser
+    from tidelog.chaos.simulated.scenarios.registry import SCENARIOS
 
     options = parser().parse_args(words)
     for name in filter(None, options.scenario.split(",")):

@@ -1,4 +1,4 @@
-"""The examples: under kill -9 they keep their promise, and what they check can fail."""
+"""The examples: they keep their promise under kill -9, and their checks can fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*command: str, timeout_s: float = 110) -> subprocess.CompletedProcess[st
 
 
 def drill(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-P", "-m", "tidelog.chaos.example_command", *arguments)
+    return run(sys.executable, "-P", "-m", "tidelog.demo.examples.command", *arguments)
 
 
 def test_each_flight_is_there_once_though_workers_and_nodes_are_killed() -> None:

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.coordinators import MemoryLog, ShardDesk
 from tidelog.groups.batches import batch_of
-from tidelog.groups.effects import Answer, Append, AppendMarker, Effect
-from tidelog.groups.settings import GroupSettings
 from tidelog.groups.shard import Shard
+from tidelog.groups.state.consumer_group import ConsumerGroup
+from tidelog.groups.state.effects import Answer, Append, AppendMarker, Effect
+from tidelog.groups.state.group import Group
+from tidelog.groups.state.settings import GroupSettings
+from tidelog.groups.state.topics import TopicShape
 from tidelog.model.assignors import Subscription
-from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
-from tidelog.model.moment import Moment
-from tidelog.proto.consumer_protocol import encode_subscription
-from tidelog.proto.group_api import (
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from tidelog.proto.calls.consumer_group_api import (
+    ConsumerGroupHeartbeatRequest,
+    IdAssignment,
+    TopicIdPartitions,
+    TopicNames,
+)
+from tidelog.proto.calls.group_api import (
     GroupPartition,
     GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
+    LeaveGroupResponse,
     LeavingMember,
     MemberAssignment,
     OffsetCommitPartition,
@@ -34,113 +42,89 @@ from tidelog.proto.group_api import (
     OffsetFetchGroup,
     SyncGroupRequest,
 )
-from tidelog.proto.records import patch_batch, split_batches
-from tidelog.proto.transaction_api import TransactionMarker, TxnOffsetCommitRequest
-from tidelog.replication.coordinator_log import LogRange, LogSlice
-
-WALL_MS = 1_700_000_000_000
+from tidelog.proto.calls.transaction_api import TransactionMarker, TxnOffsetCommitRequest
+from tidelog.proto.logs.consumer_protocol import encode_subscription
 
 
 def subscription(*topics: str) -> bytes:
     return encode_subscription(Subscription(topics))
 
 
-class Desk:
-    """Requests in, answers by the handle that each returns; appends are ended by the test.
+class SomeTopics:
+    """Topics that a test makes, grows and deletes. Implements :class:`tidelog.groups.state.topics.Topics`."""
 
-    ``auto``: an append is committed as soon as it is asked for. ``log``: the batches that were written.
-    """
+    def __init__(self) -> None:
+        self.version = 0
+        self.shapes: dict[str, TopicShape] = {}
+
+    def put(self, name: str, partitions: int) -> TopicId:
+        """Make a topic, or let it grow."""
+        self.version += 1
+        known = self.shapes.get(name)
+        topic_id = TopicId(self.version.to_bytes(16)) if known is None else known.topic_id
+        self.shapes[name] = TopicShape(topic_id, partitions)
+        return topic_id
+
+    def delete(self, name: str) -> None:
+        self.version += 1
+        del self.shapes[name]
+
+    def shape(self, name: str) -> TopicShape | None:
+        return self.shapes.get(name)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        return next((name for name, shape in self.shapes.items() if shape.topic_id == topic_id), None)
+
+    def names(self) -> list[str]:
+        return sorted(self.shapes)
+
+
+class Desk(ShardDesk[Shard, GroupSettings, Append | AppendMarker]):
+    """See :class:`ShardDesk`."""
 
     def __init__(
-        self, settings: GroupSettings | None = None, *, auto: bool = True, epoch: int = 1, **changes: int
+        self, settings: GroupSettings | None = None, *, auto: bool = True, epoch: int = 1, **changes: Any
     ) -> None:
-        self.settings = replace(settings or GroupSettings(initial_rebalance_delay_ms=0), **changes)
-        self.auto = auto
-        self.now_ms = 1_000
-        self.wall_ms = WALL_MS
-        self.answers: dict[int, Any] = {}
-        self.appends: list[Append | AppendMarker] = []
-        self.log: list[Append | AppendMarker] = []
-        self.epoch = epoch
         self.rng = random.Random(5)
-        self.shard = self._shard(epoch)
-        self._waiter = 0
-        self.perform(self.shard.loaded(self.now))
+        settings = replace(settings or GroupSettings(initial_rebalance_delay_ms=0), **changes)
+        self.topics = SomeTopics()
+        super().__init__(settings, auto=auto, epoch=epoch, now_ms=1_000)
 
     def _shard(self, epoch: int) -> Shard:
-        return Shard(LeaderEpoch(epoch), self.settings, self.rng)
+        return Shard(LeaderEpoch(epoch), self.settings, self.rng, topics=lambda: self.topics)
 
-    @property
-    def now(self) -> Moment:
-        return Moment(self.now_ms, self.wall_ms)
+    def _built(self, append: Append | AppendMarker) -> bytearray:
+        return batch_of(append)
 
-    def group(self, group_id: str = "g") -> Any:
-        return self.shard.state.groups.get(group_id)
+    def consumer(self, group_id: str = "g") -> ConsumerGroup:
+        found = self.group(group_id).consumer
+        assert found is not None
+        return found
+
+    def group(self, group_id: str = "g") -> Group:
+        return self.shard.state.groups[group_id]
+
+    def has_group(self, group_id: str = "g") -> bool:
+        return group_id in self.shard.state.groups
 
     # --- Effects ------------------------------------------------------------------------------------
 
-    def perform(self, effects: list[Effect]) -> None:
+    def perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Answer):
-                assert effect.waiter not in self.answers, f"{effect.waiter} is answered twice"
-                self.answers[effect.waiter] = effect.response
+                self.answer(effect.waiter, effect.response)
             else:
                 self.appends.append(effect)
         if self.auto:
             while self.appends:
                 self.end()
 
-    def end(self, error: ErrorCode = ErrorCode.NONE, at: int = 0) -> None:
-        """End the append at ``at`` of those under way."""
-        append = self.appends.pop(at)
-        if error is ErrorCode.NONE:
-            self.log.append(append)
-        self.perform(self.shard.appended(append.token, error, self.now))
-
-    def pass_time(self, ms: int) -> None:
-        """Let time pass, timer by timer."""
-        until = self.now_ms + ms
-        while True:
-            deadline = self.shard.next_deadline()
-            if deadline is None or deadline > until:
-                break
-            self.wall_ms += max(deadline - self.now_ms, 0)
-            self.now_ms = max(deadline, self.now_ms)
-            self.perform(self.shard.tick(self.now))
-        self.wall_ms += until - self.now_ms
-        self.now_ms = until
+    end = ShardDesk.end_append
 
     def settle(self) -> None:
         self.pass_time(0)
 
-    def fail_over(self, **changes: int) -> None:
-        """Another coordinator loads what was written."""
-        self.perform(self.shard.resign(self.now))
-        self.appends.clear()
-        self.epoch += 1
-        self.settings = replace(self.settings, **changes)
-        self.shard = self._shard(self.epoch)
-        for batch in self.batches():
-            self.shard.replay(batch)
-        self.perform(self.shard.loaded(self.now))
-
-    def batches(self) -> list[Any]:
-        data = bytearray()
-        offset = 0
-        for append in self.log:
-            built = batch_of(append)
-            patch_batch(built, 0, base_offset=offset, leader_epoch=0)
-            offset += 1 if isinstance(append, AppendMarker) else len(append.records)
-            data += built
-        return split_batches(bytes(data)) if data else []
-
     # --- Requests -----------------------------------------------------------------------------------
-
-    def ask(self, call: Callable[..., list[Effect]], *request: Any) -> int:
-        self._waiter += 1
-        waiter = self._waiter
-        self.perform(call(*request, waiter, self.now))
-        return waiter
 
     def join(self, member_id: str = "", **changes: Any) -> int:
         """Ask to join; ``protocols`` as name → metadata."""
@@ -159,9 +143,34 @@ class Desk:
         assert not changes
         return self.ask(self.shard.join, request, "/h")
 
+    def beat(self, member_id: str, epoch: int, **changes: Any) -> int:
+        """A heartbeat of the consumer protocol; ``topics`` as names, ``owned`` as topic id → partitions."""
+        topics, owned = changes.pop("topics", None), changes.pop("owned", None)
+        request = ConsumerGroupHeartbeatRequest(
+            changes.pop("group", "g"),
+            member_id,
+            epoch,
+            changes.pop("instance", None),
+            None,
+            changes.pop("rebalance", -1),
+            None if topics is None else TopicNames(tuple(topics)),
+            changes.pop("regex", None),
+            changes.pop("assignor", None),
+            None if owned is None else IdAssignment(tuple(TopicIdPartitions(*each) for each in owned.items())),
+            "c",
+        )
+        may_see = changes.pop("may_see", lambda _: True)
+        assert not changes
+        return self.ask(self.shard.consumer_heartbeat, request, "/h", may_see)
+
+    def come(self, member_id: str, *topics: str, **changes: Any) -> int:
+        """A member of the consumer protocol joins."""
+        return self.beat(member_id, 0, topics=topics, owned={}, rebalance=60_000, **changes)
+
     def member_id(self, **changes: Any) -> str:
         """Ask for an id (KIP-394)."""
         answer = self.answers[self.join(**changes)]
+        assert isinstance(answer, JoinGroupResponse)
         assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
         return answer.member_id
 
@@ -212,7 +221,7 @@ class Desk:
     def heartbeat(self, member_id: str, generation: int, instance: str | None = None, group: str = "g") -> ErrorCode:
         return self.shard.heartbeat(HeartbeatRequest(group, generation, member_id, instance), self.now).error
 
-    def leave(self, *members: tuple[str, str | None], group: str = "g") -> Any:
+    def leave(self, *members: tuple[str, str | None], group: str = "g") -> LeaveGroupResponse:
         response, effects = self.shard.leave(
             LeaveGroupRequest(group, tuple(LeavingMember(*member) for member in members)), self.now
         )
@@ -240,7 +249,7 @@ class Desk:
         return {f"{item.topic}-{item.partition}": item.offset for item in found.offsets}
 
     def unstable(self, *names: str, group: str = "g") -> list[str]:
-        """Those of these partitions that have something on its way or in an open transaction."""
+        """Those partitions that have a commit on its way or in an open transaction."""
         asked = OffsetFetchGroup(group, tuple(GroupPartition(*_partition(name)) for name in names))
         found = self.shard.fetch_offsets(asked, require_stable=True).offsets
         return [f"{at.topic}-{at.partition}" for at in found if at.error is ErrorCode.UNSTABLE_OFFSET_COMMIT]
@@ -279,94 +288,21 @@ class Desk:
         return self.ask(self.shard.delete_group, group)
 
     def error_of_group(self, waiter: int) -> ErrorCode:
-        return self.answers[waiter].error
+        found: ErrorCode = self.answers[waiter].error
+        return found
 
     def error(self, waiter: int) -> ErrorCode:
         """The error of an answer; of a commit that of its only partition."""
         answer = self.answers[waiter]
         if isinstance(answer, ErrorCode):
             return answer
-        return answer.results[0].error if hasattr(answer, "results") and not hasattr(answer, "error") else answer.error
+        found: ErrorCode = (answer if hasattr(answer, "error") else answer.results[0]).error
+        return found
 
 
 def _partition(name: str) -> TopicPartition:
     topic, _, partition = name.rpartition("-")
     return TopicPartition(topic, int(partition))
-
-
-class MemoryOffsetsLog:
-    """``hold`` keeps appends from being committed until :meth:`commit`; ``refuse`` refuses them."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, list[bytes]] = {}
-        self.epochs: dict[int, LeaderEpoch] = {}
-        self.hold = False
-        self.refuse: ErrorCode | None = None
-        self.read_gate: asyncio.Event | None = None
-        self.read_refusal: Refusal | None = None
-        self._waiting: list[asyncio.Future[ErrorCode]] = []
-        self.reads = 0
-
-    def lead(self, partition: int, epoch: int) -> LeaderEpoch:
-        self.epochs[partition] = LeaderEpoch(epoch)
-        return LeaderEpoch(epoch)
-
-    def end(self, partition: int) -> int:
-        stored = self.batches.get(partition)
-        return split_batches(stored[-1])[0].next_offset if stored else 0
-
-    def put(self, partition: int, batch: bytearray) -> None:
-        patch_batch(batch, 0, base_offset=self.end(partition), leader_epoch=0)
-        self.batches.setdefault(partition, []).append(bytes(batch))
-
-    def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            future.set_result(error)
-
-    # --- CoordinatorLog ---------------------------------------------------------------------------------
-
-    def append(self, partition: int, leader_epoch: LeaderEpoch, batch: bytearray) -> Awaitable[ErrorCode]:
-        future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        if self.epochs.get(partition) != leader_epoch:
-            future.set_result(ErrorCode.NOT_COORDINATOR)
-        elif self.refuse is not None:
-            future.set_result(self.refuse)
-        else:
-            self.put(partition, batch)
-            if self.hold:
-                self._waiting.append(future)
-            else:
-                future.set_result(ErrorCode.NONE)
-        return future
-
-    def range(self, partition: int, leader_epoch: LeaderEpoch) -> LogRange | Refusal:
-        if self.epochs.get(partition) != leader_epoch:
-            return Refusal(ErrorCode.NOT_COORDINATOR)
-        return LogRange(Offset(0), Offset(self.end(partition)))
-
-    async def read(
-        self, partition: int, leader_epoch: LeaderEpoch, offset: Offset, bytes_max: int
-    ) -> LogSlice | Refusal:
-        self.reads += 1
-        if self.read_gate is not None:
-            await self.read_gate.wait()
-        if self.read_refusal is not None:
-            return self.read_refusal
-        found = bytearray()
-        for stored in self.batches[partition]:
-            if split_batches(stored)[0].last_offset < offset:
-                continue
-            if found and len(found) + len(stored) > bytes_max:
-                break
-            found += stored
-        return LogSlice(bytes(found), Offset(split_batches(found)[-1].next_offset))
-
-    async def committed(self, partition: int, leader_epoch: LeaderEpoch, offset: Offset) -> ErrorCode:
-        return ErrorCode.NONE
-
-    def batch_bytes_max(self, partition: int) -> int:
-        return 1_048_588
 
 
 @pytest.fixture
@@ -387,5 +323,5 @@ def crowd() -> Desk:
 
 
 @pytest.fixture
-def offsets_log() -> MemoryOffsetsLog:
-    return MemoryOffsetsLog()
+def offsets_log() -> MemoryLog:
+    return MemoryLog()

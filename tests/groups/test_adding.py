@@ -1,25 +1,34 @@
-"""The group coordinator's shell in transactions: whom it asks before the first offsets, and what a marker does."""
+"""The group coordinator's shell in transactions: its question before the first offsets, and the effect of a marker."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 
+from tests.coordinators import MemoryLog
 from tidelog.groups.coordinator import GroupCoordinator
-from tidelog.groups.settings import GroupSettings
+from tidelog.groups.state.settings import GroupSettings
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
-from tidelog.proto.control_batches import ControlKind, decode_control
-from tidelog.proto.group_api import OffsetCommitPartition, OffsetFetchGroup, OffsetFetchRequest
-from tidelog.proto.network import CallContext
-from tidelog.proto.records import split_batches
-from tidelog.proto.transaction_api import AddPartitionsTransaction, TransactionMarker, TxnOffsetCommitRequest
+from tidelog.proto.calls.group_api import (
+    OffsetCommitPartition,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+)
+from tidelog.proto.calls.transaction_api import (
+    AddPartitionsTransaction,
+    TransactionMarker,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.control_batches import ControlKind, decode_control
+from tidelog.proto.transport.network import CallContext
 
 NONE = ErrorCode.NONE
 CONTEXT = CallContext("CLIENT", "127.0.0.1:1")
@@ -55,7 +64,7 @@ def asked() -> Asked:
 
 
 @pytest.fixture
-async def coordinator(offsets_log: Any, asked: Asked) -> AsyncIterator[GroupCoordinator]:
+async def coordinator(offsets_log: MemoryLog, asked: Asked) -> AsyncIterator[GroupCoordinator]:
     failures: list[BaseException] = []
     settings = GroupSettings(initial_rebalance_delay_ms=0, appends_max=4)
     made = GroupCoordinator(
@@ -76,7 +85,7 @@ def commit(
     epoch: int = 0,
     partition: int = 0,
     first_protocol: bool = False,
-) -> Any:
+) -> asyncio.Future[TxnOffsetCommitResponse]:
     items = (OffsetCommitPartition("t", partition, Offset(offset)),)
     who = ProducerId(producer), ProducerEpoch(epoch)
     request = TxnOffsetCommitRequest("x", "g", *who, -1, "", None, items, verify_only=first_protocol)
@@ -85,14 +94,13 @@ def commit(
 
 def mark(
     coordinator: GroupCoordinator, *, producer: int = 7, epoch: int = 1, committed: bool = True, version: int = 2
-) -> Any:
+) -> asyncio.Future[ErrorCode]:
     marker = TransactionMarker(ProducerId(producer), ProducerEpoch(epoch), committed, 3, (), version)
     return coordinator.complete_transaction(0, marker)
 
 
-async def error(answer: Any) -> ErrorCode:
-    found: ErrorCode = (await answer).results[0].error
-    return found
+async def error(answer: Awaitable[TxnOffsetCommitResponse]) -> ErrorCode:
+    return (await answer).results[0].error
 
 
 async def committed(coordinator: GroupCoordinator) -> dict[int, int]:
@@ -102,7 +110,7 @@ async def committed(coordinator: GroupCoordinator) -> dict[int, int]:
 
 
 async def test_the_first_commit_of_a_transaction_asks_and_the_others_follow_in_order(
-    coordinator: Any, asked: Asked, offsets_log: Any
+    coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog
 ) -> None:
     answers = [commit(coordinator, offset) for offset in (1, 2, 3)]
     await until(lambda: len(asked.questions) == 1)
@@ -143,7 +151,7 @@ async def test_the_first_commit_of_a_transaction_asks_and_the_others_follow_in_o
     ],
 )
 async def test_a_partition_that_is_not_taken_in_takes_no_offsets(
-    coordinator: Any, asked: Asked, offsets_log: Any, answer: ErrorCode, told: ErrorCode
+    coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog, answer: ErrorCode, told: ErrorCode
 ) -> None:
     waiting = commit(coordinator, 1)
     await asked.answer(answer)
@@ -151,7 +159,7 @@ async def test_a_partition_that_is_not_taken_in_takes_no_offsets(
     assert offsets_log.end(0) == 0
 
 
-async def test_a_marker_ends_the_asking(coordinator: Any, asked: Asked, offsets_log: Any) -> None:
+async def test_a_marker_ends_the_asking(coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog) -> None:
     """The transaction is over: a commit that was let in after it would be open for ever."""
     late = commit(coordinator, 1)
     await until(lambda: bool(asked.questions))
@@ -160,7 +168,7 @@ async def test_a_marker_ends_the_asking(coordinator: Any, asked: Asked, offsets_
     assert offsets_log.end(0) == 1, "the marker alone"
 
 
-async def test_another_producers_marker_does_not(coordinator: Any, asked: Asked) -> None:
+async def test_another_producers_marker_does_not(coordinator: GroupCoordinator, asked: Asked) -> None:
     waiting = commit(coordinator, 1)
     await until(lambda: bool(asked.questions))
     await mark(coordinator, producer=8)
@@ -168,7 +176,7 @@ async def test_another_producers_marker_does_not(coordinator: Any, asked: Asked)
     assert await error(waiting) is NONE
 
 
-async def test_a_newer_epoch_sends_the_older_one_away(coordinator: Any, asked: Asked) -> None:
+async def test_a_newer_epoch_sends_the_older_one_away(coordinator: GroupCoordinator, asked: Asked) -> None:
     old, new = commit(coordinator, 1), commit(coordinator, 2, epoch=1)
     older = commit(coordinator, 3)
     assert await error(old) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -178,7 +186,9 @@ async def test_a_newer_epoch_sends_the_older_one_away(coordinator: Any, asked: A
     assert await error(new) is NONE
 
 
-async def test_who_waits_for_an_answer_hears_of_the_move(coordinator: Any, asked: Asked, offsets_log: Any) -> None:
+async def test_who_waits_for_an_answer_hears_of_the_move(
+    coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog
+) -> None:
     waiting = commit(coordinator, 1)
     await until(lambda: bool(asked.questions))
     coordinator.resigned(0, LeaderEpoch(1))
@@ -192,7 +202,7 @@ async def test_who_waits_for_an_answer_hears_of_the_move(coordinator: Any, asked
 
 
 async def test_a_new_coordinator_knows_what_is_open_and_asks_no_more(
-    coordinator: Any, asked: Asked, offsets_log: Any
+    coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog
 ) -> None:
     first = commit(coordinator, 1)
     await asked.answer()
@@ -206,7 +216,7 @@ async def test_a_new_coordinator_knows_what_is_open_and_asks_no_more(
     assert await committed(coordinator) == {0: 2}
 
 
-async def test_a_group_without_a_name_has_no_transactions(coordinator: Any, asked: Asked) -> None:
+async def test_a_group_without_a_name_has_no_transactions(coordinator: GroupCoordinator, asked: Asked) -> None:
     request = TxnOffsetCommitRequest(
         "x", "", ProducerId(7), ProducerEpoch(0), -1, "", None, (OffsetCommitPartition("t", 0, Offset(1)),)
     )
@@ -214,7 +224,7 @@ async def test_a_group_without_a_name_has_no_transactions(coordinator: Any, aske
     assert not asked.questions
 
 
-async def test_so_many_may_wait(coordinator: Any, asked: Asked) -> None:
+async def test_so_many_may_wait(coordinator: GroupCoordinator, asked: Asked) -> None:
     waiting = [commit(coordinator, 1, producer=producer) for producer in range(4)]
     assert await error(commit(coordinator, 1, producer=9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await until(lambda: len(asked.questions) == 4)
@@ -232,13 +242,13 @@ async def test_so_many_may_wait(coordinator: Any, asked: Asked) -> None:
     ],
 )
 async def test_a_marker_that_is_not_written_is_told_as_a_leader_tells_it(
-    coordinator: Any, offsets_log: Any, refusal: ErrorCode, told: ErrorCode
+    coordinator: GroupCoordinator, offsets_log: MemoryLog, refusal: ErrorCode, told: ErrorCode
 ) -> None:
     offsets_log.refuse = refusal
     assert await mark(coordinator) is told
 
 
-async def test_nobody_is_answered_after_a_kill(coordinator: Any, asked: Asked) -> None:
+async def test_nobody_is_answered_after_a_kill(coordinator: GroupCoordinator, asked: Asked) -> None:
     waiting = commit(coordinator, 1)
     await until(lambda: bool(asked.questions))
     coordinator.kill()
@@ -251,7 +261,9 @@ async def test_nobody_is_answered_after_a_kill(coordinator: Any, asked: Asked) -
 # --- The first protocol: the client has taken the group in, or has not -----------------------------------
 
 
-async def test_of_the_first_protocol_it_is_asked_whether_the_group_takes_part(coordinator: Any, asked: Asked) -> None:
+async def test_of_the_first_protocol_it_is_asked_whether_the_group_takes_part(
+    coordinator: GroupCoordinator, asked: Asked
+) -> None:
     first = commit(coordinator, 1, first_protocol=True)
     await asked.answer()
     assert asked.questions[0][0].verify_only
@@ -261,7 +273,7 @@ async def test_of_the_first_protocol_it_is_asked_whether_the_group_takes_part(co
 
 
 async def test_offsets_that_come_after_their_transaction_count_for_none(
-    coordinator: Any, asked: Asked, offsets_log: Any
+    coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog
 ) -> None:
     """Its epoch is that of the next one, which does not take the group in: so it is asked for, each time."""
     first = commit(coordinator, 1, first_protocol=True)
@@ -278,7 +290,7 @@ async def test_offsets_that_come_after_their_transaction_count_for_none(
 
 
 async def test_a_marker_of_the_first_protocol_ends_the_asking_for_its_own_epoch(
-    coordinator: Any, asked: Asked, offsets_log: Any
+    coordinator: GroupCoordinator, asked: Asked, offsets_log: MemoryLog
 ) -> None:
     late = commit(coordinator, 1, first_protocol=True)
     await until(lambda: len(asked.questions) == 1)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 
-from tidelog.groups.coordinator import GroupCoordinator, client_host
-from tidelog.groups.settings import GroupSettings
+from tests.coordinators import MemoryLog
+from tidelog.groups.coordinator import GroupCoordinator
+from tidelog.groups.state.settings import GroupSettings
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, Offset
-from tidelog.proto.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.group_api import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     GroupPartition,
@@ -31,9 +31,10 @@ from tidelog.proto.group_api import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from tidelog.proto.network import CallContext
-from tidelog.proto.record_encoder import encode_columns
-from tidelog.proto.transaction_api import AddPartitionsTransaction
+from tidelog.proto.calls.transaction_api import AddPartitionsTransaction
+from tidelog.proto.logs.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
+from tidelog.proto.records.encoder import encode_columns
+from tidelog.proto.transport.network import CallContext
 
 CONTEXT = CallContext("client", "ipv4:127.0.0.1:5555")
 QUICK = GroupSettings(min_session_timeout_ms=20, initial_rebalance_delay_ms=0)
@@ -57,7 +58,7 @@ def failures() -> list[BaseException]:
 
 
 @pytest.fixture
-async def coordinator(offsets_log, failures):
+async def coordinator(offsets_log: MemoryLog, failures: list[BaseException]) -> AsyncIterator[GroupCoordinator]:
     made = GroupCoordinator(
         QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked, partitions=1
     )
@@ -66,26 +67,30 @@ async def coordinator(offsets_log, failures):
     assert not failures
 
 
-def _join(group: str = "g", member_id: str = "", session_ms: int = 10_000, instance: str | None = None):
+def _join(
+    group: str = "g", member_id: str = "", session_ms: int = 10_000, instance: str | None = None
+) -> JoinGroupRequest:
     protocols = (GroupProtocol("range", b""),)
     return JoinGroupRequest(group, session_ms, 60_000, member_id, instance, "consumer", protocols, "c")
 
 
-def _commit(group: str = "g", offset: int = 1, partition: int = 0, member_id: str = "", generation: int = -1):
+def _commit(
+    group: str = "g", offset: int = 1, partition: int = 0, member_id: str = "", generation: int = -1
+) -> OffsetCommitRequest:
     item = OffsetCommitPartition("t", partition, Offset(offset))
     return OffsetCommitRequest(group, generation, member_id, None, (item,))
 
 
-def _all(group: str = "g"):
+def _all(group: str = "g") -> OffsetFetchRequest:
     return OffsetFetchRequest((OffsetFetchGroup(group, all_partitions=True),))
 
 
-async def _lead(coordinator, offsets_log, epoch: int = 1, partition: int = 0) -> None:
+async def _lead(coordinator: GroupCoordinator, offsets_log: MemoryLog, epoch: int = 1, partition: int = 0) -> None:
     coordinator.elected(partition, offsets_log.lead(partition, epoch))
     await until(lambda: coordinator.gauges().partitions_loading == 0, "it is loaded")
 
 
-async def _stable(coordinator, group: str = "g", session_ms: int = 10_000) -> str:
+async def _stable(coordinator: GroupCoordinator, group: str = "g", session_ms: int = 10_000) -> str:
     asked = await coordinator.join(_join(group, session_ms=session_ms), CONTEXT)
     assert asked.error is ErrorCode.MEMBER_ID_REQUIRED
     joined = await coordinator.join(_join(group, asked.member_id, session_ms), CONTEXT)
@@ -95,7 +100,7 @@ async def _stable(coordinator, group: str = "g", session_ms: int = 10_000) -> st
     return joined.member_id
 
 
-async def _everything(coordinator, group: str = "g") -> list[ErrorCode]:
+async def _everything(coordinator: GroupCoordinator, group: str = "g") -> list[ErrorCode]:
     """The error of each call about a group that is not led here."""
     return [
         (await coordinator.join(_join(group), CONTEXT)).error,
@@ -113,12 +118,12 @@ async def _everything(coordinator, group: str = "g") -> list[ErrorCode]:
 # --- Standing -----------------------------------------------------------------------------------------
 
 
-async def test_a_partition_that_is_not_led(coordinator) -> None:
+async def test_a_partition_that_is_not_led(coordinator: GroupCoordinator) -> None:
     assert await _everything(coordinator) == [ErrorCode.NOT_COORDINATOR] * 9
     assert (await coordinator.list_groups(ListGroupsRequest(), CONTEXT)).groups == ()
 
 
-async def test_a_partition_that_is_loaded(coordinator, offsets_log) -> None:
+async def test_a_partition_that_is_loaded(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     offsets_log.put(0, encode_columns([0], [b"\0\2\0\1h"], [None]))
     offsets_log.read_gate = asyncio.Event()
     coordinator.elected(0, offsets_log.lead(0, 1))
@@ -135,7 +140,7 @@ async def test_a_partition_that_is_loaded(coordinator, offsets_log) -> None:
 @pytest.mark.parametrize(
     ("group", "error"), [("", ErrorCode.INVALID_GROUP_ID), ("x" * 32_768, ErrorCode.INVALID_GROUP_ID)]
 )
-async def test_group_ids_are_judged_first(coordinator, group: str, error: ErrorCode) -> None:
+async def test_group_ids_are_judged_first(coordinator: GroupCoordinator, group: str, error: ErrorCode) -> None:
     errors = await _everything(coordinator, group)
     if not group:
         # The empty id was once a group's (KIP-289): offsets under it, and only they, are let through.
@@ -145,8 +150,13 @@ async def test_group_ids_are_judged_first(coordinator, group: str, error: ErrorC
         assert errors == [error] * 9
 
 
-async def test_loading_that_fails_is_tried_again(coordinator, offsets_log, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("tidelog.replication.coordinator_shell.LOAD_AGAIN_MS", 10)
+async def test_loading_that_fails_is_tried_again(
+    coordinator: GroupCoordinator,
+    offsets_log: MemoryLog,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("tidelog.replication.coordinators.coordinator_shell.LOAD_AGAIN_MS", 10)
     offsets_log.put(0, encode_columns([0], [encode_offset_key("g", "t", 0)], [_value(5)]))
     offsets_log.read_refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is slow")
     coordinator.elected(0, offsets_log.lead(0, 1))
@@ -158,7 +168,7 @@ async def test_loading_that_fails_is_tried_again(coordinator, offsets_log, monke
     assert (await coordinator.fetch_offsets(_all(), CONTEXT)).groups[0].offsets[0].offset == 5
 
 
-async def test_a_damaged_batch_is_no_empty_log(coordinator, offsets_log) -> None:
+async def test_a_damaged_batch_is_no_empty_log(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     offsets_log.put(0, encode_columns([0], [encode_offset_key("g", "t", 0)], [_value(5)]))
     stored = bytearray(offsets_log.batches[0][0])
     stored[70:] = b"\xff" * (len(stored) - 70)
@@ -170,7 +180,7 @@ async def test_a_damaged_batch_is_no_empty_log(coordinator, offsets_log) -> None
     ].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_a_resignation_while_loading(coordinator, offsets_log) -> None:
+async def test_a_resignation_while_loading(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     offsets_log.put(0, encode_columns([0], [b"\0\2\0\1h"], [None]))
     offsets_log.read_gate = asyncio.Event()
     coordinator.elected(0, offsets_log.lead(0, 1))
@@ -182,7 +192,7 @@ async def test_a_resignation_while_loading(coordinator, offsets_log) -> None:
     assert coordinator.gauges() == ({}, 0, 0, 0, 0)
 
 
-async def test_older_news_of_leadership_change_nothing(coordinator, offsets_log) -> None:
+async def test_older_news_of_leadership_change_nothing(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log, epoch=5)
     coordinator.resigned(0, LeaderEpoch(4))
     coordinator.elected(0, LeaderEpoch(4))
@@ -191,7 +201,7 @@ async def test_older_news_of_leadership_change_nothing(coordinator, offsets_log)
     assert coordinator.counters.loads == 1
 
 
-async def test_a_newer_election_loads_anew(coordinator, offsets_log) -> None:
+async def test_a_newer_election_loads_anew(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     assert (await coordinator.commit_offsets(_commit(offset=8), CONTEXT)).results[0].error is ErrorCode.NONE
     offsets_log.hold = True
@@ -203,7 +213,7 @@ async def test_a_newer_election_loads_anew(coordinator, offsets_log) -> None:
     assert (await coordinator.fetch_offsets(_all(), CONTEXT)).groups[0].offsets[0].offset == 9
 
 
-async def test_many_records_are_loaded_in_slices(coordinator, offsets_log) -> None:
+async def test_many_records_are_loaded_in_slices(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     count = 30
     for at in range(count):
         keys = [encode_offset_key(f"g{at}", "t", partition) for partition in range(1_000)]
@@ -227,7 +237,9 @@ def _value(offset: int) -> bytes:
 # --- Groups -------------------------------------------------------------------------------------------
 
 
-async def test_a_group_lives_and_moves_to_another_coordinator(coordinator, offsets_log, failures) -> None:
+async def test_a_group_lives_and_moves_to_another_coordinator(
+    coordinator: GroupCoordinator, offsets_log: MemoryLog, failures: list[BaseException]
+) -> None:
     await _lead(coordinator, offsets_log)
     member_id = await _stable(coordinator)
     committed = await coordinator.commit_offsets(_commit(offset=7, member_id=member_id, generation=1), CONTEXT)
@@ -247,7 +259,7 @@ async def test_a_group_lives_and_moves_to_another_coordinator(coordinator, offse
     await other.stop()
 
 
-async def test_one_timer_ends_sessions_of_all_partitions(coordinator, offsets_log) -> None:
+async def test_one_timer_ends_sessions_of_all_partitions(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     coordinator.set_partition_count(8)
     for partition in range(8):
         await _lead(coordinator, offsets_log, partition=partition)
@@ -260,7 +272,7 @@ async def test_one_timer_ends_sessions_of_all_partitions(coordinator, offsets_lo
     assert coordinator.counters.completed_rebalances == 20
 
 
-async def test_a_commit_waits_for_its_record(coordinator, offsets_log) -> None:
+async def test_a_commit_waits_for_its_record(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     offsets_log.hold = True
     waits = coordinator.commit_offsets(_commit(), CONTEXT)
@@ -272,7 +284,7 @@ async def test_a_commit_waits_for_its_record(coordinator, offsets_log) -> None:
     assert (await coordinator.fetch_offsets(_all(), CONTEXT)).groups[0].offsets[0].offset == 1
 
 
-async def test_a_commit_that_is_not_replicated_in_time(coordinator, offsets_log) -> None:
+async def test_a_commit_that_is_not_replicated_in_time(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     coordinator.settings = GroupSettings(offsets_commit_timeout_ms=20)
     await _lead(coordinator, offsets_log)
     offsets_log.hold = True
@@ -282,7 +294,7 @@ async def test_a_commit_that_is_not_replicated_in_time(coordinator, offsets_log)
     await until(lambda: coordinator.gauges().offsets == 1, "it counts")
 
 
-async def test_a_refused_append_is_told(coordinator, offsets_log) -> None:
+async def test_a_refused_append_is_told(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     offsets_log.refuse = ErrorCode.COORDINATOR_NOT_AVAILABLE
     answer = await coordinator.commit_offsets(_commit(), CONTEXT)
@@ -290,21 +302,25 @@ async def test_a_refused_append_is_told(coordinator, offsets_log) -> None:
     assert coordinator.counters.failed_appends == 1
 
 
-async def test_an_append_that_hears_of_lost_leadership_resigns(coordinator, offsets_log) -> None:
+async def test_an_append_that_hears_of_lost_leadership_resigns(
+    coordinator: GroupCoordinator, offsets_log: MemoryLog
+) -> None:
     await _lead(coordinator, offsets_log)
     offsets_log.lead(0, 2)  # somebody else's
     assert (await coordinator.commit_offsets(_commit(), CONTEXT)).results[0].error is ErrorCode.NOT_COORDINATOR
     assert (await coordinator.join(_join(), CONTEXT)).error is ErrorCode.NOT_COORDINATOR
 
 
-async def test_requests_take_effect_in_the_order_of_the_calls(coordinator, offsets_log) -> None:
+async def test_requests_take_effect_in_the_order_of_the_calls(
+    coordinator: GroupCoordinator, offsets_log: MemoryLog
+) -> None:
     await _lead(coordinator, offsets_log)
     waits = [coordinator.commit_offsets(_commit(offset=offset), CONTEXT) for offset in range(100)]
     await asyncio.gather(*waits)
     assert (await coordinator.fetch_offsets(_all(), CONTEXT)).groups[0].offsets[0].offset == 99
 
 
-async def test_whoever_asked_may_go(coordinator, offsets_log) -> None:
+async def test_whoever_asked_may_go(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     offsets_log.hold = True
     coordinator.commit_offsets(_commit(), CONTEXT).cancel()
@@ -312,7 +328,7 @@ async def test_whoever_asked_may_go(coordinator, offsets_log) -> None:
     await until(lambda: coordinator.gauges().offsets == 1, "it is committed")
 
 
-async def test_groups_are_deleted_each_for_itself(coordinator, offsets_log) -> None:
+async def test_groups_are_deleted_each_for_itself(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     await coordinator.commit_offsets(_commit("a"), CONTEXT)
     await _stable(coordinator, "b")
@@ -326,14 +342,14 @@ async def test_groups_are_deleted_each_for_itself(coordinator, offsets_log) -> N
     assert {group.group_id for group in (await coordinator.list_groups(ListGroupsRequest(), CONTEXT)).groups} == {"b"}
 
 
-async def test_offsets_of_deleted_topics_are_forgotten(coordinator, offsets_log) -> None:
+async def test_offsets_of_deleted_topics_are_forgotten(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     await coordinator.commit_offsets(_commit(), CONTEXT)
     coordinator.topics_deleted(["t"])
     await until(lambda: coordinator.gauges().offsets == 0, "they are gone")
 
 
-async def test_offsets_are_deleted(coordinator, offsets_log) -> None:
+async def test_offsets_are_deleted(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     await coordinator.commit_offsets(_commit(), CONTEXT)
     request = OffsetDeleteRequest("g", (GroupPartition("t", 0), GroupPartition("t", 1)))
@@ -345,7 +361,7 @@ async def test_offsets_are_deleted(coordinator, offsets_log) -> None:
 # --- The end ------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_answers_everybody(coordinator, offsets_log) -> None:
+async def test_a_stop_answers_everybody(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     coordinator.settings = GroupSettings()
     await _lead(coordinator, offsets_log)
     asked = await coordinator.join(_join(), CONTEXT)
@@ -359,7 +375,7 @@ async def test_a_stop_answers_everybody(coordinator, offsets_log) -> None:
     assert coordinator.gauges().partitions_loading == 0
 
 
-async def test_a_kill_answers_nobody(coordinator, offsets_log) -> None:
+async def test_a_kill_answers_nobody(coordinator: GroupCoordinator, offsets_log: MemoryLog) -> None:
     await _lead(coordinator, offsets_log)
     offsets_log.hold = True
     waits = coordinator.commit_offsets(_commit(), CONTEXT)
@@ -369,7 +385,7 @@ async def test_a_kill_answers_nobody(coordinator, offsets_log) -> None:
     assert not waits.done()
 
 
-async def test_an_append_that_raises_is_fatal(offsets_log) -> None:
+async def test_an_append_that_raises_is_fatal(offsets_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[BaseException] = []
     made = GroupCoordinator(QUICK, SystemClock(), random.Random(1), offsets_log, failures.append, never_asked)
     made.set_partition_count(1)
@@ -381,23 +397,8 @@ async def test_an_append_that_raises_is_fatal(offsets_log) -> None:
     def append(*_: object) -> Awaitable[ErrorCode]:
         return broken()
 
-    offsets_log.append = append
+    monkeypatch.setattr(offsets_log, "append", append)
     made.commit_offsets(_commit(), CONTEXT)
     await until(lambda: bool(failures), "it is told")
     assert str(failures[0]) == "a bug"
     made.kill()
-
-
-@pytest.mark.parametrize(
-    ("peer", "host"),
-    [
-        ("ipv4:127.0.0.1:5555", "/127.0.0.1"),
-        ("ipv6:%5B::1%5D:5555", "/::1"),
-        ("127.0.0.1:80", "/127.0.0.1"),
-        ("[::1]:80", "/::1"),
-        ("node-1", "/node-1"),
-        ("", "/"),
-    ],
-)
-def test_hosts_are_told_as_kafka_does(peer: str, host: str) -> None:
-    assert client_host(peer) == host

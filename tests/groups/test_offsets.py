@@ -1,21 +1,24 @@
-"""Committed offsets: who may commit, what is read when, what is deleted and what expires."""
+"""Committed offsets: permission to commit, reads, deletion and expiry."""
 
 from __future__ import annotations
 
 import pytest
 
-from tidelog.groups.transitions import GroupState
+from tidelog.groups.state.effects import Append
+from tidelog.groups.state.transitions import GroupState
 from tidelog.model.assignors import Subscription
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset
-from tidelog.proto.consumer_protocol import encode_subscription
-from tidelog.proto.group_api import (
+from tidelog.proto.calls.group_api import (
     CommittedOffset,
     GroupPartition,
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetFetchGroup,
 )
+from tidelog.proto.logs.consumer_protocol import encode_subscription
+
+from .conftest import Desk
 
 DAY_MS = 86_400_000
 RETENTION_MS = 7 * DAY_MS
@@ -25,10 +28,10 @@ def _subscribe(*topics: str) -> dict[str, bytes]:
     return {"range": encode_subscription(Subscription(topics))}
 
 
-# --- Who may commit -----------------------------------------------------------------------------------
+# --- Permission to commit -----------------------------------------------------------------------------
 
 
-def test_a_member_commits_in_its_generation(desk) -> None:
+def test_a_member_commits_in_its_generation(desk: Desk) -> None:
     (member_id,) = desk.stable()
     assert desk.error(desk.commit({"t-0": 5, "t-1": 6}, member_id, 1, metadata="m")) is ErrorCode.NONE
     found = desk.shard.fetch_offsets(
@@ -41,7 +44,7 @@ def test_a_member_commits_in_its_generation(desk) -> None:
     )
 
 
-def test_commits_that_are_refused(crowd) -> None:
+def test_commits_that_are_refused(crowd: Desk) -> None:
     leader, _ = crowd.stable(2)
     for member_id, generation, error in (
         (leader, 0, ErrorCode.ILLEGAL_GENERATION),
@@ -56,7 +59,7 @@ def test_commits_that_are_refused(crowd) -> None:
     assert crowd.committed() == {}
 
 
-def test_a_member_commits_what_it_has_while_others_join_but_not_while_they_sync(crowd) -> None:
+def test_a_member_commits_what_it_has_while_others_join_but_not_while_they_sync(crowd: Desk) -> None:
     leader, follower = crowd.stable(2)
     joining = crowd.join(leader)
     assert crowd.error(crowd.commit({"t-0": 1}, follower, 1)) is ErrorCode.NONE
@@ -67,7 +70,7 @@ def test_a_member_commits_what_it_has_while_others_join_but_not_while_they_sync(
     assert crowd.committed() == {"t-0": 1}
 
 
-def test_a_zombie_is_refused(desk) -> None:
+def test_a_zombie_is_refused(desk: Desk) -> None:
     (zombie,) = desk.stable()
     desk.pass_time(10_000)
     assert desk.error(desk.commit({"t-0": 1}, zombie, 1)) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -75,9 +78,9 @@ def test_a_zombie_is_refused(desk) -> None:
     assert desk.error(desk.commit({"t-0": 1}, zombie, desk.group().generation)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_without_members_anybody_commits(desk) -> None:
+def test_without_members_anybody_commits(desk: Desk) -> None:
     assert desk.error(desk.commit({"t-0": 1}, generation=3)) is ErrorCode.ILLEGAL_GENERATION
-    assert desk.group() is None
+    assert not desk.has_group()
     assert desk.error(desk.commit({"t-0": 1})) is ErrorCode.NONE
     assert desk.group().protocol_type is None
     (member_id,) = desk.stable()
@@ -87,23 +90,23 @@ def test_without_members_anybody_commits(desk) -> None:
     assert desk.committed() == {"t-0": 3}
 
 
-def test_metadata_has_a_bound_in_bytes(desk) -> None:
+def test_metadata_has_a_bound_in_bytes(desk: Desk) -> None:
     assert desk.error(desk.commit({"t-0": 1}, metadata="é" * 2_049)) is ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert desk.group() is None
+    assert not desk.has_group()
     assert desk.error(desk.commit({"t-0": 1}, metadata="é" * 2_048)) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
     ("name", "error"), [("-0", ErrorCode.INVALID_TOPIC_EXCEPTION), ("t/-0", ErrorCode.INVALID_TOPIC_EXCEPTION)]
 )
-def test_names_that_no_topic_has(desk, name: str, error: ErrorCode) -> None:
+def test_names_that_no_topic_has(desk: Desk, name: str, error: ErrorCode) -> None:
     answer = desk.answers[desk.commit({name: 1, "t-0": 2})]
     assert [result.error for result in answer.results] == [error, ErrorCode.NONE]
     assert desk.committed() == {"t-0": 2}
 
 
-def test_offsets_are_bounded(desk_type) -> None:
-    desk = desk_type(offsets_max=2)
+def test_offsets_are_bounded() -> None:
+    desk = Desk(offsets_max=2)
     desk.commit({"t-0": 1, "t-1": 1})
     assert desk.error(desk.commit({"t-2": 1})) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert desk.error(desk.commit({"t-1": 2})) is ErrorCode.NONE
@@ -111,8 +114,8 @@ def test_offsets_are_bounded(desk_type) -> None:
     assert desk.error(desk.commit({"t-2": 1})) is ErrorCode.NONE
 
 
-def test_appends_under_way_are_bounded(desk_type) -> None:
-    desk = desk_type(auto=False, appends_max=1)
+def test_appends_under_way_are_bounded() -> None:
+    desk = Desk(auto=False, appends_max=1)
     desk.commit({"t-0": 1})
     assert desk.error(desk.commit({"t-0": 2})) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert desk.error(desk.delete_offsets("t-0")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -122,7 +125,7 @@ def test_appends_under_way_are_bounded(desk_type) -> None:
 # --- What is read when --------------------------------------------------------------------------------
 
 
-def test_what_is_not_replicated_is_not_read(desk) -> None:
+def test_what_is_not_replicated_is_not_read(desk: Desk) -> None:
     desk.commit({"t-0": 1})
     desk.auto = False
     waits = desk.commit({"t-0": 2})
@@ -133,7 +136,7 @@ def test_what_is_not_replicated_is_not_read(desk) -> None:
     assert desk.committed() == {"t-0": 2}
 
 
-def test_what_is_on_its_way_is_unstable(desk) -> None:
+def test_what_is_on_its_way_is_unstable(desk: Desk) -> None:
     desk.auto = False
     desk.commit({"t-0": 2})
     asked = OffsetFetchGroup("g", (GroupPartition("t", 0), GroupPartition("t", 1)))
@@ -145,7 +148,7 @@ def test_what_is_on_its_way_is_unstable(desk) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 0), (1, 0)], ids=["in order", "the later first"])
-def test_the_later_commit_wins_in_whatever_order_they_end(desk, order) -> None:
+def test_the_later_commit_wins_in_whatever_order_they_end(desk: Desk, order: tuple[int, int]) -> None:
     desk.auto = False
     desk.commit({"t-0": 1})
     desk.commit({"t-0": 2})
@@ -154,7 +157,7 @@ def test_the_later_commit_wins_in_whatever_order_they_end(desk, order) -> None:
     assert desk.committed() == {"t-0": 2}
 
 
-def test_of_one_request_the_last_wins_as_in_the_log(desk) -> None:
+def test_of_one_request_the_last_wins_as_in_the_log(desk: Desk) -> None:
     items = tuple(OffsetCommitPartition("t", 0, Offset(offset)) for offset in (7, 3))
     desk.ask(desk.shard.commit_offsets, OffsetCommitRequest("g", -1, "", None, items))
     assert desk.committed() == {"t-0": 3}
@@ -162,7 +165,7 @@ def test_of_one_request_the_last_wins_as_in_the_log(desk) -> None:
     assert desk.committed() == {"t-0": 3}
 
 
-def test_a_refused_append_leaves_the_old_offset(desk) -> None:
+def test_a_refused_append_leaves_the_old_offset(desk: Desk) -> None:
     desk.commit({"t-0": 1})
     desk.auto = False
     waits = desk.commit({"t-0": 2})
@@ -171,16 +174,16 @@ def test_a_refused_append_leaves_the_old_offset(desk) -> None:
     assert desk.committed() == {"t-0": 1}
 
 
-def test_a_refused_first_commit_leaves_no_group(desk) -> None:
+def test_a_refused_first_commit_leaves_no_group(desk: Desk) -> None:
     desk.auto = False
     waits = desk.commit({"t-0": 2})
     desk.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert desk.error(waits) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert desk.group() is None
+    assert not desk.has_group()
     assert desk.shard.state.population.offsets == 0
 
 
-def test_a_commit_that_takes_too_long_counts_all_the_same_when_it_is_through(desk) -> None:
+def test_a_commit_that_takes_too_long_counts_all_the_same_when_it_is_through(desk: Desk) -> None:
     desk.auto = False
     waits = desk.commit({"t-0": 2})
     desk.pass_time(4_999)
@@ -192,7 +195,7 @@ def test_a_commit_that_takes_too_long_counts_all_the_same_when_it_is_through(des
     assert desk.committed() == {"t-0": 2}
 
 
-def test_a_group_that_is_not_there_has_committed_nothing(desk) -> None:
+def test_a_group_that_is_not_there_has_committed_nothing(desk: Desk) -> None:
     found = desk.shard.fetch_offsets(OffsetFetchGroup("g", (GroupPartition("t", 0),)), require_stable=True)
     assert found.error is ErrorCode.NONE
     assert found.offsets == (CommittedOffset("t", 0, ErrorCode.NONE),)
@@ -202,7 +205,7 @@ def test_a_group_that_is_not_there_has_committed_nothing(desk) -> None:
 # --- Deleting -----------------------------------------------------------------------------------------
 
 
-def test_offsets_of_topics_in_use_are_not_deleted(desk) -> None:
+def test_offsets_of_topics_in_use_are_not_deleted(desk: Desk) -> None:
     (member_id,) = desk.stable(protocols=_subscribe("t"))
     desk.commit({"t-0": 1, "u-0": 2}, member_id, 1)
     answer = desk.answers[desk.delete_offsets("t-0", "u-0", "u-1")]
@@ -216,33 +219,33 @@ def test_offsets_of_topics_in_use_are_not_deleted(desk) -> None:
     assert desk.committed() == {"t-0": 1}
 
 
-def test_offsets_are_not_deleted_where_subscriptions_cannot_be_read(desk) -> None:
+def test_offsets_are_not_deleted_where_subscriptions_cannot_be_read(desk: Desk) -> None:
     (member_id,) = desk.stable(protocols={"range": b"?"})
     desk.commit({"t-0": 1}, member_id, 1)
     assert desk.answers[desk.delete_offsets("t-0")].results[0].error is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-def test_offsets_of_no_group_and_of_others_than_consumers(desk) -> None:
+def test_offsets_of_no_group_and_of_others_than_consumers(desk: Desk) -> None:
     assert desk.error(desk.delete_offsets("t-0")) is ErrorCode.GROUP_ID_NOT_FOUND
     desk.stable(protocol_type="connect")
     assert desk.error(desk.delete_offsets("t-0")) is ErrorCode.NON_EMPTY_GROUP
 
 
-def test_a_group_is_deleted_with_its_offsets(desk) -> None:
+def test_a_group_is_deleted_with_its_offsets(desk: Desk) -> None:
     assert desk.error_of_group(desk.delete_group()) is ErrorCode.GROUP_ID_NOT_FOUND
     (member_id,) = desk.stable()
     desk.commit({"t-0": 1}, member_id, 1)
     assert desk.error_of_group(desk.delete_group()) is ErrorCode.NON_EMPTY_GROUP
     desk.leave((member_id, None))
     assert desk.error_of_group(desk.delete_group()) is ErrorCode.NONE
-    assert desk.group() is None
+    assert not desk.has_group()
     desk.fail_over()
-    assert desk.group() is None
+    assert not desk.has_group()
     assert desk.committed() == {}
     assert desk.shard.state.population.offsets == 0
 
 
-def test_a_group_that_somebody_joins_while_it_is_deleted_lives_on_without_its_offsets(desk) -> None:
+def test_a_group_that_somebody_joins_while_it_is_deleted_lives_on_without_its_offsets(desk: Desk) -> None:
     desk.commit({"t-0": 1})
     desk.auto = False
     waits = desk.delete_group()
@@ -253,7 +256,7 @@ def test_a_group_that_somebody_joins_while_it_is_deleted_lives_on_without_its_of
     assert len(desk.group().members) == 1
 
 
-def test_a_refused_deletion_leaves_all(desk) -> None:
+def test_a_refused_deletion_leaves_all(desk: Desk) -> None:
     desk.commit({"t-0": 1})
     desk.auto = False
     waits = desk.delete_group()
@@ -262,35 +265,35 @@ def test_a_refused_deletion_leaves_all(desk) -> None:
     assert desk.committed() == {"t-0": 1}
 
 
-def test_what_does_not_fit_one_batch_goes_in_several(desk_type) -> None:
-    desk = desk_type()
+def test_what_does_not_fit_one_batch_goes_in_several() -> None:
+    desk = Desk()
     desk.shard.state.batch_bytes_max = 400
     for number in range(20):
         desk.commit({f"topic-{number}": 1})
     before = len(desk.log)
     assert desk.error_of_group(desk.delete_group()) is ErrorCode.NONE
     assert len(desk.log) - before > 2
-    assert desk.group() is None
+    assert not desk.has_group()
     desk.fail_over()
-    assert desk.group() is None
+    assert not desk.has_group()
 
 
-def test_offsets_of_deleted_topics_go(desk) -> None:
+def test_offsets_of_deleted_topics_go(desk: Desk) -> None:
     (member_id,) = desk.stable()
     desk.commit({"t-0": 1, "t-1": 1, "u-0": 2}, member_id, 1)
     desk.commit({"t-0": 3}, group="simple")
     desk.perform(desk.shard.topics_deleted(["t", "t", "other"], desk.now))
     assert desk.committed() == {"u-0": 2}
-    assert desk.group("simple") is None
+    assert not desk.has_group("simple")
     desk.fail_over()
     assert desk.committed() == {"u-0": 2}
-    assert desk.group("simple") is None
+    assert not desk.has_group("simple")
 
 
 # --- Expiry -------------------------------------------------------------------------------------------
 
 
-def test_offsets_expire_after_the_group_became_empty(desk) -> None:
+def test_offsets_expire_after_the_group_became_empty(desk: Desk) -> None:
     (member_id,) = desk.stable(session=1_800_000)
     desk.commit({"t-0": 1}, member_id, 1)
     for _ in range(30):
@@ -301,23 +304,23 @@ def test_offsets_expire_after_the_group_became_empty(desk) -> None:
     assert desk.committed() == {"t-0": 1}
     desk.pass_time(600_000)
     assert desk.committed() == {}
-    assert desk.group() is None
+    assert not desk.has_group()
     desk.fail_over()
-    assert desk.group() is None
+    assert not desk.has_group()
 
 
-def test_simple_offsets_expire_after_their_commit(desk) -> None:
+def test_simple_offsets_expire_after_their_commit(desk: Desk) -> None:
     desk.commit({"t-0": 1})
     desk.pass_time(RETENTION_MS // 2)
     desk.commit({"t-1": 1})
     desk.pass_time(RETENTION_MS // 2 + 600_000)
     assert desk.committed() == {"t-1": 1}
     desk.pass_time(RETENTION_MS)
-    assert desk.group() is None
+    assert not desk.has_group()
 
 
-def test_a_stable_consumer_group_loses_offsets_of_topics_it_gave_up(desk_type) -> None:
-    desk = desk_type(offsets_retention_minutes=10, offsets_retention_check_interval_ms=1_000)
+def test_a_stable_consumer_group_loses_offsets_of_topics_it_gave_up() -> None:
+    desk = Desk(offsets_retention_minutes=10, offsets_retention_check_interval_ms=1_000)
     (member_id,) = desk.stable(session=1_800_000, protocols=_subscribe("t"))
     desk.commit({"t-0": 1, "u-0": 1}, member_id, 1)
     desk.pass_time(599_999)
@@ -326,16 +329,16 @@ def test_a_stable_consumer_group_loses_offsets_of_topics_it_gave_up(desk_type) -
     assert desk.committed() == {"t-0": 1}
 
 
-def test_a_group_of_another_type_with_members_loses_nothing(desk_type) -> None:
-    desk = desk_type(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+def test_a_group_of_another_type_with_members_loses_nothing() -> None:
+    desk = Desk(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
     (member_id,) = desk.stable(session=1_800_000, protocol_type="connect")
     desk.commit({"t-0": 1}, member_id, 1)
     desk.pass_time(120_000)
     assert desk.committed() == {"t-0": 1}
 
 
-def test_what_is_on_its_way_does_not_expire(desk_type) -> None:
-    desk = desk_type(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+def test_what_is_on_its_way_does_not_expire() -> None:
+    desk = Desk(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
     desk.commit({"t-0": 1})
     desk.auto = False
     desk.commit({"t-0": 2})
@@ -345,19 +348,20 @@ def test_what_is_on_its_way_does_not_expire(desk_type) -> None:
     assert desk.committed() == {"t-0": 2}
 
 
-def test_an_empty_group_without_offsets_goes_at_the_next_check(desk) -> None:
+def test_an_empty_group_without_offsets_goes_at_the_next_check(desk: Desk) -> None:
     (member_id,) = desk.stable()
     desk.leave((member_id, None))
     assert desk.group().state is GroupState.EMPTY
     desk.pass_time(600_000)
-    assert desk.group() is None
-    assert desk.log[-1].records[0].value is None
+    assert not desk.has_group()
+    assert isinstance(append := desk.log[-1], Append)
+    assert append.records[0].value is None
     desk.fail_over()
-    assert desk.group() is None
+    assert not desk.has_group()
 
 
-def test_a_refused_tombstone_is_written_by_a_later_check(desk_type) -> None:
-    desk = desk_type(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+def test_a_refused_tombstone_is_written_by_a_later_check() -> None:
+    desk = Desk(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
     desk.commit({"t-0": 1})
     desk.auto = False
     desk.pass_time(60_000)
@@ -368,9 +372,9 @@ def test_a_refused_tombstone_is_written_by_a_later_check(desk_type) -> None:
     assert desk.committed() == {}
 
 
-def test_a_check_looks_at_many_groups_in_rounds(desk_type, monkeypatch) -> None:
-    monkeypatch.setattr("tidelog.groups.expiring._LOOKED_AT_ONCE", 10)
-    desk = desk_type(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+def test_a_check_looks_at_many_groups_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.groups.offsets.expiring._LOOKED_AT_ONCE", 10)
+    desk = Desk(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
     for number in range(50):
         desk.commit({"t-0": 1}, group=f"g{number}")
     desk.wall_ms += 60_000

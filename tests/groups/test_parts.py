@@ -9,18 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.groups.group import Group
-from tidelog.groups.group_offsets import GroupOffsets, Population
+from tests.transition_pages import diagram, table
 from tidelog.groups.routing import group_id_fault, partition_for
-from tidelog.groups.transitions import TRANSITIONS, Cause, GroupState, Transition, diagram, table
+from tidelog.groups.state.group import Group
+from tidelog.groups.state.group_offsets import GroupOffsets, Population
+from tidelog.groups.state.transitions import TRANSITIONS, Cause, GroupState, Transition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset
 from tidelog.model.java_hash import java_hash
 from tidelog.model.timers import Timers
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
-from tidelog.proto.record_encoder import encode_columns
-from tidelog.proto.records import split_batches
+from tidelog.proto.logs.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
+from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.encoder import encode_columns
+
+from .conftest import Desk
 
 DOCS = Path(__file__).parents[2] / "docs" / "groups.md"
 
@@ -30,8 +33,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "groups.md"
 
 def test_the_page_shows_the_table() -> None:
     text = DOCS.read_text()
-    assert f"```mermaid\n{diagram()}\n```" in text
-    assert table() in text
+    assert f"```mermaid\n{diagram(TRANSITIONS, GroupState.EMPTY, GroupState.DEAD)}\n```" in text
+    assert table(TRANSITIONS) in text
 
 
 def test_each_transition_stands_once() -> None:
@@ -47,7 +50,7 @@ def test_another_transition_is_a_bug() -> None:
         group.move(GroupState.STABLE, Cause.ASSIGNMENT_STORED, 0)
 
 
-def test_every_transition_happens(desk_type, monkeypatch) -> None:
+def test_every_transition_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row of the table, brought about by requests, time and appends."""
     seen: set[Transition] = set()
     move = Group.move
@@ -58,10 +61,10 @@ def test_every_transition_happens(desk_type, monkeypatch) -> None:
 
     monkeypatch.setattr(Group, "move", watched)
 
-    def crowd():
-        return desk_type(initial_rebalance_delay_ms=3_000)
+    def crowd() -> Desk:
+        return Desk(initial_rebalance_delay_ms=3_000)
 
-    def joined(desk):
+    def joined(desk: Desk) -> list[str]:
         waits = [desk.newcomer(rebalance=20_000, session=60_000)[1] for _ in range(2)]
         desk.pass_time(6_000)
         return [desk.answers[waiter].member_id for waiter in waits]
@@ -106,7 +109,7 @@ def test_every_transition_happens(desk_type, monkeypatch) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["set", "cancel", "due"]), st.integers(0, 5), st.integers(0, 50))))
-def test_timers_are_a_map_of_deadlines(steps) -> None:
+def test_timers_are_a_map_of_deadlines(steps: list[tuple[str, int, int]]) -> None:
     timers: Timers[int] = Timers()
     model: dict[int, int] = {}
     now = 0
@@ -144,7 +147,7 @@ def test_timers_that_are_moved_or_cancelled_take_no_room() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["value", "tombstone", "end", "fail"]), st.integers(0, 2)), max_size=40))
-def test_the_latest_append_that_ended_well_counts(steps) -> None:
+def test_the_latest_append_that_ended_well_counts(steps: list[tuple[str, int]]) -> None:
     """Whatever the order in which appends end: as if the log were replayed up to them."""
     population = Population()
     offsets = GroupOffsets(population)
@@ -193,8 +196,8 @@ def test_group_ids() -> None:
 # --- Replaying ----------------------------------------------------------------------------------------
 
 
-def _replayed(desk_type, *batches: bytearray):
-    desk = desk_type()
+def _replayed(*batches: bytearray) -> Desk:
+    desk = Desk()
     desk.shard = desk._shard(2)
     for built in batches:
         (batch,) = split_batches(bytes(built))
@@ -203,17 +206,19 @@ def _replayed(desk_type, *batches: bytearray):
     return desk
 
 
-def _batch(*records: tuple[bytes | None, bytes | None], **changes) -> bytearray:
-    return encode_columns([0] * len(records), [key for key, _ in records], [value for _, value in records], **changes)
+def _batch(*records: tuple[bytes | None, bytes | None], producer_id: int | None = None) -> bytearray:
+    """A batch of the records, in a transaction of the producer if one is named."""
+    columns = [0] * len(records), [key for key, _ in records], [value for _, value in records]
+    if producer_id is None:
+        return encode_columns(*columns)
+    return encode_columns(*columns, producer_id=producer_id, producer_epoch=0, is_transactional=True)
 
 
-TRANSACTIONAL = {"base_sequence": -1, "is_transactional": True}
 VALUE = encode_offset_value(OffsetCommitValue(Offset(7), LeaderEpoch(1), "", 1_700_000_000_000))
 
 
-def test_a_record_that_cannot_be_used_stops_nothing(desk_type) -> None:
+def test_a_record_that_cannot_be_used_stops_nothing() -> None:
     desk = _replayed(
-        desk_type,
         _batch(
             (b"\0\3\0\1x", b"of the newer protocol"),
             (b"\0", VALUE),
@@ -229,43 +234,41 @@ def test_a_record_that_cannot_be_used_stops_nothing(desk_type) -> None:
     assert desk.shard.replayed == 6
 
 
-def test_offsets_of_transactions_count_when_a_marker_says_so(desk_type) -> None:
+def test_offsets_of_transactions_count_when_a_marker_says_so() -> None:
     offsets = _batch((encode_offset_key("g", "t", 0), VALUE))
     committed, aborted, undecided = (
-        _batch((encode_offset_key("g", "t", producer), VALUE), producer_id=producer, producer_epoch=0, **TRANSACTIONAL)
-        for producer in (5, 6, 7)
+        _batch((encode_offset_key("g", "t", producer), VALUE), producer_id=producer) for producer in (5, 6, 7)
     )
     commit, abort = (
         encode_control_batch(kind, timestamp=0, producer_id=producer, producer_epoch=0, coordinator_epoch=0)
         for kind, producer in ((ControlKind.COMMIT, 5), (ControlKind.ABORT, 6))
     )
-    desk = _replayed(desk_type, offsets, undecided, committed, commit, aborted, abort, commit)
+    desk = _replayed(offsets, undecided, committed, commit, aborted, abort, commit)
     assert desk.committed() == {"t-0": 7, "t-5": 7}
     assert desk.unstable("t-0", "t-5", "t-6", "t-7") == ["t-7"]
     assert desk.shard.state.population.offsets == 3, "the one that is undecided is counted"
 
 
-def test_an_old_expire_timestamp_counts(desk_type) -> None:
+def test_an_old_expire_timestamp_counts() -> None:
     value = bytes.fromhex("0001" + f"{7:016x}" + "0000" + f"{1_700_000_000_000:016x}" + f"{1_700_000_900_000:016x}")
-    desk = _replayed(desk_type, _batch((encode_offset_key("g", "t", 0), value)))
+    desk = _replayed(_batch((encode_offset_key("g", "t", 0), value)))
     desk.pass_time(600_000)
     assert desk.committed() == {"t-0": 7}
     desk.pass_time(600_000)
     assert desk.committed() == {}
 
 
-def test_a_groups_tombstone_leaves_later_offsets(desk_type) -> None:
+def test_a_groups_tombstone_leaves_later_offsets() -> None:
     desk = _replayed(
-        desk_type,
         _batch((encode_offset_key("g", "t", 0), VALUE)),
         _batch((b"\0\2\0\1g", None), (encode_offset_key("h", "t", 0), None), (b"\0\2\0\1h", None)),
     )
     assert desk.committed() == {"t-0": 7}
-    assert desk.group("h") is None
+    assert not desk.has_group("h")
 
 
-def test_loaded_members_get_a_whole_session(desk_type) -> None:
-    desk = desk_type()
+def test_loaded_members_get_a_whole_session() -> None:
+    desk = Desk()
     (member_id,) = desk.stable()
     desk.pass_time(9_000)
     desk.fail_over()
@@ -278,10 +281,10 @@ def test_loaded_members_get_a_whole_session(desk_type) -> None:
     assert not desk.group().members
 
 
-def test_member_ids_come_from_the_generator_that_is_handed_in(desk_type) -> None:
-    ids = {tuple(desk_type().member_id() for _ in range(1)) for _ in range(3)}
+def test_member_ids_come_from_the_generator_that_is_handed_in() -> None:
+    ids = {tuple(Desk().member_id() for _ in range(1)) for _ in range(3)}
     assert len(ids) == 1
-    first, second = desk_type(), desk_type()
+    first, second = Desk(), Desk()
     second.shard.state.rng = random.Random(6)
     assert first.member_id() != second.member_id()
 
@@ -289,7 +292,7 @@ def test_member_ids_come_from_the_generator_that_is_handed_in(desk_type) -> None
 # --- Describing ---------------------------------------------------------------------------------------
 
 
-def test_groups_are_described(desk) -> None:
+def test_groups_are_described(desk: Desk) -> None:
     missing = desk.shard.describe("g")
     assert (missing.error, missing.state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
     desk.stable()
@@ -302,11 +305,11 @@ def test_groups_are_described(desk) -> None:
     assert [member.metadata for member in found.members] == [b"", b""]
 
 
-def test_groups_are_listed_by_state_and_type(desk) -> None:
+def test_groups_are_listed_by_state_and_type(desk: Desk) -> None:
     desk.stable()
     desk.commit({"t-0": 1}, group="simple")
 
-    def listed(states=(), types=()):
+    def listed(states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> set[tuple[str, str, str]]:
         return {(item.group_id, item.state, item.protocol_type) for item in desk.shard.list_groups(states, types)}
 
     assert listed() == {("g", "Stable", "consumer"), ("simple", "Empty", "")}

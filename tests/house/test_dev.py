@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.demo.command import _await_install
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,13 +33,13 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 
 
 def dev(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(ROOT / "dev"), *arguments], capture_output=True, text=True, timeout=60, **more)
+    return subprocess.run([str(ROOT / "dev"), *arguments], capture_output=True, text=True, timeout=240, **more)
 
 
 def test_alone_it_lists_its_commands() -> None:
     done = dev()
     assert done.returncode == 0
-    for command in ("demo", "test [-k NAME]", "check", "bench [--check]", "setup", "clean"):
+    for command in ("demo", "test [--quick]", "check", "bench [--check]", "setup", "clean"):
         assert f"\n  {command}" in done.stdout
 
 
@@ -44,7 +51,7 @@ def test_an_unknown_command_is_refused_with_those_there_are() -> None:
     assert "demo" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["check", "shell", "generate", "setup", "clean"])
+@pytest.mark.parametrize("name", ["check", "shell", "generate", "setup", "wheel", "clean"])
 @pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("-h", 0), ("--dry-run", 2), ("everything", 2)])
 def test_what_is_not_understood_does_nothing(
     tools: dict[str, ModuleType],
@@ -68,34 +75,92 @@ def test_what_is_not_understood_does_nothing(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "spark"),
+    ("arguments", "part"),
     [
-        ((), True),
-        (("--rows", "2000"), True),
-        (("--part", "spark"), True),
-        (("--part", "all"), True),
-        (("--part", "log"), False),
-        (("--rows", "2000", "--part=log"), False),
-        (("--help",), False),
+        ((), "all"),
+        (("--rows", "2000"), "all"),
+        (("--part", "spark"), "spark"),
+        (("--part", "all"), "all"),
+        (("--part", "log"), "log"),
+        (("--rows", "2000", "--part=log"), "log"),
+        (("--help",), "log"),
     ],
 )
-def test_the_log_half_of_the_demo_is_set_up_without_spark(
-    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], spark: bool
+def test_only_the_spark_half_alone_waits_for_spark(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], part: str
 ) -> None:
-    """Spark is 590 MB to download."""
-    commands = tools["commands"]
+    """Spark is 590 MB to download: the log half begins without, and alone it does not bring it."""
+    commands, environment = tools["commands"], tools["environment"]
     ensured: list[list[str]] = []
-    monkeypatch.setattr(commands.environment, "ensure", lambda names: ensured.append(list(names)))
-    monkeypatch.setitem(commands.COMMANDS, "demo", commands.COMMANDS["demo"]._replace(run=lambda given: len(given)))
-    assert commands.main(["demo", *arguments]) == len(arguments)
-    (names,) = ensured
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(environment, "ensure", lambda names: ensured.append(list(names)))
+    monkeypatch.setattr(environment, "is_ready", lambda names: False)
+
+    def start(*command: str, pass_fds: tuple[int, ...] = ()) -> int:
+        started.append(command)
+        return 0
+
+    monkeypatch.setattr(commands, "_start", start)
+    with subprocess.Popen(["sleep", "60"]) as behind:
+        monkeypatch.setattr(commands.subprocess, "Popen", lambda *_, **__: behind)
+        assert commands.main(["demo", *arguments]) == 0
+        assert (behind.poll() is not None) == (part == "all"), "the set-up behind ends with the demo"
+        behind.kill()
+    (names,), (command,) = ensured, started
     assert names[:4] == ["environment", "runtime", "tidelog", "demo"]
-    assert ("spark" in names, "picture" in names) == (spark, spark)
+    assert ("spark" in names, "picture" in names) == (part == "spark", part == "spark")
+    assert ("--installing" in command) == (part == "all")
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        ("print('set-up  Spark  3.0 s'); print('Ready: .venv')", None),
+        ("sys.stderr.write('FAIL  Spark: no network')", "Spark: no network"),
+        ("os.kill(os.getpid(), 9)", "its set-up was interrupted"),
+    ],
+)
+def test_the_demo_learns_what_came_of_the_set_up_behind_it(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, cause: str | None
+) -> None:
+    """The real pipe and a real process, with a set-up that ends in each way."""
+    commands = tools["commands"]
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "__main__.py").write_text(
+        f"import os, sys\nassert sys.argv[1:] == ['setup', 'demo']\n{program}"
+    )
+    said: list[str] = []
+
+    def second_half(*command: str, pass_fds: tuple[int]) -> int:
+        assert command[-2:] == ("--installing", str(pass_fds[0]))
+        _await_install(os.dup(pass_fds[0]), said.append)
+        return 7
+
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(commands.environment, "is_ready", lambda names: False)
+    monkeypatch.setattr(commands, "_start", second_half)
+    if cause is None:
+        assert commands._demo([]) == 7
+        assert said[-1] == "Spark is set up"
+    else:
+        with pytest.raises(CommandFailed, match=f"cannot begin: {cause}. Run ./dev demo again"):
+            commands._demo([])
+
+
+def test_what_is_installed_behind_a_running_demo_replaces_nothing() -> None:
+    """pip keeps what is there if its version is pinned: grpcio must not change under the nodes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    running = {re.split(r"[<>=!;\[ ]", wanted)[0].lower() for wanted in project["dependencies"]}
+    assert running - pinned == set()
 
 
 def test_it_works_through_a_link_and_from_another_directory(tmp_path: Path) -> None:
     (tmp_path / "my-dev").symlink_to(ROOT / "dev")
-    done = subprocess.run([tmp_path / "my-dev"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([tmp_path / "my-dev"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0
     assert "demo" in done.stdout
 
@@ -114,7 +179,11 @@ def test_no_python_is_one_line_with_a_mend(tmp_path: Path) -> None:
         assert found is not None
         (place / name).symlink_to(found)
     done = subprocess.run(
-        ["/bin/sh", str(tmp_path / "dev"), "test"], env={"PATH": str(place)}, capture_output=True, text=True, timeout=60
+        ["/bin/sh", str(tmp_path / "dev"), "test"],
+        env={"PATH": str(place)},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("FAIL  Python: expected 3.11 or later, found Python 3.9.2. Install it")
@@ -207,21 +276,24 @@ def test_setup_resumes_after_a_failure_and_does_nothing_twice(
     assert done == ["first", "second", "second"]
 
 
-def test_stale_generated_code_is_found(tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["proto/v1/api_pb2.pyi", "client/admin/blocking.py"])
+def test_stale_generated_code_is_found(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     checks = tools["checks"]
     assert checks.generated_code_is_fresh() is None
     generate = checks.generate
 
     def with_another_field(into: Path) -> str | None:
         found: str | None = generate(into)
-        path = into / "tidelog/proto/v1/api_pb2.pyi"
+        path = into / "tidelog" / name
         path.write_text(path.read_text() + "surprise: int\n")
         return found
 
     monkeypatch.setattr(checks, "generate", with_another_field)
     trouble = checks.generated_code_is_fresh()
     assert trouble is not None
-    assert "api_pb2.pyi" in trouble
+    assert name in trouble
     assert "./dev generate" in trouble
 
 
@@ -234,6 +306,83 @@ def test_a_failed_check_fails_the_command(
     assert "ok    first" in out
     assert "FAIL  second" in out
     assert "line 1 is long" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "pytests"),
+    [
+        ([], ["-n", "2"]),
+        (["-q", "-x"], ["-q", "-x", "-n", "2"]),
+        (["--quick"], ["tests/near.py", "-q", "--no-loadscope-reorder", "-n", "2"]),
+        (["--quick", "-s"], ["tests/near.py", "-s", "--no-loadscope-reorder"]),
+        (["tests/house"], ["tests/house"]),
+        (["-k", "name", "-n", "4"], ["-k", "name", "-n", "4"]),
+        (["--pdb"], ["--pdb"]),
+    ],
+)
+def test_two_processes_run_tests_that_nobody_chose(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, given: list[str], pytests: list[str]
+) -> None:
+    commands = tools["commands"]
+    started: list[tuple[str, ...]] = []
+
+    def start(*command: str) -> int:
+        started.append(command)
+        return 0
+
+    monkeypatch.setattr(commands, "_start", start)
+    monkeypatch.setattr(commands.quick, "choose", lambda: ["tests/near.py"])
+    assert commands._test(given) == 0
+    options = list(started[0][started[0].index("pytest") + 1 :])
+    assert options[-len(pytests) :] == pytests
+    assert all("junit" in option or option in ("-o", "--cache-clear") for option in options[: -len(pytests)])
+
+
+REPORT = """<testsuites><testsuite tests="4" failures="1" errors="1" skipped="1">
+<testcase name="a"><failure message="m"/></testcase><testcase name="b"><error message="m"/></testcase>
+<testcase name="c"><skipped message="m"/></testcase><testcase name="d"/></testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("failed", "codes", "code", "ends"),
+    [
+        (2, [1, 0, 0, 0], 0, "3 passed, 2 of them unstable\n"),
+        (2, [1, 0, 1], 1, "2 failed: 3 times more, alone\n"),
+        (4, [1], 1, ""),
+        (2, [2], 2, ""),
+        (0, [0], 0, ""),
+    ],
+)
+def test_a_few_tests_that_fail_beside_others_run_again_alone(
+    tools: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    failed: int,
+    codes: list[int],
+    code: int,
+    ends: str,
+) -> None:
+    commands = tools["commands"]
+    names = [f"tests/t.py::test_{number}" for number in range(failed)]
+    cache = tmp_path / ".pytest_cache" / "v" / "cache"
+    cache.mkdir(parents=True)
+    (cache / "lastfailed").write_text(json.dumps(dict.fromkeys(names, True)))
+    started: list[list[str]] = []
+
+    def start(*command: str) -> int:
+        started.append(list(command))
+        (tmp_path / "tests.xml").write_text(REPORT)
+        return codes[len(started) - 1]
+
+    monkeypatch.setattr(commands, "_start", start)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(commands.environment, "CACHE", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert commands._test([]) == code
+    assert len(started) == len(codes)
+    assert all(again[-len(names) - 1 :] == ["-q", *names] for again in started[1:])
+    assert capsys.readouterr().out.endswith(ends)
 
 
 def test_every_pin_is_a_version_alone() -> None:

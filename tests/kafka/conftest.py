@@ -1,4 +1,4 @@
-"""One running cluster for the modules that let foreign clients loose on it, and what they need of it."""
+"""One running cluster for the modules that let foreign clients loose on it, and its helpers."""
 
 from __future__ import annotations
 

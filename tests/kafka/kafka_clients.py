@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -58,7 +58,8 @@ def confluent_read(bootstrap: str, topic: str, partition: int, count: int, **opt
             message = consumer.poll(READ_TIMEOUT_S)
             assert message is not None, f"{len(found)} of {count} records"
             assert message.error() is None, message.error()
-            found.append(Sent(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1]))
+            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+            found.append(Sent(message.key(), message.value(), tuple(headers), message.timestamp()[1]))
         return found
     finally:
         consumer.close()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.proto.kafka.headers import API_VERSIONS, is_flexible
-from tidelog.proto.kafka.messages import decode_response, encode_request
+from tidelog.proto.kafka.messages import decode_response, request_frame
 
 ANSWER_TIMEOUT_S = 20.0
 
@@ -35,11 +35,7 @@ class RawConnection:
     async def ask(self, api_key: int, version: int, values: Mapping[str, Any]) -> Any:
         """The answer's fields. Raises :class:`Closed`."""
         self._correlation += 1
-        head = struct.pack(">hhih", api_key, version, self._correlation, 3) + b"raw"
-        if is_flexible(api_key, version):
-            head += b"\0"
-        frame = head + encode_request(api_key, version, values)
-        self._writer.write(struct.pack(">i", len(frame)) + frame)
+        self._writer.write(request_frame(api_key, version, self._correlation, values, b"raw"))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tidelog.model.ids import NO_NODE
-from tidelog.proto.api import BrokerEndpoint, MetadataResponse
+from tidelog.proto.calls.api import BrokerEndpoint, MetadataResponse
 from tidelog.testing.cluster import Cluster
 
+from .wire_client import WireClient
+
 TIMEOUT_S = 30.0
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +28,14 @@ def three_nodes() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def admin(three_nodes: Cluster) -> Any:
+def admin(three_nodes: Cluster) -> AdminClient:
     from confluent_kafka.admin import AdminClient
 
     return AdminClient({"bootstrap.servers": three_nodes.kafka_bootstrap})
 
 
 def results(futures: dict[Any, Any]) -> dict[Any, Any]:
-    """What came of each item; what was refused by its error's name."""
+    """The result of each item; refusals by the error's name."""
     from confluent_kafka import KafkaException
 
     found = {}
@@ -57,7 +62,9 @@ def spread(three_nodes: Cluster, name: str) -> str:
     return name
 
 
-def test_a_topic_stands_where_it_was_put(three_nodes: Cluster, admin: Any, topic_name: Callable[..., str]) -> None:
+def test_a_topic_stands_where_it_was_put(
+    three_nodes: Cluster, admin: AdminClient, topic_name: Callable[..., str]
+) -> None:
     from confluent_kafka import TopicCollection
 
     name = spread(three_nodes, topic_name("put"))
@@ -78,7 +85,7 @@ def test_a_topic_stands_where_it_was_put(three_nodes: Cluster, admin: Any, topic
 
 
 def test_offsets_of_partitions_that_different_brokers_lead(
-    three_nodes: Cluster, admin: Any, topic_name: Callable[..., str]
+    three_nodes: Cluster, admin: AdminClient, topic_name: Callable[..., str]
 ) -> None:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
@@ -100,7 +107,7 @@ def test_offsets_of_partitions_that_different_brokers_lead(
     assert offsets(OffsetSpec.earliest()) == [1, 3, 0]
 
 
-def test_a_brokers_settings_come_from_that_broker(three_nodes: Cluster, admin: Any) -> None:
+def test_a_brokers_settings_come_from_that_broker(three_nodes: Cluster, admin: AdminClient) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 
     brokers = [ConfigResource(ConfigResource.Type.BROKER, str(node)) for node in (1, 2, 3)]
@@ -194,7 +201,7 @@ def test_aiokafkas_admin(three_nodes: Cluster, topic_name: Callable[..., str]) -
 
 @pytest.mark.parametrize("which", ["the controller", "the broker that is asked"])
 def test_topics_are_made_while_a_node_dies(
-    three_nodes: Cluster, admin: Any, topic_name: Callable[..., str], which: str
+    three_nodes: Cluster, admin: AdminClient, topic_name: Callable[..., str], which: str
 ) -> None:
     from confluent_kafka.admin import NewTopic
 
@@ -210,7 +217,7 @@ def test_topics_are_made_while_a_node_dies(
 
 
 def test_clients_send_to_a_broker_that_they_can_reach_what_is_for_the_controller() -> None:
-    from tidelog.broker.kafka.metadata import reachable_controller
+    from tidelog.broker.kafka.calls.cluster.metadata import reachable_controller
 
     brokers = tuple(BrokerEndpoint(node, "h", 1) for node in (4, 5))  # type: ignore[arg-type]
 
@@ -219,3 +226,18 @@ def test_clients_send_to_a_broker_that_they_can_reach_what_is_for_the_controller
 
     assert [named(5, 4), named(1, 5), named(5, 3), named(1, 3)] == [4, 5, 5, 4]
     assert reachable_controller(MetadataResponse("c", NO_NODE, (), ()), NO_NODE) == NO_NODE
+
+
+def test_brokers_without_a_vote_are_observers_of_the_quorum() -> None:
+    asked = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    with Cluster(nodes=3, controllers=1, transport="grpc") as cluster, WireClient(cluster.kafka_bootstrap) as wire:
+        cluster.create_topic("t")
+        deadline_s = time.monotonic() + 60
+        while True:
+            (part,) = wire.ask(55, 2, topics=asked).topics[0].partitions
+            ends = [(observer.replica_id, observer.log_end_offset) for observer in part.observers]
+            if ends == [(2, part.high_watermark), (3, part.high_watermark)]:
+                break
+            assert time.monotonic() < deadline_s, "both apply everything and say so"
+        assert [voter.replica_id for voter in part.current_voters] == [1]
+        assert all(0 < one.last_caught_up_timestamp <= one.last_fetch_timestamp for one in part.observers)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.broker.kafka.metadata_bytes import OPERATIONS_NOT_ASKED, response_bytes, topic_bytes
+from tidelog.broker.kafka.calls.cluster.metadata_bytes import OPERATIONS_NOT_ASKED, response_bytes, topic_bytes
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ZERO_TOPIC_ID
-from tidelog.proto.api import BrokerEndpoint, MetadataResponse, PartitionMetadata, TopicMetadata
+from tidelog.proto.calls.api import BrokerEndpoint, MetadataResponse, PartitionMetadata, TopicMetadata
 from tidelog.proto.kafka.messages import decode_response, encode_response
 
 METADATA = 3

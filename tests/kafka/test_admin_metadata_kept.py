@@ -1,4 +1,4 @@
-"""What Metadata answers are kept: until the image changes, never an error, never beyond the bounds."""
+"""Which Metadata answers are kept: until the image changes, never an error, never beyond the bounds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.kafka import metadata
-from tidelog.broker.kafka.apis import KafkaContext
-from tidelog.broker.kafka.metadata import KafkaMetadata
-from tidelog.metadata_quorum.image import MetadataImage
-from tidelog.metadata_quorum.image_change import apply_records
+from tidelog.broker.kafka.calls.cluster import metadata
+from tidelog.broker.kafka.calls.cluster.metadata import KafkaMetadata
+from tidelog.broker.kafka.wire.apis import KafkaContext
+from tidelog.metadata_quorum.image.change import apply_records
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, ControllerEpoch, NodeId, Offset, TopicId
-from tidelog.proto.api import BrokerEndpoint, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from tidelog.proto.calls.api import BrokerEndpoint, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request
-from tidelog.proto.metadata import RegisterBrokerRecord
-from tidelog.proto.network import CallContext
+from tidelog.proto.logs.metadata_records import RegisterBrokerRecord
+from tidelog.proto.transport.network import CallContext
 
 METADATA = 3
 VERSION = 9
@@ -63,7 +63,7 @@ class Node:
         """The topics and how many partitions each has."""
         asked = {"topics": [{"name": name} for name in names] if names else None}
         request = decode_request(METADATA, VERSION, encode_request(METADATA, VERSION, asked))
-        context = KafkaContext(listener, "p", 1, "c", {MetadataRequest: self._answer}, CallContext(listener, "p"))
+        context = KafkaContext(listener, "p", 1, {MetadataRequest: self._answer}, CallContext(listener, "p"))
         answer: Any = await self.metadata.handle(request, VERSION, context)
         return {
             found.name: -found.error_code or len(found.partitions)
@@ -102,7 +102,7 @@ async def test_an_answer_that_names_a_fenced_broker_is_not_kept() -> None:
     assert node.asked == 2, "it is named for a while only"
 
 
-async def test_an_answer_from_before_a_change_is_not_kept_for_after_it() -> None:
+async def test_an_answer_from_before_a_change_is_not_kept_for_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(topic("a"))
     answer = node._answer
 
@@ -112,7 +112,7 @@ async def test_an_answer_from_before_a_change_is_not_kept_for_after_it() -> None
             node.change(topic("a", 5))
         return found
 
-    node._answer = late  # type: ignore[method-assign]
+    monkeypatch.setattr(node, "_answer", late)
     assert await node.ask("a") == {"a": 1}
     assert await node.ask("a") == {"a": 5}
 

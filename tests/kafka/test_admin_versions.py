@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.kafka.calls.topics.config_kinds import TYPES
 from tidelog.model.errors import ErrorCode
+from tidelog.model.settings.config_def import ValueType
 from tidelog.proto.kafka.messages import field
 from tidelog.testing.cluster import Cluster
 
 from .wire_client import WireClient
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, EPOCHS = 2, 3, 19, 20, 21, 23
-DESCRIBE_CONFIGS, ALTER_CONFIGS, LOG_DIRS, CREATE_PARTITIONS, INCREMENTAL = 32, 33, 35, 37, 44
+DESCRIBE_CONFIGS, ALTER_CONFIGS, ALTER_LOG_DIRS, LOG_DIRS, CREATE_PARTITIONS, INCREMENTAL = 32, 33, 34, 35, 37, 44
 QUORUM, DESCRIBE_CLUSTER, CONFIG_RESOURCES, TOPIC_PARTITIONS = 55, 60, 74, 75
 TOPIC, BROKER = 2, 4
 NOT_ASKED = -(2**31)
@@ -184,12 +186,13 @@ def test_describe_quorum(wire: WireClient, version: int) -> None:
     assert (answer.error_code, part.error_code, part.leader_id) == (0, 0, 1)
     assert part.high_watermark > 0
     assert [(voter.replica_id, voter.log_end_offset > 0) for voter in part.current_voters] == [(1, True)]
+    assert list(part.observers) == []
     assert [node.node_id for node in field(answer, "nodes", ())] == ([1] if version == 2 else [])
     asked = [{"topic_name": "t", "partitions": [{"partition_index": 0}]}]
     assert wire.ask(QUORUM, version, topics=asked).topics[0].partitions[0].error_code == 3
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 def test_describe_log_dirs(wire: WireClient, topic: str, version: int) -> None:
     (found,) = wire.ask(LOG_DIRS, version, topics=[{"topic": topic, "partitions": [0, 1, 9]}]).results
     assert found.error_code == 0
@@ -197,8 +200,30 @@ def test_describe_log_dirs(wire: WireClient, topic: str, version: int) -> None:
     assert (shown.name, [part.partition_index for part in shown.partitions]) == (topic, [0, 1])
     assert (shown.partitions[0].partition_size > 0, shown.partitions[1].partition_size) == (True, 0)
     assert field(found, "total_bytes", 1) > 0
+    assert not field(found, "is_cordoned", False)
     (whole,) = wire.ask(LOG_DIRS, version, topics=None).results
     assert topic in [shown.name for shown in whole.topics]
+
+
+@pytest.mark.parametrize("version", range(1, 3))
+def test_alter_replica_log_dirs(wire: WireClient, topic: str, version: int) -> None:
+    (here,) = wire.ask(LOG_DIRS, 4, topics=None).results
+    dirs = [
+        {"path": here.log_dir, "topics": [{"name": topic, "partitions": [0]}]},
+        {"path": "/nowhere", "topics": [{"name": topic, "partitions": [1]}]},
+        {"path": here.log_dir, "topics": [{"name": "unknown", "partitions": [0, 7]}]},
+    ]
+    answer = wire.ask(ALTER_LOG_DIRS, version, dirs=dirs)
+    assert {
+        (found.topic_name, part.partition_index): part.error_code
+        for found in answer.results
+        for part in found.partitions
+    } == {
+        (topic, 0): 0,
+        (topic, 1): ErrorCode.LOG_DIR_NOT_FOUND,
+        ("unknown", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("unknown", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
 
 
 # --- Topics ---------------------------------------------------------------------------------------------
@@ -405,6 +430,13 @@ def test_describe_configs(wire: WireClient, topic: str, version: int) -> None:
     assert (broker["node.id"].value, broker["node.id"].read_only, broker["node.id"].synonyms) == ("1", True, ())
     assert field(broker["node.id"], "documentation", None) is None
     assert field(broker["node.id"], "config_type", 3) == 3
+    key = broker["ssl.keystore.key"]
+    assert (key.value, key.is_sensitive, key.synonyms) == (None, True, ())
+    assert field(key, "config_type", 9) == 9
+
+
+def test_every_type_of_a_setting_has_a_number() -> None:
+    assert TYPES.keys() == {one.value for one in ValueType}
 
 
 def test_describe_some_configs_and_what_is_refused(wire: WireClient, topic: str) -> None:

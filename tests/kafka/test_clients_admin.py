@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,9 +12,12 @@ from tidelog.testing.cluster import Cluster
 
 from .kafka_clients import Sent, confluent_produce
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
 
 @pytest.fixture
-def admin(kafka_cluster: Cluster) -> Any:
+def admin(kafka_cluster: Cluster) -> AdminClient:
     from confluent_kafka.admin import AdminClient
 
     return AdminClient({"bootstrap.servers": kafka_cluster.kafka_bootstrap})
@@ -25,11 +28,11 @@ def only(futures: dict[Any, Any]) -> Any:
     return future.result(20)
 
 
-def partitions_of(admin: Any, topic: str) -> int:
+def partitions_of(admin: AdminClient, topic: str) -> int:
     return len(admin.list_topics(topic, timeout=20).topics[topic].partitions)
 
 
-def test_the_life_of_a_topic(kafka_cluster: Cluster, admin: Any, topic_name: Callable[..., str]) -> None:
+def test_the_life_of_a_topic(kafka_cluster: Cluster, admin: AdminClient, topic_name: Callable[..., str]) -> None:
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import ConfigResource, ConfigSource, NewPartitions, NewTopic
 
@@ -55,7 +58,9 @@ def test_the_life_of_a_topic(kafka_cluster: Cluster, admin: Any, topic_name: Cal
     assert unknown.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_settings_are_changed_one_by_one(kafka_cluster: Cluster, admin: Any, topic_name: Callable[..., str]) -> None:
+def test_settings_are_changed_one_by_one(
+    kafka_cluster: Cluster, admin: AdminClient, topic_name: Callable[..., str]
+) -> None:
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -82,7 +87,7 @@ def test_settings_are_changed_one_by_one(kafka_cluster: Cluster, admin: Any, top
 
 
 def test_groups_are_listed_described_and_deleted(
-    kafka_cluster: Cluster, admin: Any, topic_name: Callable[..., str]
+    kafka_cluster: Cluster, admin: AdminClient, topic_name: Callable[..., str]
 ) -> None:
     from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 
@@ -94,7 +99,9 @@ def test_groups_are_listed_described_and_deleted(
     )
     try:
         consumer.subscribe([topic])
-        assert consumer.poll(20).value() == b"value"
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.value() == b"value"
         found = only(admin.describe_consumer_groups([group]))
         assert found.state is ConsumerGroupState.STABLE
         assert found.partition_assignor == "range"
@@ -114,7 +121,7 @@ def test_groups_are_listed_described_and_deleted(
     assert group not in {one.group_id for one in listed.valid}
 
 
-def test_the_cluster_describes_itself(kafka_cluster: Cluster, admin: Any) -> None:
+def test_the_cluster_describes_itself(kafka_cluster: Cluster, admin: AdminClient) -> None:
     from kafka import KafkaAdminClient
 
     found = admin.describe_cluster().result(20)

@@ -56,6 +56,7 @@ def test_an_idempotent_producer_and_a_group_go_on_while_leaders_are_killed(three
         for _ in range(2):
             assert acknowledged.wait(30)
             victim = cluster.leader_of(topic, 0)
+            assert victim is not None
             cluster.kill(victim)
             cluster.restart(victim)
             acknowledged.clear()
@@ -74,7 +75,7 @@ def test_an_idempotent_producer_and_a_group_go_on_while_leaders_are_killed(three
             message = consumer.poll(30)
             assert message is not None, {partition: len(seen) for partition, seen in found.items()}
             if message.error() is None:
-                found[message.partition()].append(int(message.value()))
+                found[message.partition() or 0].append(int(message.value() or b""))
         assert found == {partition: list(range(partition, COUNT, PARTITIONS)) for partition in range(PARTITIONS)}
         assert consumer.poll(0.5) is None
     finally:

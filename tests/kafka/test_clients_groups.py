@@ -45,7 +45,7 @@ class Member:
     def poll(self) -> None:
         message = self.consumer.poll(0.05)
         if message is not None and message.error() is None:
-            self.values.append(message.value())
+            self.values.append(message.value() or b"")
 
     @property
     def holds(self) -> set[int]:

@@ -53,7 +53,10 @@ def test_too_large_a_record_is_refused_and_costs_the_others_nothing(
     for number in range(5):
         value = b"%d" % number + b"x" * (3000 if number == 2 else 10)
         producer.produce(
-            topic, value, partition=0, on_delivery=lambda error, message: outcomes.update({message.value()[:1]: error})
+            topic,
+            value,
+            partition=0,
+            on_delivery=lambda error, message: outcomes.update({(message.value() or b"")[:1]: error}),
         )
     assert producer.flush(30) == 0
     assert outcomes[b"2"].code() == KafkaError.MSG_SIZE_TOO_LARGE

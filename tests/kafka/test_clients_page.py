@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tidelog.chaos.kafka.fuzz_run import address, served_versions
+from tidelog.chaos.fuzz.fuzz_run import address, served_versions
 from tidelog.testing.cluster import Cluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kafka-clients.md"

@@ -31,7 +31,7 @@ def values(found: list[Any]) -> list[bytes | None]:
 
 
 def sdk_values(cluster: Cluster, topic: str, last: bytes) -> list[bytes | None]:
-    """What a reader of committed records gets up to the value ``last``."""
+    """A reader's committed records up to the value ``last``."""
     from tidelog import TopicPartition
 
     found: list[bytes | None] = []

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerId, TopicId
-from tidelog.proto.frames import FetchedPartition
 from tidelog.proto.kafka.endpoints import NodeEndpoint
 from tidelog.proto.kafka.fetch_codec import (
     API_KEY,
@@ -25,6 +24,7 @@ from tidelog.proto.kafka.fetch_codec import (
 )
 from tidelog.proto.kafka.messages import decode_response, encode_request
 from tidelog.proto.kafka.wire import BadMessage
+from tidelog.proto.transport.frames import FetchedPartition
 
 VERSIONS = range(LEAST, MOST + 1)
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidelog.chaos.kafka import connections, fuzz_run
-from tidelog.chaos.kafka.captured import captured_requests
-from tidelog.chaos.kafka.frames import FrameSource
-from tidelog.chaos.kafka.fuzzing import PortSilent, fuzz
-from tidelog.chaos.kafka.open_files import OpenFiles, kinds
+from tidelog.chaos.fuzz import connections, fuzz_run
+from tidelog.chaos.fuzz.captured import captured_requests
+from tidelog.chaos.fuzz.frames import FrameSource
+from tidelog.chaos.fuzz.fuzzing import PortSilent, fuzz
+from tidelog.chaos.fuzz.open_files import OpenFiles, kinds
 from tidelog.proto.kafka.headers import read_request_header
 from tidelog.proto.kafka.messages import decode_request, encode_request
+from tidelog.proto.kafka.wire import ITEMS_MAX, TAGS_MAX, BadMessage
 from tidelog.testing.ports import free_ports
 
 SERVED = {0: (3, 12), 1: (4, 12), 3: (0, 12), 18: (0, 4), 19: (2, 7), 32: (1, 4)}
@@ -27,6 +30,16 @@ def test_hostile_frames_end_no_node_and_a_witness_notices_nothing(tmp_path: Path
     assert report.tally.inputs >= 4_000
     assert report.tally.answered > 1_000
     assert report.tally.closed > 100
+    assert report.testimony.read > 10
+    assert 0 < report.longest_hold_s <= fuzz_run.HOLD_S_MAX
+
+
+def test_hostile_frames_before_a_login_end_no_node_either(tmp_path: Path) -> None:
+    report = fuzz_run.run(tmp_path, 1_500, seed=21, login=True)
+    assert report.faults == []
+    assert report.tally.inputs >= 1_500
+    assert report.tally.closed > 500, "nobody logs in"
+    assert report.tally.answered > 50, "versions, handshakes, failed logins"
     assert report.testimony.read > 10
 
 
@@ -41,9 +54,24 @@ def test_a_batch_of_frames_follows_from_the_seed_and_its_number() -> None:
     one = FrameSource(3, SERVED, pool_frames=200).batch(17, 50)
     assert FrameSource(3, SERVED, pool_frames=200).batch(17, 50) == one
     assert FrameSource(4, SERVED, pool_frames=200).batch(17, 50) != one
-    for place, frame in enumerate(one.frames, 1):
+    for index, frame in enumerate(one.frames, 1):
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-        assert int.from_bytes(frame[8:12], "big") == place
+        assert int.from_bytes(frame[8:12], "big") == index
+
+
+def test_frames_have_tagged_fields_and_counts_beyond_the_bounds() -> None:
+    """A refusal at a bound shows that the bound is reached."""
+    source = FrameSource(5, SERVED, pool_frames=4_000)
+    refused: Counter[str] = Counter()
+    for frame in (frame for number in range(200) for frame in source.batch(number, 50).frames):
+        try:
+            header = read_request_header(memoryview(frame)[4:])
+            if header.api_key not in (0, 1):
+                decode_request(header.api_key, header.api_version, memoryview(frame)[4 + header.end :])
+        except BadMessage as bad:
+            refused[str(bad).partition(", found")[0]] += 1
+    assert refused[f"expected at most {TAGS_MAX} tagged fields in a structure"] > 20
+    assert refused[f"expected at most {ITEMS_MAX} array items and tagged fields in a message"] > 0
 
 
 async def test_a_port_where_nobody_listens_any_more_is_told() -> None:
@@ -78,7 +106,7 @@ async def test_an_answer_that_nobody_asked_for_is_a_fault() -> None:
 
 
 def test_captured_requests_are_read_and_written_back_byte_for_byte() -> None:
-    """What four clients really sent, Java's among them: the codec against bytes of others."""
+    """Requests that four clients really sent, Java's among them: the codec against bytes of others."""
     seen = set()
     for frame in captured_requests():
         header = read_request_header(memoryview(frame))
@@ -93,7 +121,7 @@ def test_captured_requests_are_read_and_written_back_byte_for_byte() -> None:
     assert len(seen) > 30
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """Named tuples as the mappings that the encoder takes."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(inner) for name, inner in value._asdict().items()}

@@ -1,4 +1,4 @@
-"""What Kafka's APIs of groups and transactions make of the node's answers, in every version that is served."""
+"""Translation of the node's answers into Kafka's APIs of groups and transactions, in every version that is served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.kafka import (
+from tidelog.broker.kafka.calls.coordination import (
     coordinators,
     group_admin,
     group_offsets,
@@ -16,10 +16,11 @@ from tidelog.broker.kafka import (
     transaction_admin,
     transactions,
 )
-from tidelog.broker.kafka.apis import Api, KafkaContext
-from tidelog.broker.kafka.pending import CloseConnection
+from tidelog.broker.kafka.wire.apis import Api, KafkaContext
+from tidelog.broker.kafka.wire.pending import CloseConnection
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.group_api import (
+from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId
+from tidelog.proto.calls.group_api import (
     CommittedOffset,
     Coordinator,
     DeletedGroup,
@@ -55,10 +56,7 @@ from tidelog.proto.group_api import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request, encode_response
-from tidelog.proto.kafka.schemas import Schema, schema_of
-from tidelog.proto.network import CallContext
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.transaction_api import (
     AddedPartition,
     AddedTransaction,
     AddOffsetsToTxnRequest,
@@ -87,6 +85,9 @@ from tidelog.proto.transaction_api import (
     WriteTxnMarkersResponse,
     WrittenMarker,
 )
+from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request, encode_response
+from tidelog.proto.kafka.schemas import Schema, schema_of
+from tidelog.proto.transport.network import CallContext
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -101,7 +102,7 @@ ALL = [
 EVERY_VERSION = [pytest.param(api, v, id=f"{api.key}-v{v}") for api in ALL for v in range(api.least, api.most + 1)]
 
 ANSWERS: dict[type[Any], Any] = {
-    FindCoordinatorRequest: FindCoordinatorResponse((Coordinator("k", NONE, 4, "host", 9092),)),
+    FindCoordinatorRequest: FindCoordinatorResponse((Coordinator("k", NONE, NodeId(4), "host", 9092),)),
     JoinGroupRequest: JoinGroupResponse(
         NONE, 3, "consumer", "range", "m-1", False, "m-1", (JoinedMember("m-1", "i", b"\1"),)
     ),
@@ -110,7 +111,7 @@ ANSWERS: dict[type[Any], Any] = {
     LeaveGroupRequest: LeaveGroupResponse(NONE, (LeftMember("m-1", "i", ErrorCode.UNKNOWN_MEMBER_ID),)),
     OffsetCommitRequest: OffsetCommitResponse((OffsetCommitResult("t", 0, NONE), OffsetCommitResult("t", 2, NONE))),
     OffsetFetchRequest: OffsetFetchResponse(
-        (OffsetFetchResult("g", NONE, (CommittedOffset("t", 2, NONE, 77, 5, "meta"),)),)
+        (OffsetFetchResult("g", NONE, (CommittedOffset("t", 2, NONE, Offset(77), LeaderEpoch(5), "meta"),)),)
     ),
     OffsetDeleteRequest: OffsetDeleteResponse(NONE, (OffsetDeleteResult("t", 1, NONE),)),
     DescribeGroupsRequest: DescribeGroupsResponse(
@@ -118,21 +119,35 @@ ANSWERS: dict[type[Any], Any] = {
     ),
     ListGroupsRequest: ListGroupsResponse(NONE, (ListedGroup("g", "consumer", "Stable", "classic"),)),
     DeleteGroupsRequest: DeleteGroupsResponse((DeletedGroup("g", ErrorCode.NON_EMPTY_GROUP),)),
-    InitProducerIdRequest: InitProducerIdResponse(NONE, 9_000, 7),
+    InitProducerIdRequest: InitProducerIdResponse(NONE, ProducerId(9_000), ProducerEpoch(7)),
     AddPartitionsToTxnRequest: AddPartitionsToTxnResponse(
         NONE, (AddedTransaction("x", (AddedPartition("t", 0, NONE), AddedPartition("t", 1, FENCED))),)
     ),
     AddOffsetsToTxnRequest: AddOffsetsToTxnResponse(FENCED),
-    EndTxnRequest: EndTxnResponse(NONE, 9_000, 8),
+    EndTxnRequest: EndTxnResponse(NONE, ProducerId(9_000), ProducerEpoch(8)),
     TxnOffsetCommitRequest: TxnOffsetCommitResponse((OffsetCommitResult("t", 0, ErrorCode.ILLEGAL_GENERATION),)),
     DescribeTransactionsRequest: DescribeTransactionsResponse(
-        (DescribedTransaction("x", NONE, "Ongoing", 9_000, 8, 60_000, 1_700, (GroupPartition("t", 3),)),)
+        (
+            DescribedTransaction(
+                "x", NONE, "Ongoing", ProducerId(9_000), ProducerEpoch(8), 60_000, 1_700, (GroupPartition("t", 3),)
+            ),
+        )
     ),
-    ListTransactionsRequest: ListTransactionsResponse(NONE, (ListedTransaction("x", 9_000, "Ongoing"),)),
+    ListTransactionsRequest: ListTransactionsResponse(NONE, (ListedTransaction("x", ProducerId(9_000), "Ongoing"),)),
     DescribeProducersRequest: DescribeProducersResponse(
-        (PartitionProducers("t", 0, NONE, 1, (ProducerDescription(9_000, 8, 41, 1_700, 2, 30),)),)
+        (
+            PartitionProducers(
+                "t",
+                0,
+                NONE,
+                NodeId(1),
+                (ProducerDescription(ProducerId(9_000), ProducerEpoch(8), 41, 1_700, 2, Offset(30)),),
+            ),
+        )
     ),
-    WriteTxnMarkersRequest: WriteTxnMarkersResponse((WrittenMarker(9_000, (AddedPartition("t", 0, NONE),)),)),
+    WriteTxnMarkersRequest: WriteTxnMarkersResponse(
+        (WrittenMarker(ProducerId(9_000), (AddedPartition("t", 0, NONE),)),)
+    ),
 }
 TOPICS = [
     {
@@ -175,12 +190,15 @@ class Node:
             "KAFKA",
             "127.0.0.1:1",
             17,
-            "client",
             dict.fromkeys(ANSWERS, self._serve),
-            CallContext("KAFKA", "127.0.0.1:1"),
+            CallContext("KAFKA", "127.0.0.1:1", client_id="client"),
         )
         body = encode_request(api.key, version, values)
-        return asyncio.run(api.handle(decode_request(api.key, version, body), version, context))
+
+        async def handled() -> Any:
+            return await api.handle(decode_request(api.key, version, body), version, context)
+
+        return asyncio.run(handled())
 
 
 def names(schema: Schema, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -370,8 +388,8 @@ def test_brokers_add_and_verify_several_transactions_at_once() -> None:
     )
     at = (GroupPartition("t", 1), GroupPartition("t", 2))
     assert node.asked[0].transactions == (
-        AddPartitionsTransaction("x", 1, 2, at, True),
-        AddPartitionsTransaction("y", 3, 4, at, False),
+        AddPartitionsTransaction("x", ProducerId(1), ProducerEpoch(2), at, True),
+        AddPartitionsTransaction("y", ProducerId(3), ProducerEpoch(4), at, False),
     )
 
 
@@ -387,7 +405,8 @@ def test_markers_of_administrators_bear_the_epoch_of_the_transaction() -> None:
     node.ask(api(27), 1, {"markers": [marker]})
     node.ask(api(27), 2, {"markers": [marker | {"transaction_version": 2}]})
     assert [asked.markers[0] for asked in node.asked] == [
-        TransactionMarker(1, 2, False, 3, (GroupPartition("t", 0),), version) for version in (1, 2)
+        TransactionMarker(ProducerId(1), ProducerEpoch(2), False, 3, (GroupPartition("t", 0),), version)
+        for version in (1, 2)
     ]
 
 
@@ -400,9 +419,15 @@ def test_states_that_do_not_exist_are_named() -> None:
 
 def test_what_is_prepared_is_ongoing_to_kafka() -> None:
     node = Node()
-    node.answers[ListTransactionsRequest] = ListTransactionsResponse(NONE, (ListedTransaction("x", 9_000, "Prepared"),))
+    node.answers[ListTransactionsRequest] = ListTransactionsResponse(
+        NONE, (ListedTransaction("x", ProducerId(9_000), "Prepared"),)
+    )
     node.answers[DescribeTransactionsRequest] = DescribeTransactionsResponse(
-        (DescribedTransaction("x", NONE, "Prepared", 9_000, 8, -1, 1_700, (GroupPartition("t", 3),)),)
+        (
+            DescribedTransaction(
+                "x", NONE, "Prepared", ProducerId(9_000), ProducerEpoch(8), -1, 1_700, (GroupPartition("t", 3),)
+            ),
+        )
     )
     assert node.ask(api(66), 1, {}).transaction_states[0].transaction_state == "Ongoing"
     assert node.ask(api(65), 0, {}).transaction_states[0].transaction_state == "Ongoing"

@@ -16,11 +16,10 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 
 import tidelog.proto.kafka.schemas
-from tidelog.proto.kafka.message_reader import ITEMS_MAX
 from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request, encode_response, field
 from tidelog.proto.kafka.schema_file import schema_file
 from tidelog.proto.kafka.schemas import Schema, Shape, load_schemas, schema_of
-from tidelog.proto.kafka.wire import BadMessage, write_compact_length
+from tidelog.proto.kafka.wire import ITEMS_MAX, BadMessage, write_compact_length
 
 METADATA = 3
 API_VERSIONS = 18
@@ -99,7 +98,7 @@ def test_a_request_may_not_become_more_objects_than_the_bound() -> None:
     count = ITEMS_MAX + 1
     body = bytearray()
     write_compact_length(body, count)
-    with pytest.raises(BadMessage, match=f"at most {ITEMS_MAX} items"):
+    with pytest.raises(BadMessage, match=f"at most {ITEMS_MAX} array items"):
         decode_request(METADATA, 12, bytes(body) + bytes(20 * count))
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto.frames import ProducedPartition
 from tidelog.proto.kafka.endpoints import NodeEndpoint
 from tidelog.proto.kafka.messages import decode_response, encode_request
 from tidelog.proto.kafka.produce_codec import API_KEY, MOST, PARTITIONS_MAX, decode_produce, encode_produced
 from tidelog.proto.kafka.wire import BadMessage, write_compact_length
+from tidelog.proto.transport.frames import ProducedPartition
 
 VERSIONS = range(3, MOST + 1)
 ID = TopicId(bytes(16))

@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_OFFSET, TopicId
-from tidelog.proto.frames import ProducedPartition
 from tidelog.proto.kafka.messages import decode_response
 from tidelog.proto.kafka.produce_codec import encode_produced
+from tidelog.proto.transport.frames import ProducedPartition
 from tidelog.testing.cluster import Cluster
 
 

@@ -6,14 +6,14 @@ Each delay is played by connections of its own: one that a client has left with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import pytest
 
 import tidelog
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.record_encoder import encode_values
+from tidelog.proto.records.encoder import encode_values
 from tidelog.testing.cluster import Cluster
 
 from .raw_connection import Closed, RawConnection
@@ -42,7 +42,7 @@ class Producer:
     async def ask(self, on: RawConnection, api: int, **values: Any) -> Any:
         """Asked again while the transaction before is being completed, as every client does."""
         who = {"transactional_id": self.transactional_id, "producer_id": self.identity[0]}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 answer = await on.ask(api, self.versions[api], who | {"producer_epoch": self.identity[1]} | values)
                 if getattr(answer, "error_code", 0) not in RETRIED:
@@ -59,7 +59,7 @@ class Producer:
         topics = [{"name": self.topic, "partitions": [partition]}]
         who = dict(zip(("producer_id", "producer_epoch"), self.identity, strict=True))
         values = {f"v3_and_below_{name}": value for name, value in who.items()}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 answer = await on.ask(
                     ADD,
@@ -86,7 +86,7 @@ class Producer:
 
     async def commit_offsets(self, on: RawConnection, group: str, offset: int) -> int:
         topics = [{"name": self.topic, "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 answer = await self.ask(on, COMMIT_OFFSETS, group_id=group, topics=topics)
                 code: int = answer.topics[0].partitions[0].error_code
@@ -133,7 +133,7 @@ class Stage:
 
     async def producer(self, on: RawConnection, versions: dict[int, int]) -> Producer:
         made = Producer(versions, f"tx-{self.topic}", self.topic)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             for kind, key in ((1, made.transactional_id), (0, f"g-{self.topic}")):
                 while (await on.ask(FIND, 3, {"key": key, "key_type": kind})).error_code:
                     await asyncio.sleep(0.02)
@@ -169,7 +169,7 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(kafka_cluster: Cluster, topic_name: Any) -> AsyncIterator[Stage]:
+async def stage(kafka_cluster: Cluster, topic_name: Callable[..., str]) -> AsyncIterator[Stage]:
     topic = topic_name("late")
     await asyncio.to_thread(kafka_cluster.create_topic, topic, partitions=2)
     made = Stage(kafka_cluster, topic)

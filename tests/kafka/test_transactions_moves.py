@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 import tidelog
+from tests.conftest import broker_of
 from tidelog.model.names import TRANSACTION_STATE_TOPIC
 from tidelog.testing.cluster import Cluster
 
@@ -38,7 +39,7 @@ def cluster() -> Iterator[Cluster]:
 def begin_coordination_anew(cluster: Cluster) -> None:
     """Every coordinator of transactions loads its partitions as after an election: what it only remembered is gone."""
 
-    coordinators = [cluster.node(node_id).broker.transactions.coordinator for node_id in cluster.running]
+    coordinators = [broker_of(cluster.node(node_id)).transactions.coordinator for node_id in cluster.running]
 
     def work() -> None:
         for coordinator in coordinators:
@@ -50,8 +51,8 @@ def begin_coordination_anew(cluster: Cluster) -> None:
 
 
 def late_calls(cluster: Cluster) -> int:
-    nodes = [cluster.node(node_id) for node_id in cluster.running]
-    return sum(node.broker.transactions.coordinator.counters.late_connections for node in nodes)
+    brokers = [broker_of(cluster.node(node_id)) for node_id in cluster.running]
+    return sum(broker.transactions.coordinator.counters.late_connections for broker in brokers)
 
 
 def committed(cluster: Cluster, topic: str, count: int) -> list[bytes]:
@@ -154,14 +155,14 @@ async def test_a_request_from_before_the_coordinator_went_and_came_back(
 
 
 def coordinator_address(cluster: Cluster, transactional_id: str) -> str:
-    """Where Kafka's clients reach it."""
+    """Its address for Kafka's clients."""
     from confluent_kafka import Producer
 
     Producer({"bootstrap.servers": cluster.kafka_bootstrap, "transactional.id": transactional_id}).init_transactions(30)
-    partition = cluster.node(1).broker.transactions.coordinator.partition_for(transactional_id)
+    partition = broker_of(cluster.node(1)).transactions.coordinator.partition_for(transactional_id)
     leader = cluster.leader_of(TRANSACTION_STATE_TOPIC, partition)
     assert leader is not None
-    return str(cluster.node(leader).broker.kafka_address)
+    return str(broker_of(cluster.node(leader)).kafka_address)
 
 
 @pytest.mark.parametrize("versions", [FIRST, SECOND], ids=["first", "second"])
@@ -176,7 +177,7 @@ async def test_the_transaction_of_a_client_that_died_is_aborted_in_time(
     producer = await stage.producer(connection, versions)
     leader = cluster.leader_of(topic, 0)
     assert leader is not None
-    to_leader = await RawConnection.open(str(cluster.node(leader).broker.kafka_address))
+    to_leader = await RawConnection.open(str(broker_of(cluster.node(leader)).kafka_address))
     found = await producer.ask(connection, 22, transaction_timeout=400)
     producer.identity = found.producer_id, found.producer_epoch
     if versions is FIRST:
@@ -227,10 +228,10 @@ def test_what_our_tools_see_and_end_of_a_foreign_transaction(cluster: Cluster, t
 async def test_a_broker_that_died_is_still_named(cluster: Cluster) -> None:
     """For a while: clients that forget a broker at once may not find back to it when it comes back."""
     (victim, *others) = cluster.running
-    home = str(cluster.node(others[0]).broker.kafka_address)
+    home = str(broker_of(cluster.node(others[0])).kafka_address)
     await asyncio.to_thread(cluster.kill, victim)
     try:
-        view = cluster.node(others[0]).broker._view
+        view = broker_of(cluster.node(others[0]))._view
         await asyncio.to_thread(cluster.wait_for, lambda: view.image.brokers[victim].fenced, "it is fenced")
         connection = await RawConnection.open(home)
         answer = await connection.ask(3, 9, {"topics": []})
@@ -266,7 +267,7 @@ def test_each_input_once_while_nodes_are_killed(cluster: Cluster, topic_name: Ca
     thread.start()
     try:
         assert half.wait(BOUND_S)
-        partition = cluster.node(cluster.running[0]).broker.transactions.coordinator.partition_for(source)
+        partition = broker_of(cluster.node(cluster.running[0])).transactions.coordinator.partition_for(source)
         for _ in range(2):
             victim = cluster.leader_of(TRANSACTION_STATE_TOPIC, partition)
             if victim is None or failures:
@@ -306,9 +307,12 @@ def librdkafka_transforms(bootstrap: str, source: str, target: str, half: thread
             nexts: dict[int, int] = {}
             firsts: dict[int, int] = {}
             for each in messages:
-                producer.produce(target, each.value(), partition=each.partition())
-                nexts[each.partition()] = each.offset() + 1
-                firsts.setdefault(each.partition(), each.offset())
+                partition, offset = each.partition(), each.offset()
+                assert partition is not None
+                assert offset is not None
+                producer.produce(target, each.value(), partition=partition)
+                nexts[partition] = offset + 1
+                firsts.setdefault(partition, offset)
             offsets = [TopicPartition(source, partition, offset) for partition, offset in nexts.items()]
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), BOUND_S)
             if turns % 5 == 0:

@@ -1,4 +1,4 @@
-"""A client that says exactly what a test wants said: one request in one version, and its answer."""
+"""A client that sends exactly what a test wants: one request in one version, and returns its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tidelog.proto.kafka.headers import API_VERSIONS, is_flexible
-from tidelog.proto.kafka.messages import decode_response, encode_request
+from tidelog.proto.kafka.messages import decode_response, request_frame
 
 TIMEOUT_S = 20.0
 
@@ -17,10 +17,11 @@ TIMEOUT_S = 20.0
 class WireClient:
     """A connection to the first address of ``bootstrap``."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
         host, _, port = bootstrap.split(",")[0].rpartition(":")
         self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
         self._correlation = itertools.count(1)
+        self._client_id = client_id.encode()
 
     def __enter__(self) -> Self:
         return self
@@ -33,14 +34,11 @@ class WireClient:
     def ask(self, api_key: int, version: int, **values: Any) -> Any:
         """The answer's fields."""
         number = next(self._correlation)
-        flexible = is_flexible(api_key, version)
-        head = struct.pack(">hhih4s", api_key, version, number, 4, b"wire") + (b"\0" if flexible else b"")
-        body = encode_request(api_key, version, values)
-        self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        self._socket.sendall(request_frame(api_key, version, number, values, self._client_id))
         (size,) = struct.unpack(">i", self._read(4))
         answer = self._read(size)
         assert struct.unpack_from(">i", answer) == (number,)
-        start = 5 if flexible and api_key != API_VERSIONS else 4
+        start = 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
         return decode_response(api_key, version, answer[start:])
 
     def _read(self, size: int) -> bytes:

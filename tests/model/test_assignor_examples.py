@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -390,8 +391,8 @@ def test_names_and_protocols_are_kafkas() -> None:
 
 
 def test_the_assignor_in_the_documentation_works() -> None:
-    lines = (Assignor.__doc__ or "").partition("class WholeTopics:")[2].partition("consumer =")[0].splitlines()
-    source = "\n".join(["class WholeTopics:", *(line.removeprefix("        ") for line in lines[1:])])
+    lines = (inspect.getdoc(Assignor) or "").partition("class WholeTopics:")[2].partition("consumer =")[0].splitlines()
+    source = "\n".join(["class WholeTopics:", *(line.removeprefix("    ") for line in lines[1:])])
     names: dict[str, Any] = {
         "RebalanceProtocol": RebalanceProtocol,
         "Assignment": Assignment,

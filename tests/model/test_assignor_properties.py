@@ -1,4 +1,4 @@
-"""What holds of every assignor, whatever the group."""
+"""Properties of every assignor, for any group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic may be called. Cases: Kafka's ``TopicTest``."""
+"""Valid topic names. Cases: Kafka's ``TopicTest``."""
 
 from __future__ import annotations
 
@@ -35,4 +35,5 @@ def test_collisions() -> None:
 def test_internal_topics() -> None:
     assert is_internal("__consumer_offsets")
     assert is_internal("__transaction_state")
+    assert is_internal("__audit")
     assert not is_internal("flights")

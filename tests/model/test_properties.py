@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.config_def import ConfigError
-from tidelog.model.properties import format_properties, parse_properties
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.model.settings.properties import format_properties, parse_properties
 
 
 def values(text: str) -> dict[str, str]:

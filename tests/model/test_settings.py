@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.broker_config import DEVIATIONS, NODE_CONFIG_DEF, OWN_SETTINGS, NodeConfig
-from tidelog.model.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigError, Setting, ValueType
-from tidelog.model.listeners import Listener, Voter
-from tidelog.model.settings_page import settings_page
-from tidelog.model.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
+from tidelog.client.links.definition import SETTING as LINKS
+from tidelog.model.settings.broker_config import DEVIATIONS, NODE_CONFIG_DEF, OWN_SETTINGS, NodeConfig
+from tidelog.model.settings.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigError, Setting, ValueType
+from tidelog.model.settings.kafka_only_settings import WITHOUT_COUNTERPART
+from tidelog.model.settings.listeners import Listener, Voter
+from tidelog.model.settings.page import settings_page
+from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
 
 ONE = {"node.id": "1"}
 
@@ -44,6 +46,11 @@ KAFKA_TOPIC_DEFAULTS = {
     "follower.replication.throttled.replicas": "",
     "index.interval.bytes": "4096",
     "leader.replication.throttled.replicas": "",
+    # Ours
+    "link.name": "",
+    "link.source": "",
+    "link.state": "active",
+    # Kafka's
     "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
     "message.timestamp.after.max.ms": "3600000",
@@ -68,8 +75,9 @@ def test_topic_defaults_are_kafkas() -> None:
 
 
 def test_every_topic_setting_has_its_broker_default() -> None:
-    throttled = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-    assert set(BROKER_SYNONYMS) | throttled == set(TOPIC_CONFIG_DEF.settings), "these name partitions of their topic"
+    own = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+    own |= {"link.name", "link.source", "link.state"}
+    assert set(BROKER_SYNONYMS) | own == set(TOPIC_CONFIG_DEF.settings), "these make sense for their topic alone"
     assert set(BROKER_SYNONYMS.values()) <= set(NODE_CONFIG_DEF.settings)
     assert NodeConfig.parse(ONE).topic_defaults() == TopicConfig()
 
@@ -129,7 +137,6 @@ def test_defaults_may_be_given() -> None:
         ),
         ({"cleanup_policy": "compact,burn"}, "expected a list of compact | delete, found 'burn'"),
         ({"cleanup_policy": "compact,compact"}, "expected no item twice"),
-        ({"cleanup_policy": ""}, "expected compact, delete or both, found none"),
         ({"retention_hours": "1"}, "unknown setting 'retention.hours'; did you mean retention.ms?"),
         ({"zzz": "1"}, "unknown setting 'zzz'"),
         ({"min_compaction_lag_ms": "9", "max_compaction_lag_ms": "5"}, "at most max.compaction.lag.ms (5), found 9"),
@@ -218,6 +225,23 @@ def test_brokers_do_not_replicate_through_a_listener_that_speaks_kafkas_protocol
         NodeConfig.parse(ONE | {"listeners": "KAFKA://:1,CONTROLLER://:3"})
 
 
+def test_brokers_replicate_from_further_listeners_that_are_named() -> None:
+    listeners = {"listeners": "KAFKA://:1,CLIENT://:2,REPLICATION://:3,NEW://:4,CONTROLLER://:5"}
+    config = NodeConfig.parse(ONE | listeners | {"replication.listener.names": "new"})
+    assert config.replication_listener == "REPLICATION"
+    assert config.replication_listeners == {"REPLICATION", "NEW"}
+    assert NodeConfig.parse(ONE | listeners).replication_listeners == {"REPLICATION"}
+    for wrong in ("KAFKA", "CONTROLLER", "OTHER"):
+        with pytest.raises(ConfigError, match=rf"replication.listener.names: expected some of .*, found {wrong}"):
+            NodeConfig.parse(ONE | listeners | {"replication.listener.names": wrong})
+    with pytest.raises(ConfigError, match="expected NEW:SSL or NEW:PLAINTEXT, found NEW:SASL_PLAINTEXT: clients log"):
+        NodeConfig.parse(
+            ONE
+            | listeners
+            | {"replication.listener.names": "NEW", "listener.security.protocol.map": "NEW:SASL_PLAINTEXT"}
+        )
+
+
 def test_only_bound_listeners_are_advertised() -> None:
     config = NodeConfig.parse(ONE | {"listeners": "KAFKA://:1,CLIENT://:0,CONTROLLER://:3"})
     assert config.advertised({"CLIENT": 5001}) == (Listener("CLIENT", "127.0.0.1", 5001),)
@@ -278,8 +302,18 @@ def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) 
         ),
         ({"advertised_listeners": "CLIENT://0.0.0.0:1"}, "expected an address that others can reach"),
         ({"inter_broker_listener_name": "INSIDE"}, "expected one of CLIENT, REPLICATION, found INSIDE"),
-        ({"listener_security_protocol_map": "CLIENT:SSL"}, "expected PLAINTEXT (TLS and SASL are not there yet)"),
-        ({"listener_security_protocol_map": "CLIENT:QUIC"}, "expected NAME:PLAINTEXT, found 'CLIENT:QUIC'"),
+        (
+            {"listener_security_protocol_map": "CLIENT:QUIC"},
+            "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, found 'CLI",
+        ),
+        (
+            {"listener_security_protocol_map": "REPLICATION:SASL_PLAINTEXT"},
+            "expected REPLICATION:SSL or REPLICATION:PLAIN",
+        ),
+        ({"listener_security_protocol_map": "CONTROLLER:SASL_SSL"}, "nodes prove who they are by certificates"),
+        ({"listener_security_protocol_map": "KAFKA:SASL_PLAINTEXT", "sasl_enabled_mechanisms": ""}, "at least one"),
+        ({"sasl_enabled_mechanisms": "GSSAPI"}, "expected a list of SCRAM-SHA-256 | SCRAM-SHA-512 | PLAIN"),
+        ({"sasl_jaas_config": "x"}, "`tidelog users` makes them"),
         ({"controller_quorum_voters": "1:h:1"}, "controller.quorum.voters: expected id@host:port, found '1:h:1'"),
         ({"controller_quorum_voters": "1@h:1,1@h:2"}, "expected voters of different ids"),
         ({"controller_quorum_voters": "2@h:1"}, "expected node.id 1 among them, found 2@h:1"),
@@ -287,7 +321,7 @@ def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) 
         ({"process_roles": "broker"}, "controller.quorum.voters: expected id@host:port,…, found none"),
         (
             {"process_roles": "broker", "controller_quorum_voters": "1@h:1"},
-            "expected them without 1, which is no controller",
+            "expected them without 1, which is not a controller",
         ),
         (
             {"broker_heartbeat_interval_ms": "700"},
@@ -297,8 +331,7 @@ def test_retention_by_the_finest_unit(values: dict[str, str], expected_ms: int) 
             {"replica_lag_time_max_ms": "100"},
             "replica.fetch.wait.max.ms: expected at most replica.lag.time.max.ms (100), found 500",
         ),
-        ({"message_max_bytes": "200000000"}, "expected at most socket.request.max.bytes (104857600), found 200000000"),
-        ({"ssl_keystore_location": "x"}, "unknown setting 'ssl.keystore.location': TLS is not there yet"),
+        ({"sasl_kerberos_kinit_cmd": "x"}, "unknown setting 'sasl.kerberos.kinit.cmd': GSSAPI is not offered"),
         ({"zookeeper_connect": "x"}, "there is no ZooKeeper"),
         ({"broker_id": "x"}, "did you mean node.id?"),
         ({"num_partition": "x"}, "did you mean num.partitions?"),
@@ -376,7 +409,7 @@ def test_definition_of_another_class() -> None:
 
 
 def test_settings_page_is_fresh() -> None:
-    """Mend: ``python -m tidelog.model.settings_page > docs/settings.md``."""
+    """Mend: ``python -m tidelog.model.settings.page docs/settings.md``."""
     page = Path(__file__).parents[2] / "docs" / "settings.md"
     assert page.read_text(encoding="utf-8") == settings_page()
 
@@ -384,18 +417,39 @@ def test_settings_page_is_fresh() -> None:
 def test_every_setting_acts() -> None:
     """A setting acts when code outside its definition reads its field from a configuration."""
     root = Path(__file__).parents[2]
-    definition = (root / "model" / "broker_config.py").read_text(encoding="utf-8")
-    folders = ("broker", "cli", "metadata_quorum", "replication", "storage", "testing", "transactions")
+    settings = root / "model" / "settings"
+    definition = "".join((settings / f"{name}.py").read_text() for name in ("broker_config", "log_settings"))
+    folders = ("broker", "cli", "metadata_quorum", "replication", "security", "storage", "testing", "transactions")
     elsewhere = "\n".join(
         path.read_text(encoding="utf-8") for folder in folders for path in sorted((root / folder).rglob("*.py"))
     )
-    words = set(re.findall(r"config\.(\w+)", elsewhere)) | set(re.findall(r"self\.(\w+)", definition))
+    words = set(re.findall(r"(?:config|found|settings\(\))\.(\w+)", elsewhere)) | set(
+        re.findall(r"self\.(\w+)", definition)
+    )
     idle = {name for name in NODE_CONFIG_DEF.settings if NODE_CONFIG_DEF.field_name(name) not in words}
-    checked_only = {"listener.security.protocol.map"}  # reading it refuses what is not there yet
-    assert idle == checked_only
+    of_one_value = {"ssl.keystore.type", "ssl.truststore.type", "ssl.endpoint.identification.algorithm"}
+    assert idle == of_one_value | {LINKS}, "clients read links"
 
 
-@pytest.mark.parametrize("name", ["max.connections.per.ip", "max.incremental.fetch.session.cache.slots"])
+@pytest.mark.parametrize("name", ["num.io.threads", "max.incremental.fetch.session.cache.slots"])
 def test_a_setting_that_nothing_could_obey_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigError, match=f"line 2: unknown setting '{name}': Kafka's has no counterpart here, as "):
         NodeConfig.from_properties(f"node.id=1\n{name}=5\n")
+
+
+def test_no_setting_that_there_is_counts_as_kafkas_alone() -> None:
+    assert not WITHOUT_COUNTERPART.keys() & NODE_CONFIG_DEF.settings.keys()
+
+
+def test_an_empty_cleanup_policy_is_one() -> None:
+    """Kafka 4.2 and later: neither deleted nor compacted, so everything is kept."""
+    found = TopicConfig.parse({"cleanup.policy": ""})
+    assert (found.cleanup_policy, found.deletes, found.compacts) == ((), False, False)
+    assert found.describe()["cleanup.policy"] == ""
+    assert NodeConfig.parse({**ONE, "log.cleanup.policy": ""}).log_cleanup_policy == ()
+
+
+def test_a_batch_may_be_larger_than_a_request() -> None:
+    """As in Kafka, which starts: the smaller of the two bounds decides."""
+    found = NodeConfig.parse({**ONE, "message.max.bytes": "200000000"})
+    assert found.message_max_bytes > found.socket_request_max_bytes

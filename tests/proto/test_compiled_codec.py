@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,18 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.proto import compiled_codec, record_buffer, record_encoder, record_walk
-from tidelog.proto.record_decoder import Record, record_bytes
-from tidelog.proto.records import Batch, CorruptBatch, split_batches
+from tidelog.client.record import ConsumerRecord
+from tidelog.model.buffer import Buffer
+from tidelog.proto.records import buffer as record_buffer
+from tidelog.proto.records import compiled_codec
+from tidelog.proto.records import encoder as record_encoder
+from tidelog.proto.records import walk as record_walk
+from tidelog.proto.records.batches import Batch, CorruptBatch, split_batches
+from tidelog.proto.records.decoder import Record, record_bytes
 
 _codec = pytest.importorskip(
-    "tidelog.proto._codec",
+    "tidelog.proto.records._codec",
     reason="the optional compiled codec is not built; 'pip install -e .' with a C compiler builds it",
 )
 
 T = 1_700_000_000_000
 blobs = st.none() | st.binary(max_size=8) | st.integers(55, 140).map(lambda size: b"x" * size)
-buffers = blobs | st.binary(max_size=8).map(bytearray) | st.binary(max_size=8).map(memoryview)
+buffers: st.SearchStrategy[Buffer | None] = (
+    blobs | st.binary(max_size=8).map(bytearray) | st.binary(max_size=8).map(lambda data: memoryview(data))
+)
 odd = buffers | st.sampled_from(["text", 7, 1.5, [b"x"]])
 names = st.text(max_size=4) | st.sampled_from(["größe", "\ud800", b"raw"])
 times = st.integers(T - 99, T + 99) | st.integers(-(1 << 65), 1 << 65) | st.sampled_from([(1 << 62) - 1, 1 << 62])
@@ -93,6 +101,8 @@ def both(batch: Batch, body: bytes) -> None:
     for kind, wanted in ((tuple, expected), (Record, expected), (None, [record[3] for record in expected])):
         found: Sequence[Any] | None = _codec.decode(*frame, kind)
         assert found is None or found == wanted
+    tail = ("topic", 7, 1 << 40)
+    assert _codec.decode(*frame, ConsumerRecord, tail) in (None, [record + tail for record in expected])
 
 
 def made(records: list[tuple[Any, ...]]) -> bytearray:
@@ -151,9 +161,23 @@ def test_numbers_at_the_edge_of_64_bits_are_left_to_the_twin() -> None:
         both(batch, record_bytes(batch))
 
 
-def test_records_survive_the_collector_and_are_real_tuples() -> None:
-    import gc
+def test_records_are_not_visited_by_the_collector_and_are_freed() -> None:
+    """A consumer that keeps many would otherwise have the collector walk over all of them again and again."""
+    (batch,) = split_batches(made([(T, b"k", b"v", [("h", b"w")])] * 2000))
+    topic = "".join(["a", "topic"])  # no other reference to it
+    before = sys.getrefcount(topic)
+    found = _codec.decode(record_bytes(batch), 0, T, None, 2000, 1999, ConsumerRecord, (topic, 0, 3))
+    assert found is not None
+    assert not any(map(gc.is_tracked, found))
+    assert found[7] == ConsumerRecord(7, T, b"k", b"v", (("h", b"w"),), "atopic", 0, 3)
+    assert sys.getrefcount(topic) == before + 2000
+    gc.collect()
+    assert found[1999].headers == (("h", b"w"),)
+    del found
+    assert sys.getrefcount(topic) == before
 
+
+def test_records_survive_the_collector_and_are_real_tuples() -> None:
     (batch,) = split_batches(made([(T, b"k", b"v", [("h", b"w")])] * 2000))
     found = _codec.decode(record_bytes(batch), 0, T, None, 2000, 1999, Record)
     gc.collect()
@@ -164,14 +188,17 @@ def test_records_survive_the_collector_and_are_real_tuples() -> None:
 
 
 def test_a_build_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiled_codec._find() is _codec or os.environ.get("TIDELOG_PURE_CODEC")
+    wanted = (_codec.__name__, compiled_codec.VERSION)
+    assert compiled_codec.find_compiled(*wanted) is _codec or os.environ.get("TIDELOG_PURE_CODEC")
     monkeypatch.setattr(_codec, "VERSION", -1)
-    assert compiled_codec._find() is None
+    assert compiled_codec.find_compiled(*wanted) is None
 
 
-@pytest.mark.parametrize(("wanted", "module"), [("1", "tidelog.proto.record_buffer"), ("", "tidelog.proto._codec")])
+@pytest.mark.parametrize(
+    ("wanted", "module"), [("1", "tidelog.proto.records.buffer"), ("", "tidelog.proto.records._codec")]
+)
 def test_the_environment_chooses_the_plain_twin(wanted: str, module: str) -> None:
-    program = "from tidelog.proto.record_encoder import BatchBuilder; print(BatchBuilder.__mro__[1].__module__)"
+    program = "from tidelog.proto.records.encoder import BatchBuilder; print(BatchBuilder.__mro__[1].__module__)"
     environment = {**os.environ, "TIDELOG_PURE_CODEC": wanted}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == module

@@ -1,4 +1,4 @@
-"""Codecs of record batches: what others write is read, what is not whole is refused."""
+"""Codecs of record batches: reads what others write, and refuses incomplete data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.proto.compression import Compression, compress, decompress
-from tidelog.proto.corrupt_batch import CorruptBatch
+from tidelog.proto.records.compression import Compression, compress, decompress
+from tidelog.proto.records.corrupt_batch import CorruptBatch
 
 CODECS = list(Compression)[1:]
 SIZES = [0, 1, 100, 32 * 1024 - 1, 32 * 1024, 32 * 1024 + 1, 64 * 1024 + 1, 128 * 1024 + 1, 500_000]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.model.assignors import Assignment, Subscription
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.consumer_protocol import (
+from tidelog.proto.logs.consumer_protocol import (
     VERSION_NEWEST,
     BadConsumerProtocol,
     decode_assignment,

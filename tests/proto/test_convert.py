@@ -11,9 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto import api, group_api, metadata, reassignment_api, sink_api, transaction_api
-from tidelog.proto.convert import BadMessage, from_proto, to_proto
-from tidelog.proto.metadata_codec import decode_batch, encode_batch
+from tidelog.proto.calls import (
+    acl_api,
+    api,
+    delegation_token_api,
+    group_api,
+    quota_api,
+    reassignment_api,
+    sink_api,
+    transaction_api,
+    user_api,
+)
+from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
+from tidelog.proto.calls.table import CALLS
+from tidelog.proto.logs import metadata_records as metadata
+from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch
 from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, reassignments_pb2, sinks_pb2, transactions_pb2
 
 
@@ -26,7 +38,18 @@ def message_types(module: Any) -> list[type]:
 
 
 CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2)
-MODULES = (api, group_api, transaction_api, sink_api, reassignment_api, metadata)
+MODULES = (
+    api,
+    acl_api,
+    quota_api,
+    user_api,
+    delegation_token_api,
+    group_api,
+    transaction_api,
+    sink_api,
+    reassignment_api,
+    metadata,
+)
 ALL = [cls for module in MODULES for cls in message_types(module)]
 
 
@@ -38,7 +61,7 @@ def test_type_and_contract_have_the_same_fields(cls: type) -> None:
 
 def test_every_call_is_in_the_service() -> None:
     methods = api_pb2.DESCRIPTOR.services_by_name["Tidelog"].methods_by_name
-    for request, response in api.CALLS.items():
+    for request, response in CALLS.items():
         method = methods[request.__name__.removesuffix("Request")]
         assert method.input_type.name == request.__name__
         assert method.output_type.name == response.__name__
@@ -74,5 +97,5 @@ def test_other_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
 
 def test_an_error_code_of_a_later_version_is_unknown_not_a_crash() -> None:
     later = transactions_pb2.InitProducerIdResponse(error=31_999)
-    read = from_proto(api.InitProducerIdResponse, later.SerializeToString())
+    read = from_proto(transaction_api.InitProducerIdResponse, later.SerializeToString())
     assert read.error is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.ids import LeaderEpoch, Offset
-from tidelog.proto.coordinator_records import (
+from tidelog.proto.logs.coordinator_records import (
     STRING_BYTES_MAX,
     BadCoordinatorRecord,
     GroupMetadataKey,

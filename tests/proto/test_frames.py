@@ -1,4 +1,4 @@
-"""Produce and fetch frames: what goes in comes out, and garbage is refused as garbage."""
+"""Produce and fetch frames: they survive encoding and decoding, and garbage is refused as garbage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.proto import frames
-from tidelog.proto.frames import (
+from tidelog.proto.transport import frames
+from tidelog.proto.transport.frames import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -22,7 +22,7 @@ from tidelog.proto.frames import (
     ProducePartition,
     ProduceRequest,
 )
-from tidelog.proto.network import BadFrame, Frame
+from tidelog.proto.transport.network import BadFrame, Frame
 
 i16 = st.integers(-(1 << 15), (1 << 15) - 1)
 i32 = st.integers(-(1 << 31), (1 << 31) - 1)

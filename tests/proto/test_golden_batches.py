@@ -11,11 +11,11 @@ from typing import Any
 import aiokafka.record
 import pytest
 
-from tidelog.proto.compression import Compression
-from tidelog.proto.control_batches import ControlKind, decode_control, encode_control_batch
-from tidelog.proto.record_decoder import decode_fields, decode_records, decode_values
-from tidelog.proto.record_encoder import BatchBuilder, encode_values
-from tidelog.proto.records import Batch, patch_batch, set_log_append_time, split_batches
+from tidelog.proto.records.batches import Batch, patch_batch, set_log_append_time, split_batches
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.control_batches import ControlKind, decode_control, encode_control_batch
+from tidelog.proto.records.decoder import decode_fields, decode_records, decode_values
+from tidelog.proto.records.encoder import BatchBuilder, encode_values
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas the old way

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.proto.network import Frame
-from tidelog.proto.pump import serve_stream
+from tidelog.proto.transport.network import Frame
+from tidelog.proto.transport.pump import serve_stream
 
 
 class BrokenPipe:

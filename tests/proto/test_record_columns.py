@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.proto import compiled_codec, record_columns
-from tidelog.proto.compression import Compression
-from tidelog.proto.record_columns import Blobs, ColumnBuffer, Columns, add_batch, column_buffer, taken
-from tidelog.proto.record_decoder import decode_fields
-from tidelog.proto.record_encoder import BatchBuilder
-from tidelog.proto.records import Batch, CorruptBatch, patch_batch, set_log_append_time, sign, split_batches
+from tidelog.proto.records import columns as record_columns
+from tidelog.proto.records import compiled_codec
+from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch, set_log_append_time, sign, split_batches
+from tidelog.proto.records.columns import Blobs, ColumnBuffer, Columns, add_batch, column_buffer, taken
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.decoder import decode_fields
+from tidelog.proto.records.encoder import BatchBuilder
 
 T = 1_700_000_000_000
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.proto import compiled_codec, record_spans
-from tidelog.proto.compression import Compression
-from tidelog.proto.record_decoder import decode_fields, record_bytes
-from tidelog.proto.record_encoder import BatchBuilder
-from tidelog.proto.records import DELETE_HORIZON, Batch, CorruptBatch, patch_batch, split_batches
+from tidelog.proto.records import compiled_codec
+from tidelog.proto.records import spans as record_spans
+from tidelog.proto.records.batches import DELETE_HORIZON, Batch, CorruptBatch, patch_batch, split_batches
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.decoder import decode_fields, record_bytes
+from tidelog.proto.records.encoder import BatchBuilder
 from tidelog.storage.cleaner import offset_map
 
 T = 1_700_000_000_000
@@ -108,15 +109,16 @@ def test_both_codecs_find_the_same_or_the_compiled_one_leaves_it(
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(0, 1 << 30))
 @settings(max_examples=100, deadline=None)
 def test_both_codecs_find_the_same_place_in_a_table(slots: int, count: int, seed: int) -> None:
+    compiled = compiled_codec.COMPILED
+    assert compiled is not None
     rng = random.Random(seed)
     made = offset_map.OffsetMap(slots)
     digests = [rng.randbytes(16) for _ in range(count)]
     for number, digest in enumerate(digests):
         plain = offset_map.probe(made._table, slots, digest)
-        assert compiled_codec.COMPILED is not None
-        assert compiled_codec.COMPILED.probe(made._table, slots, digest) == plain
+        assert compiled.probe(made._table, slots, digest) == plain
         if plain is not None and plain < 0:
             made._table[-1 - plain : 23 - plain] = digest + number.to_bytes(8, "big")
     for digest in digests[:slots]:
-        assert offset_map.probe(made._table, slots, digest) == compiled_codec.COMPILED.probe(made._table, slots, digest)
+        assert offset_map.probe(made._table, slots, digest) == compiled.probe(made._table, slots, digest)
     made.close()

@@ -1,4 +1,4 @@
-"""What a leader refuses of a client's batch, with Kafka's codes."""
+"""Batches that a leader refuses, with Kafka's codes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tidelog.model.errors import ErrorCode
-from tidelog.proto.compression import Compression
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.record_encoder import BatchBuilder, encode_values
-from tidelog.proto.record_validation import validate_for_append
-from tidelog.proto.records import Batch, set_log_append_time, sign, split_batches
+from tidelog.proto.records.batches import Batch, set_log_append_time, sign, split_batches
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.encoder import BatchBuilder, encode_values
+from tidelog.proto.records.validation import validate_for_append
 
 T = 1_700_000_000_000
 FIELDS = {
@@ -45,8 +45,8 @@ def code_of(found: Batch, **options: Any) -> ErrorCode | None:
 def test_what_a_client_writes_is_taken(kind: Compression) -> None:
     assert code_of(batch(compression=kind)) is None
     assert code_of(batch(compression=kind, producer_id=0, producer_epoch=0, base_sequence=0)) is None
-    producer = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 4}
-    assert code_of(batch(compression=kind, is_transactional=True, **producer)) is None
+    transactional = batch(compression=kind, producer_id=9, producer_epoch=1, base_sequence=4, is_transactional=True)
+    assert code_of(transactional) is None
 
 
 @pytest.mark.parametrize(

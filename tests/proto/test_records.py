@@ -11,17 +11,7 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidelog.proto.compression import Compression
-from tidelog.proto.control_batches import ControlKind, decode_control, encode_control_batch
-from tidelog.proto.record_decoder import (
-    Record,
-    decode_fields,
-    decode_records,
-    decode_values,
-    offset_of_timestamp,
-)
-from tidelog.proto.record_encoder import BatchBuilder, encode_columns, encode_values
-from tidelog.proto.records import (
+from tidelog.proto.records.batches import (
     HEADER_SIZE,
     Batch,
     CorruptBatch,
@@ -31,6 +21,15 @@ from tidelog.proto.records import (
     set_producer_state,
     split_batches,
 )
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.control_batches import ControlKind, decode_control, encode_control_batch
+from tidelog.proto.records.decoder import (
+    Record,
+    decode_fields,
+    decode_records,
+    decode_values,
+)
+from tidelog.proto.records.encoder import BatchBuilder, encode_columns, encode_values
 
 T = 1_700_000_000_000
 
@@ -121,7 +120,7 @@ def test_bulk_form_writes_what_the_builder_writes(values: list[bytes]) -> None:
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), compressions)
 def test_bulk_form_compresses_as_the_builder_does(values: list[bytes], compression: Compression) -> None:
-    producer = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 77, "is_transactional": True}
+    producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 77, "is_transactional": True}
     builder = BatchBuilder(compression)
     for value in values:
         builder.append(T, None, value)
@@ -206,8 +205,7 @@ def test_columns_write_what_the_builder_writes(records: list[tuple[Any, ...]], c
     stamps, keys, values, headers = (list(column) for column in zip(*records, strict=True))
     assert encode_columns(stamps, keys, values, headers, compression=compression) == build(records, compression)
     bare = [(stamp, None, value, ()) for stamp, _, value, _ in records]
-    producer = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 77}
-    found = one(encode_columns(stamps, None, values, **producer))
+    found = one(encode_columns(stamps, None, values, producer_id=5, producer_epoch=1, base_sequence=77))
     assert (found.producer_id, found.producer_epoch, found.base_sequence) == (5, 1, 77)
     assert encode_columns(stamps, None, values) == build(bare)
 
@@ -316,21 +314,6 @@ def test_every_flipped_bit_that_the_crc_covers_is_noticed() -> None:
         flipped = bytearray(raw)
         flipped[bit // 8] ^= 1 << bit % 8
         assert not one(flipped).crc_ok(), bit
-
-
-# --- Looking up a time ---------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(T - 20, T + 20), min_size=1, max_size=20), st.integers(T - 25, T + 25), st.booleans())
-def test_offset_of_timestamp_is_the_first_at_or_after(stamps: list[int], wanted: int, append_time: bool) -> None:
-    out = build([(stamp, None, b"v", ()) for stamp in stamps])
-    patch_batch(out, 0, base_offset=100, leader_epoch=0)
-    batch = one(out)
-    if append_time:
-        batch = one(set_log_append_time(batch, T + 7))
-        stamps = [T + 7] * len(stamps)
-    expected = [(stamp, 100 + index) for index, stamp in enumerate(stamps) if stamp >= wanted][:1]
-    assert offset_of_timestamp(batch, wanted) == (expected[0] if expected else None)
 
 
 # --- Control batches -----------------------------------------------------------------------------

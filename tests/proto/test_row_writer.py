@@ -14,13 +14,13 @@ from aiokafka.record import MemoryRecords as RecordsOfAiokafka
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.proto import compiled_codec, row_writer
-from tidelog.proto.compression import Compression
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.record_encoder import BatchBuilder, encode_rows
-from tidelog.proto.records import Batch, split_batches
-from tidelog.proto.row_writer import RowWriter
-from tidelog.proto.sent_columns import BlobView, Fault, HeaderView, NumberView, RecordColumns, flattened
+from tidelog.proto.records import compiled_codec, row_writer
+from tidelog.proto.records.batches import Batch, split_batches
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.encoder import BatchBuilder, encode_rows
+from tidelog.proto.records.row_writer import RowWriter
+from tidelog.proto.records.sent_columns import BlobView, Fault, HeaderView, NumberView, RecordColumns, flattened
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas the old way

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.proto.coordinator_fields import BadCoordinatorRecord
-from tidelog.proto.coordinator_records import UnknownKey
-from tidelog.proto.sink_records import (
+from tidelog.proto.logs.coordinator_fields import BadCoordinatorRecord
+from tidelog.proto.logs.coordinator_records import UnknownKey
+from tidelog.proto.logs.sink_records import (
     SINK_KEY_VERSION,
     SinkLedgerValue,
     decode_sink_key,
@@ -16,7 +16,7 @@ from tidelog.proto.sink_records import (
     encode_sink_key,
     encode_sink_value,
 )
-from tidelog.proto.transaction_records import decode_transaction_key, encode_transaction_key
+from tidelog.proto.logs.transaction_records import decode_transaction_key, encode_transaction_key
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 numbers = st.integers(-1, 2**63 - 1)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.ids import ProducerEpoch, ProducerId, TopicPartition
-from tidelog.proto.coordinator_fields import BadCoordinatorRecord
-from tidelog.proto.coordinator_records import UnknownKey
-from tidelog.proto.transaction_records import (
+from tidelog.proto.logs.coordinator_fields import BadCoordinatorRecord
+from tidelog.proto.logs.coordinator_records import UnknownKey
+from tidelog.proto.logs.transaction_records import (
     NO_TIMEOUT_MS,
     TransactionLogKey,
     TransactionLogValue,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from tidelog.model.ids import NodeId
-from tidelog.proto import api
-from tidelog.proto.caller import FrameCaller
-from tidelog.proto.frames import correlation_of
-from tidelog.proto.grpc_transport import GrpcLimits, GrpcNetwork
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import (
+from tidelog.proto.calls import api
+from tidelog.proto.calls.request import Request
+from tidelog.proto.transport.caller import FrameCaller
+from tidelog.proto.transport.frames import correlation_of
+from tidelog.proto.transport.grpc_transport import GrpcNetwork
+from tidelog.proto.transport.grpc_wire import GrpcLimits
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import (
     Address,
     CallContext,
     CallTimeout,
@@ -27,6 +30,8 @@ from tidelog.proto.network import (
 )
 
 LOOPBACK = Address("127.0.0.1", 0)
+STREAM = StreamKind.REPLICA_FETCH
+"""The kind that every carrier may carry in its own way."""
 
 
 def numbered(correlation: int, body: bytes = b"") -> Frame:
@@ -54,10 +59,12 @@ def echo(frame: memoryview) -> Frame:
     return (bytes(frame),)
 
 
-@pytest.fixture(params=["grpc", "memory"])
+@pytest.fixture(params=["grpc", "tcp", "memory"])
 async def networks(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Network, Network]]:
     if request.param == "grpc":
         yield GrpcNetwork(), GrpcNetwork()
+    elif request.param == "tcp":
+        yield GrpcNetwork(tcp_port=0), GrpcNetwork(tcp_port=0)
     else:
         fabric = MemoryFabric()
         yield fabric.network("server"), fabric.network("client")
@@ -74,8 +81,11 @@ async def never(request: api.DescribeClusterRequest, context: CallContext) -> ap
 
 
 async def start(network: Network, session: Script | None = None) -> Server:
-    streams = {} if session is None else {StreamKind.PRODUCE: lambda _: session}
-    calls = {api.MetadataRequest: metadata, api.DescribeClusterRequest: never}
+    streams = {} if session is None else {STREAM: lambda _: session}
+    calls: dict[type[Request[Any]], Callable[[Any, CallContext], Awaitable[Any]]] = {
+        api.MetadataRequest: metadata,
+        api.DescribeClusterRequest: never,
+    }
     return await network.serve("CLIENT", LOOPBACK, Service(calls, streams))
 
 
@@ -113,7 +123,7 @@ async def test_nobody_there_is_a_lost_connection(networks: tuple[Network, Networ
     with pytest.raises(ConnectionLost):
         await connection.call(api.MetadataRequest(topics=("t",)), timeout_s=5)
     with pytest.raises(ConnectionLost):
-        await connection.open(StreamKind.PRODUCE, timeout_s=5)
+        await connection.open(STREAM, timeout_s=5)
     await connection.close()
 
 
@@ -137,16 +147,16 @@ async def test_frames_arrive_in_order_and_answers_may_overtake(networks: tuple[N
     session = Script(answer)
     server = await start(networks[0], session)
     connection = networks[1].connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    caller = FrameCaller(connection, STREAM)
     futures = [caller.submit(numbered) for _ in range(10)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         await asyncio.gather(*futures[1:])
         assert not futures[0].done()
         gate.set()
         assert correlation_of(await futures[0]) == 0
     assert session.seen == list(range(10))
     await caller.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         await session.closed.wait()
     await connection.close()
     await server.close(0)
@@ -156,10 +166,10 @@ async def test_large_frames_survive(networks: tuple[Network, Network]) -> None:
     session = Script(echo)
     server = await start(networks[0], session)
     connection = networks[1].connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    caller = FrameCaller(connection, STREAM)
     for size in (0, 1, 120, 127, 128, 16_379, 16_384, 5_000_000):
         body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             answer = await caller.submit(lambda n, body=body: numbered(n, body))  # type: ignore[misc]
         assert answer[5:] == body
     await caller.close()
@@ -173,9 +183,9 @@ async def test_a_broken_stream_fails_what_is_unanswered_and_the_next_frame_opens
     stuck = Script(lambda _: asyncio.get_running_loop().create_future())
     server = await start(networks[0], stuck)
     connection = networks[1].connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    caller = FrameCaller(connection, STREAM)
     waiting = caller.submit(numbered)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not stuck.seen:
             await asyncio.sleep(0.001)
         await server.close(0)
@@ -183,8 +193,8 @@ async def test_a_broken_stream_fails_what_is_unanswered_and_the_next_frame_opens
             await waiting
     assert stuck.closed.is_set()
     session = Script(echo)
-    again = await networks[0].serve("CLIENT", server.address, Service({}, {StreamKind.PRODUCE: lambda _: session}))
-    async with asyncio.timeout(10):
+    again = await networks[0].serve("CLIENT", server.address, Service({}, {STREAM: lambda _: session}))
+    async with asyncio.timeout(100):
         while True:
             try:
                 await caller.submit(numbered)
@@ -200,8 +210,8 @@ async def test_a_bad_frame_ends_its_stream_with_the_reason(networks: tuple[Netwo
     session = Script(echo)
     server = await start(networks[0], session)
     connection = networks[1].connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
-    async with asyncio.timeout(10):
+    caller = FrameCaller(connection, STREAM)
+    async with asyncio.timeout(100):
         with pytest.raises(ConnectionLost, match="expected frame version 1, found 9"):
             await caller.submit(lambda _: (b"\x09\0\0\0\0",))
         assert correlation_of(await caller.submit(numbered)) == 1
@@ -221,9 +231,9 @@ async def test_a_server_that_does_not_answer_stops_reading(networks: tuple[Netwo
     session = Script(late)
     server = await start(networks[0], session)
     connection = networks[1].connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    caller = FrameCaller(connection, STREAM)
     futures = [caller.submit(numbered) for _ in range(limit * 3)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while len(session.seen) < limit:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
@@ -240,7 +250,7 @@ async def test_a_cut_link_holds_and_a_healed_one_delivers_in_order() -> None:
     session = Script(echo)
     server = await start(fabric.network("server"), session)
     connection = fabric.network("client").connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    caller = FrameCaller(connection, STREAM)
     await caller.submit(numbered)
     fabric.cut("client", "server")
     futures = [caller.submit(numbered) for _ in range(5)]
@@ -259,7 +269,7 @@ async def test_a_dropped_node_breaks_its_streams_at_both_ends() -> None:
     session = Script(lambda _: asyncio.get_running_loop().create_future())
     server = await start(fabric.network("server"), session)
     connection = fabric.network("client").connect(server.address)
-    caller = FrameCaller(connection, StreamKind.PRODUCE)
+    caller = FrameCaller(connection, STREAM)
     waiting = caller.submit(numbered)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -280,7 +290,7 @@ async def test_streams_that_end_with_their_server_are_no_bug() -> None:
     for _ in range(20):
         server = await start(GrpcNetwork(on_bug=bugs.append), session := Script(echo))
         connection = client.connect(server.address)
-        stream = await connection.open(StreamKind.PRODUCE, timeout_s=5)
+        stream = await connection.open(STREAM, timeout_s=5)
         await stream.send(numbered(1))
         await stream.receive()
         await asyncio.gather(server.close(0), asyncio.sleep(0))
@@ -304,12 +314,12 @@ async def test_what_arrives_at_a_node_that_is_gone_meanwhile_begins_nothing(kill
         raise AssertionError("a stream begins at a node that is gone")
 
     fabric = MemoryFabric()
-    service = Service({api.MetadataRequest: serve}, {StreamKind.PRODUCE: session})
+    service = Service({api.MetadataRequest: serve}, {STREAM: session})
     server = await fabric.network("node").serve("CLIENT", Address("node", 1), service)
     fabric.delay("client", "node", 0.05)
     connection = fabric.network("client").connect(server.address)
     call = asyncio.ensure_future(connection.call(api.MetadataRequest(topics=("t",)), timeout_s=5))
-    stream = asyncio.ensure_future(connection.open(StreamKind.PRODUCE, timeout_s=5))
+    stream = asyncio.ensure_future(connection.open(STREAM, timeout_s=5))
     await asyncio.sleep(0.01)
     if killed:
         fabric.drop_node("node")

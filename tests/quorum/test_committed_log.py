@@ -2,8 +2,10 @@
 
 import random
 
-from tidelog.metadata_quorum import committed_log
-from tidelog.metadata_quorum.committed_log import CommittedEntry, CommittedLog, SnapshotNeeded
+import pytest
+
+from tidelog.metadata_quorum.raft import committed_log
+from tidelog.metadata_quorum.raft.committed_log import CommittedEntry, CommittedLog, SnapshotNeeded
 from tidelog.model.ids import ControllerEpoch, Offset
 
 NOTHING = ControllerEpoch(-1)
@@ -83,6 +85,13 @@ def test_the_window_is_bounded() -> None:
         log.append(entry(offset, size=size))
         assert sum(len(each.payload) for each in log._entries) <= committed_log.RETAINED_BYTES_MAX
     assert offsets(log.read(Offset(39), ControllerEpoch(1), 1)) == [39]
+
+
+def test_the_window_is_bounded_by_entries_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committed_log, "RETAINED_ENTRIES_MAX", 5)
+    log = filled(last=10)
+    assert offsets(log.read(Offset(6), ControllerEpoch(1), 10_000)) == [6, 7, 8, 9, 10]
+    assert offsets(log.read(Offset(5), ControllerEpoch(1), 10_000)) is None
 
 
 def test_against_a_list() -> None:

@@ -4,22 +4,31 @@ import random
 
 import pytest
 
-from tidelog.metadata_quorum import raft_events as ev
-from tidelog.metadata_quorum.quorum_types import (
+from tests.quorum.test_journal import entries_of
+from tidelog.metadata_quorum.raft import events as ev
+from tidelog.metadata_quorum.raft.engine import RaftEngine
+from tidelog.metadata_quorum.raft.storage import open_engine
+from tidelog.metadata_quorum.raft.types import (
     QuorumDamaged,
     QuorumFailure,
     QuorumIdentity,
     QuorumLimits,
     QuorumTiming,
 )
-from tidelog.metadata_quorum.raft_engine import RaftEngine
-from tidelog.metadata_quorum.raft_storage import open_engine
-from tidelog.model.ids import NodeId
-from tidelog.proto import raft_messages as rm
-from tidelog.storage.memory_files import Faults, Killed, MemoryFiles
+from tidelog.model.ids import DirectoryId, NodeId
+from tidelog.proto.transport import raft_messages as rm
+from tidelog.storage.disk.memory_files import Faults, Killed, MemoryFiles
 
 ME, A, B = NodeId(1), NodeId(2), NodeId(3)
 TIMING = QuorumTiming()
+
+
+def directory(node: NodeId) -> DirectoryId:
+    return DirectoryId(bytes([node]) * 16)
+
+
+def up(peer: NodeId) -> ev.LinkUp:
+    return ev.LinkUp(peer, directory(peer), rm.Standing.FRESH)
 
 
 class Bench:
@@ -27,10 +36,12 @@ class Bench:
 
     def __init__(self, voters: tuple[NodeId, ...] = (ME, A, B), limits: QuorumLimits | None = None) -> None:
         self.disk = MemoryFiles(faults=Faults(random.Random(1)))
-        self.identity = QuorumIdentity("c", ME, voters)
+        self.identity = QuorumIdentity("c", ME, voters, directory(ME))
         self.limits = limits or QuorumLimits()
         self.now = 10.0
         self.engine = self.open()
+        if others := [voter for voter in voters if voter != ME]:
+            self.step(*map(up, others), *map(ev.LinkDown, others))  # ME, the founder, has met them all
 
     def open(self) -> RaftEngine:
         rng = random.Random(5)
@@ -46,11 +57,11 @@ class Bench:
         return self.engine.step(inputs, self.now)
 
     def hear(self, peer: NodeId, *messages: rm.RaftMessage, after: float = 0.0) -> list[ev.Effect]:
-        return self.step(ev.Received(peer, messages), after=after)
+        return self.step(ev.Received(peer, directory(peer), messages), after=after)
 
     def lead(self) -> int:
         """Become leader by the votes of A; returns the term."""
-        self.step(ev.LinkUp(A), ev.LinkUp(B))
+        self.step(up(A), up(B))
         asked = sent_to(A, self.step(after=2.0))
         assert isinstance(asked[-1], rm.PreVoteRequest)
         term = asked[-1].term
@@ -70,13 +81,11 @@ def kinds(effects: list[ev.Effect]) -> set[type]:
     return {type(effect.message) if isinstance(effect, ev.Send) else type(effect) for effect in effects}
 
 
-def entries(first: int, last: int, term: int) -> tuple[rm.LogEntry, ...]:
-    return tuple(
-        rm.LogEntry(index, term, b"\x00" + term.to_bytes(8, "little") + b"p") for index in range(first, last + 1)
-    )
+def entries(first: int, last: int, term: int) -> tuple[rm.Entry, ...]:
+    return (rm.Entry(term, b"\x00" + term.to_bytes(8, "little") + b"p"),) * (last - first + 1)
 
 
-def append(term: int, previous: tuple[int, int], new: tuple[rm.LogEntry, ...], commit: int = 1) -> rm.Append:
+def append(term: int, previous: tuple[int, int], new: tuple[rm.Entry, ...], commit: int = 1) -> rm.Append:
     return rm.Append(term, commit, *previous, new, notice=False)
 
 
@@ -95,7 +104,7 @@ def test_only_a_conflict_truncates() -> None:
     bench = Bench()
     bench.hear(A, append(1, (1, 0), entries(2, 10, 1)))
     bench.hear(B, append(2, (4, 1), entries(5, 6, 2)))
-    assert [entry[1:] for entry in bench.engine.journal][3:] == [(4, 1), (5, 2), (6, 2)]
+    assert [entry[1:] for entry in entries_of(bench.engine.journal)][3:] == [(4, 1), (5, 2), (6, 2)]
 
 
 def test_an_answer_claims_no_more_than_the_message_proved() -> None:
@@ -162,10 +171,11 @@ def test_a_directory_that_was_made_is_there_after_power_loss() -> None:
         assert bench.engine.journal.last_index == 10
 
 
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("crash_at", range(1, 8))
-def test_directories_above_it_are_made_durable_too(crash_at: int) -> None:
-    disk = MemoryFiles(faults=Faults(random.Random(crash_at)))
-    identity = QuorumIdentity("c", ME, (ME,))
+def test_directories_above_it_are_made_durable_too(crash_at: int, seed: int) -> None:
+    disk = MemoryFiles(faults=Faults(random.Random(seed)))
+    identity = QuorumIdentity("c", ME, (ME,), directory(ME))
     disk.faults.kill_at = disk.faults.steps + crash_at  # and what a killed process began, the next one completes
     for _ in range(2):
         try:
@@ -182,7 +192,8 @@ def test_directories_above_it_are_made_durable_too(crash_at: int) -> None:
 def test_a_step_syncs_once_however_much_it_takes() -> None:
     bench = Bench()
     bench.lead()
-    bench.disk.faults.trace = trace = []
+    trace: list[str] = []
+    bench.disk.faults.trace = trace
     effects = bench.step(*(ev.Propose(ticket, bench.engine.term, b"x") for ticket in range(100)))
     assert sum(" fdatasync " in step for step in trace) == 1
     messages = sent_to(A, effects)
@@ -223,10 +234,12 @@ def test_an_answer_of_a_higher_term_deposes() -> None:
 def test_a_vote_counts_once() -> None:
     voters = (ME, A, B, NodeId(4), NodeId(5))
     bench = Bench(voters)
-    bench.step(*(ev.LinkUp(peer) for peer in voters[1:]))
+    bench.step(*(up(peer) for peer in voters[1:]))
     bench.step(after=2.0)
     asked = bench.engine.term + 1
-    bench.step(*(ev.Received(peer, (rm.PreVoteResult(asked, asked - 1, granted=True),)) for peer in (A, B)))
+    bench.step(
+        *(ev.Received(peer, directory(peer), (rm.PreVoteResult(asked, asked - 1, granted=True),)) for peer in (A, B))
+    )
     bench.hear(A, *[rm.VoteGranted(asked)] * 5)
     assert not bench.engine.is_leader
     bench.hear(B, rm.VoteGranted(asked))
@@ -247,7 +260,7 @@ def test_who_lost_what_it_acknowledged_is_not_counted_any_more() -> None:
     term = bench.lead()
     bench.step(ev.Propose(1, term, b"x"))
     last = bench.engine.journal.last_index
-    bench.step(ev.LinkDown(A), ev.LinkUp(A))
+    bench.step(ev.LinkDown(A), up(A))
     bench.hear(A, rm.AppendResult(term, 2, success=False, reset=True))  # a wiped disk
     effects = bench.hear(B, rm.AppendResult(term, 2, success=True, reset=False))
     assert ev.Committed not in kinds(effects)
@@ -360,7 +373,7 @@ def test_a_snapshot_keeps_the_suffix_that_follows_it() -> None:
     bench = Bench()
     bench.hear(A, append(2, (1, 0), entries(2, 10, 2), commit=3))
     assert ev.Loaded(8, 2, b"s") in bench.hear(A, *parts_of(b"s", 8, 2))
-    assert [entry[1] for entry in bench.engine.journal] == [8, 9, 10]
+    assert [entry[1] for entry in entries_of(bench.engine.journal)] == [8, 9, 10]
 
 
 def test_a_gap_in_the_parts_is_refused_and_said() -> None:
@@ -409,7 +422,7 @@ def test_a_voter_that_hears_its_leader_refuses_votes() -> None:
 
 def test_a_broken_stream_with_the_leader_makes_it_probe_at_once_and_nothing_else() -> None:
     bench = Bench()
-    bench.step(ev.LinkUp(A), ev.LinkUp(B))
+    bench.step(up(A), up(B))
     bench.hear(A, append(1, (1, 0), ()))
     bench.step(ev.LinkDown(A))
     effects = bench.step(after=2 * TIMING.probe_spacing_s)
@@ -448,7 +461,7 @@ def test_an_answer_that_is_handed_over_later_proves_that_its_sender_was_there_wh
     term = bench.lead()
     matched = bench.engine.journal.last_index + 1
     came = bench.now + 0.1
-    answer = ev.Received(A, (rm.AppendResult(term, matched, success=True, reset=False),), at=came)
+    answer = ev.Received(A, directory(A), (rm.AppendResult(term, matched, success=True, reset=False),), at=came)
     assert ev.Resigned(term) not in bench.step(answer, after=0.3)
     assert bench.engine.silence_deadline() == pytest.approx(came + TIMING.majority_lost_s)
     while bench.engine.is_leader:
@@ -474,8 +487,8 @@ def test_a_proposal_of_another_epoch_never_enters_the_log() -> None:
 
 def test_a_command_of_another_epoch_than_its_entry_is_void() -> None:
     bench = Bench()
-    late = rm.LogEntry(2, 5, b"\x00" + (4).to_bytes(8, "little") + b"late")
-    valid = rm.LogEntry(3, 5, b"\x00" + (5).to_bytes(8, "little") + b"valid")
+    late = rm.Entry(5, b"\x00" + (4).to_bytes(8, "little") + b"late")
+    valid = rm.Entry(5, b"\x00" + (5).to_bytes(8, "little") + b"valid")
     effects = bench.hear(A, append(5, (1, 0), (late, valid), commit=3))
     assert ev.Committed(2, 5, b"") in effects
     assert ev.Committed(3, 5, b"valid") in effects
@@ -483,7 +496,7 @@ def test_a_command_of_another_epoch_than_its_entry_is_void() -> None:
 
 def test_a_leader_leads_only_after_its_own_first_entry() -> None:
     bench = Bench()
-    bench.step(ev.LinkUp(A), ev.LinkUp(B))
+    bench.step(up(A), up(B))
     bench.step(after=2.0)
     term = bench.engine.term + 1
     bench.hear(A, rm.PreVoteResult(term, term - 1, granted=True))
@@ -500,4 +513,4 @@ def test_a_single_voter_leads_with_its_first_step() -> None:
     bench.step(after=1.1)
     assert bench.engine.journal.sealed
     assert bench.engine.deadline() == float("inf")  # and sleeps until somebody proposes
-    assert ev.ProposalEnded(1, ev.ProposalOutcome.COMMITTED, 3) in bench.step(ev.Propose(1, 1, b"x"))
+    assert ev.ProposalEnded(1, ev.ProposalOutcome.COMMITTED, 4) in bench.step(ev.Propose(1, 1, b"x"))

@@ -1,4 +1,4 @@
-"""The thread that runs the engine: what wakes it, and what may wait."""
+"""The thread that runs the engine: inputs that wake it, and inputs that may wait."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from tidelog.metadata_quorum import raft_events as ev
-from tidelog.metadata_quorum.engine_driver import QuietAnswers, ThreadDriver
-from tidelog.metadata_quorum.raft_engine import RaftEngine
-from tidelog.model.ids import NodeId
-from tidelog.proto import raft_messages as rm
+from tidelog.metadata_quorum.raft import events as ev
+from tidelog.metadata_quorum.raft.driver import QuietAnswers, ThreadDriver
+from tidelog.metadata_quorum.raft.engine import RaftEngine
+from tidelog.model.ids import DirectoryId, NodeId
+from tidelog.proto.transport import raft_messages as rm
 
 A, B = NodeId(2), NodeId(3)
+DIRECTORY = DirectoryId(bytes(16))
 FAR_S = 3600.0
 
 
@@ -23,7 +24,7 @@ def result(*, term: int = 4, next_index: int = 9, success: bool = True, reset: b
 
 
 def answer(peer: NodeId, **fields: int) -> ev.Received:
-    return ev.Received(peer, (result(**fields),))  # type: ignore[arg-type]
+    return ev.Received(peer, DIRECTORY, (result(**fields),))  # type: ignore[arg-type]
 
 
 def test_an_answer_is_kept_if_the_peer_said_the_same_before() -> None:
@@ -33,7 +34,7 @@ def test_an_answer_is_kept_if_the_peer_said_the_same_before() -> None:
     assert quiet.keep(answer(A), 3.0)
     assert not quiet.keep(answer(B), 3.5)
     assert quiet.keep(answer(B), 4.0)
-    kept = [ev.Received(A, (result(),), at=3.0), ev.Received(B, (result(),), at=4.0)]
+    kept = [ev.Received(A, DIRECTORY, (result(),), at=3.0), ev.Received(B, DIRECTORY, (result(),), at=4.0)]
     assert quiet.take() == kept
     assert quiet.take() == []
     assert quiet.keep(answer(A), 5.0)
@@ -47,7 +48,12 @@ def test_news_is_never_kept() -> None:
     for refusing in (answer(A, success=False), answer(A, reset=True)):
         assert not quiet.keep(refusing, 4.0)
         assert not quiet.keep(refusing, 5.0)
-    for other in (ev.LinkDown(A), ev.LinkUp(A), ev.PeerSuspected(A), ev.Received(A, (result(), result()))):
+    for other in (
+        ev.LinkDown(A),
+        ev.LinkUp(A, DIRECTORY, rm.Standing.FOUNDED),
+        ev.PeerSuspected(A),
+        ev.Received(A, DIRECTORY, (result(), result())),
+    ):
         quiet = QuietAnswers()
         assert not quiet.keep(answer(A), 6.0)
         assert quiet.keep(answer(A), 7.0)

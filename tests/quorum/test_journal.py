@@ -6,23 +6,25 @@ import struct
 
 import pytest
 
-from tidelog.metadata_quorum.quorum_types import (
+from tidelog.metadata_quorum.raft.journal import JOURNAL_NAME, JournalEntry, RaftJournal
+from tidelog.metadata_quorum.raft.types import (
     QuorumConfigurationError,
     QuorumDamaged,
     QuorumFailure,
     QuorumIdentity,
 )
-from tidelog.metadata_quorum.raft_journal import JOURNAL_NAME, RaftJournal
-from tidelog.model.ids import NodeId
-from tidelog.storage.files import SystemFiles
-from tidelog.storage.memory_files import Faults, Killed, MemoryFiles
+from tidelog.model.ids import DirectoryId, NodeId
+from tidelog.storage.disk.files import SystemFiles
+from tidelog.storage.disk.memory_files import Faults, Killed, MemoryFiles
 
 DIRECTORY = "/q"
 PATH = f"{DIRECTORY}/{JOURNAL_NAME}"
 
 
 def identity(cluster: str = "c", node: int = 1, voters: tuple[int, ...] = (1, 2, 3)) -> QuorumIdentity:
-    return QuorumIdentity(cluster, NodeId(node), tuple(NodeId(voter) for voter in voters))
+    return QuorumIdentity(
+        cluster, NodeId(node), tuple(NodeId(voter) for voter in voters), DirectoryId(bytes([node]) * 16)
+    )
 
 
 def new_disk(seed: int = 0) -> MemoryFiles:
@@ -54,8 +56,12 @@ def written(disk: MemoryFiles, syncs: int = 4) -> list[tuple[list[tuple[bytes, i
     return states
 
 
-def state_of(journal: RaftJournal) -> tuple[list[tuple[bytes, int, int]], int, int | None]:
-    return list(journal), journal.getCurrentTerm(), journal.getVotedForNodeId()
+def entries_of(journal: RaftJournal) -> list[JournalEntry]:
+    return [journal[position] for position in range(len(journal))]
+
+
+def state_of(journal: RaftJournal) -> tuple[list[JournalEntry], int, int | None]:
+    return entries_of(journal), journal.getCurrentTerm(), journal.getVotedForNodeId()
 
 
 def test_what_was_synced_is_there_after_reopening() -> None:
@@ -63,7 +69,7 @@ def test_what_was_synced_is_there_after_reopening() -> None:
     states = written(disk)
     journal = opened(disk)
     assert state_of(journal) == states[-1]
-    assert journal.entry_bytes == sum(len(entry[0]) for entry in journal)
+    assert journal.entry_bytes == sum(len(entry[0]) for entry in entries_of(journal))
 
 
 def test_torn_at_every_byte_leaves_a_prefix_of_syncs() -> None:
@@ -174,7 +180,7 @@ def test_power_loss_in_any_call_keeps_every_completed_sync(seed: int) -> None:
             synced = pending
             step = rng.randrange(5)
             if step == 0:
-                journal.reset(journal[max(0, len(journal) - 3) :])
+                journal.reset(entries_of(journal)[-3:])
                 synced = [state_of(journal)]
             elif step == 1:
                 journal.seal()
@@ -207,7 +213,7 @@ def test_crash_between_any_two_calls_of_a_compaction_loses_nothing() -> None:
                 journal.add(b"\x00" + bytes(30), index, 3)
             journal.setCurrentTerm(7, NodeId(2))
             journal.sync()
-            whole = list(journal)
+            whole = entries_of(journal)
             disk.faults.kill_at = disk.faults.steps + crash_at
             crashed = False
             try:
@@ -216,7 +222,7 @@ def test_crash_between_any_two_calls_of_a_compaction_loses_nothing() -> None:
                 crashed = True
             disk.restart(power_loss=power)
             found = opened(disk)
-            assert list(found) in ([whole, whole[40:]] if crashed else [whole[40:]])
+            assert entries_of(found) in ([whole, whole[40:]] if crashed else [whole[40:]])
             assert (found.getCurrentTerm(), found.getVotedForNodeId()) == (7, 2)
         if not crashed:
             return
@@ -309,7 +315,8 @@ def test_the_commit_index_rides_along_and_never_exceeds_the_log() -> None:
     journal.add(b"\x01", 2, 1)
     journal.setRaftCommitIndex(2)
     journal.setRaftCommitIndex(1)
-    disk.faults.trace = trace = []
+    trace: list[str] = []
+    disk.faults.trace = trace
     journal.sync()
     journal.setRaftCommitIndex(9)
     journal.sync()
@@ -335,7 +342,7 @@ def test_on_a_real_disk(tmp_path: object) -> None:
     journal = RaftJournal(SystemFiles(), str(tmp_path), identity())
     journal.add(b"\x01", 1, 0)
     journal.setCurrentTerm(4, NodeId(3))
-    journal.reset(list(journal))
+    journal.reset(entries_of(journal))
     journal.add(b"\x00abc", 2, 4)
     journal.close(clean=True)
     again = RaftJournal(SystemFiles(), str(tmp_path), identity())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.metadata_quorum.quorum import Quorum, SnapshotNeeded
-from tidelog.metadata_quorum.quorum_types import (
+from tidelog.metadata_quorum.raft.driver import ThreadDriver
+from tidelog.metadata_quorum.raft.types import (
     FIRST_OFFSET,
     PROPOSAL_BYTES_MAX,
     NotLeading,
@@ -22,13 +23,15 @@ from tidelog.metadata_quorum.quorum_types import (
     QuorumConfigurationError,
     QuorumLimits,
 )
-from tidelog.model.ids import ControllerEpoch, NodeId, Offset
-from tidelog.proto.grpc_transport import GrpcNetwork
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, ConnectionLost, Network, Server, Service, StreamKind
-from tidelog.proto.raft_messages import Hello, decode_hello_answer, encode_hello
-from tidelog.storage.files import SystemFiles
+from tidelog.model.ids import ControllerEpoch, DirectoryId, NodeId, Offset
+from tidelog.proto.transport.grpc_transport import GrpcNetwork
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, ConnectionLost, Network, Server, Service, StreamKind
+from tidelog.proto.transport.raft_messages import PROTOCOL_VERSION, Hello, decode_hello_answer, encode_hello
+from tidelog.storage.disk.files import SystemFile, SystemFiles
 from tidelog.testing.ports import LOOPBACK, free_ports
+
+DIRECTORY = DirectoryId(bytes(range(16)))
 
 
 class Listener:
@@ -95,7 +98,7 @@ class Trio:
             voters=self.addresses,
             directory=self.directory / str(node),
             files=SystemFiles(),
-            network=self.network(node),
+            connect=self.network(node).connect,
             rng=random.Random(node),
             listener=self.listeners[node],
             on_fatal=lambda error: self.fatal.append((node, error)),
@@ -146,10 +149,12 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 @pytest.fixture(params=["memory-inline", "memory-threaded", "grpc-threaded"])
 async def trio(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Trio]:
     carrier, mode = request.param.split("-")
+    before = set(threading.enumerate())  # the cluster of another folder's session may run beside
     made = Trio(tmp_path, carrier, mode == "threaded", 3)
     yield made
     await made.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("quorum-")]
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith("quorum-")]
 
 
 @pytest.fixture
@@ -239,15 +244,15 @@ async def test_restart_loads_the_snapshot_and_what_follows(single: Trio) -> None
         await single.propose(b"%d" % number)
     quorum = single.quorums[node]
     assert quorum.leading is not None
-    quorum.compact(Offset(7), quorum.leading, b",".join(b"%d" % number for number in range(5)))
-    await until(lambda: quorum.snapshot_offset == 7)
+    quorum.compact(Offset(8), quorum.leading, b",".join(b"%d" % number for number in range(5)))
+    await until(lambda: quorum.snapshot_offset == 8)
     await single.kill(node)
     await single.start()
     await single.propose(b"10")
     listener = single.listeners[node]
     assert (listener.loads, listener.payloads) == (1, [b"%d" % number for number in range(11)])
     assert isinstance(single.quorums[node].entries(Offset(0), ControllerEpoch(-1), 1000), SnapshotNeeded)
-    found = single.quorums[node].entries(Offset(8), ControllerEpoch(1), 10_000)
+    found = single.quorums[node].entries(Offset(9), ControllerEpoch(1), 10_000)
     assert not isinstance(found, SnapshotNeeded)
     assert [entry.payload for entry in found if entry.payload] == [b"5", b"6", b"7", b"8", b"9", b"10"]
 
@@ -326,11 +331,12 @@ async def test_proposals_pending_when_leadership_ends_are_of_unknown_outcome(tri
     await trio.start()
     await trio.propose(b"first")
     leader = await trio.leader()
-    assert leader.leading is not None
+    epoch = leader.leading
+    assert epoch is not None
     others = [node for node in trio.ids if node != leader.identity.node_id]
     for node in others:
         await trio.kill(node)
-    future = leader.propose(b"pending", leader.leading)
+    future = leader.propose(b"pending", epoch)
     began = time.monotonic()
     with pytest.raises(OutcomeUnknown):
         await future
@@ -375,21 +381,14 @@ async def test_a_disk_that_fails_stops_the_node(tmp_path: Path) -> None:
     class FailingFiles(SystemFiles):
         failing = False
 
-        def open(self, path: str, *, create: bool = False, exclusive: bool = False):  # type: ignore[no-untyped-def]
-            file = super().open(path, create=create, exclusive=exclusive)
-            sync = file.fdatasync
-            files = self
+        def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+            return FailingFile(super().open(path, create=create, exclusive=exclusive).fileno())
 
-            class Failing:
-                def __getattr__(self, name: str) -> object:
-                    return getattr(file, name)
-
-                def fdatasync(self) -> None:
-                    if files.failing:
-                        raise OSError(28, "No space left on device")
-                    sync()
-
-            return Failing()
+    class FailingFile(SystemFile):
+        def fdatasync(self) -> None:
+            if files.failing:
+                raise OSError(28, "No space left on device")
+            super().fdatasync()
 
     fatal: list[BaseException] = []
     files = FailingFiles()
@@ -400,7 +399,7 @@ async def test_a_disk_that_fails_stops_the_node(tmp_path: Path) -> None:
     files.failing = True
     with pytest.raises(OSError, match="No space left"):
         await made().start()
-    assert fatal == []  # whoever starts it hears of it
+    assert fatal == []  # the caller that starts it gets the error
     files.failing = False
     quorum = made()
     await quorum.start()
@@ -419,7 +418,7 @@ def quorum_on(files: SystemFiles, directory: Path, fatal: list[BaseException]) -
         voters={NodeId(1): Address("127.0.0.1", 1)},
         directory=directory,
         files=files,
-        network=MemoryFabric().network("n"),
+        connect=MemoryFabric().network("n").connect,
         rng=random.Random(1),
         listener=Listener(),
         on_fatal=fatal.append,
@@ -463,7 +462,7 @@ async def test_bytes_of_proposals_under_way_are_bounded(single: Trio) -> None:
     await quorum.propose(b"x", epoch)
 
 
-async def test_streams_are_not_read_while_the_engine_is_behind(tmp_path: Path) -> None:
+async def test_streams_are_not_read_while_the_engine_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A voter whose engine stands still holds few frames, not all that its peers could send."""
     trio = Trio(tmp_path, "memory", True, 3)
     await trio.start()
@@ -474,19 +473,15 @@ async def test_streams_are_not_read_while_the_engine_is_behind(tmp_path: Path) -
     assert epoch is not None
     slow = next(quorum for quorum in trio.quorums.values() if quorum is not leader)
     driver = slow._driver
-    assert driver is not None
+    assert isinstance(driver, ThreadDriver)
     most = 0
-    with driver._condition:  # type: ignore[attr-defined]  # the engine's thread cannot take its inputs
-        submitted = driver._inputs  # type: ignore[attr-defined]
-        submit, driver.submit = driver.submit, submitted.append  # type: ignore[method-assign]
-        type(driver).backlog, backlog = property(lambda self: len(self._inputs)), type(driver).backlog
-        try:
-            for number in range(400):
-                await leader.propose(b"%d" % number, epoch)
-                most = max(most, len(submitted))
-        finally:
-            type(driver).backlog = backlog  # type: ignore[assignment]
-            driver.submit = submit  # type: ignore[method-assign]
+    with driver._condition, monkeypatch.context() as patched:  # the engine's thread cannot take its inputs
+        submitted = driver._inputs
+        patched.setattr(driver, "submit", submitted.append)
+        patched.setattr(type(driver), "backlog", property(lambda self: len(self._inputs)))
+        for number in range(400):
+            await leader.propose(b"%d" % number, epoch)
+            most = max(most, len(submitted))
     assert 60 <= most <= 70
     await trio.equal()
     await trio.stop()
@@ -494,8 +489,8 @@ async def test_streams_are_not_read_while_the_engine_is_behind(tmp_path: Path) -
 
 async def test_compaction_beyond_what_was_heard_is_refused(single: Trio) -> None:
     await single.start()
-    with pytest.raises(ValueError, match="expected a snapshot of at most offset 2, found 3"):
-        single.quorums[NodeId(1)].compact(Offset(3), ControllerEpoch(1), b"")
+    with pytest.raises(ValueError, match="expected a snapshot of at most offset 3, found 4"):
+        single.quorums[NodeId(1)].compact(Offset(4), ControllerEpoch(1), b"")
 
 
 # --- what does not belong together -----------------------------------------------------------------------------
@@ -523,19 +518,25 @@ async def test_a_voter_must_be_among_the_voters(single: Trio) -> None:
 @pytest.mark.parametrize(
     ("hello", "refusal"),
     [
-        (Hello(1, "other", NodeId(2), NodeId(1), (NodeId(1), NodeId(2), NodeId(3))), "expected cluster c, found other"),
         (
-            Hello(9, "c", NodeId(2), NodeId(1), (NodeId(1), NodeId(2), NodeId(3))),
-            "expected Raft stream version 1, found 9",
+            Hello(PROTOCOL_VERSION, "other", NodeId(2), NodeId(1), (NodeId(1), NodeId(2), NodeId(3)), DIRECTORY),
+            "expected cluster c, found other",
         ),
         (
-            Hello(1, "c", NodeId(2), NodeId(3), (NodeId(1), NodeId(2), NodeId(3))),
+            Hello(9, "c", NodeId(2), NodeId(1), (NodeId(1), NodeId(2), NodeId(3)), DIRECTORY),
+            "expected Raft stream version 2, found 9",
+        ),
+        (
+            Hello(PROTOCOL_VERSION, "c", NodeId(2), NodeId(3), (NodeId(1), NodeId(2), NodeId(3)), DIRECTORY),
             "expected a stream to node 1, found 3",
         ),
-        (Hello(1, "c", NodeId(2), NodeId(1), (NodeId(1), NodeId(2))), r"expected voters [1, 2, 3], found [1, 2]"),
         (
-            Hello(1, "c", NodeId(7), NodeId(1), (NodeId(1), NodeId(2), NodeId(3))),
-            "expected a stream from one of the other voters [2, 3], found node 7",
+            Hello(PROTOCOL_VERSION, "c", NodeId(2), NodeId(1), (NodeId(1), NodeId(2)), DIRECTORY),
+            "expected controller.quorum.voters with the ids [1, 2, 3], found [1, 2]",
+        ),
+        (
+            Hello(PROTOCOL_VERSION, "c", NodeId(7), NodeId(1), (NodeId(1), NodeId(2), NodeId(3)), DIRECTORY),
+            "expected a stream from one of the controllers [2, 3], found node 7",
         ),
     ],
     ids=["cluster", "version", "peer", "voters", "stranger"],
@@ -575,7 +576,8 @@ async def test_a_peer_of_another_cluster_is_named_once(tmp_path: Path, caplog: p
         await stranger.stop()
     said = [record.getMessage() for record in caplog.records if "refuses our Raft stream" in record.getMessage()]
     assert len(said) == 1
-    assert "expected cluster c, found other" in said[0]
+    assert said[0].startswith("controller 1, reached at ")
+    assert said[0].endswith(" refuses our Raft stream: expected cluster c, found other")
     await trio.stop()
 
 
@@ -642,5 +644,5 @@ async def test_a_loop_that_is_held_up_costs_nobody_the_leadership(tmp_path: Path
         await asyncio.sleep(0.2)
         await trio.propose(b"x")
     assert {quorum.leader() for quorum in trio.quorums.values()} == {(leader.identity.node_id, leader.leading)}
-    assert trio.listeners[leader.identity.node_id].events.count(("resigned", leader.leading)) == 0
+    assert ("resigned", leader.leading) not in trio.listeners[leader.identity.node_id].events
     await trio.stop()

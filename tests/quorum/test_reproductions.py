@@ -1,4 +1,4 @@
-"""What an audit of pysyncobj 0.3.17 reproduced: shown on the stock engine, and not to happen here.
+"""Faults that an audit of pysyncobj 0.3.17 found: the stock engine shows them, ours must not.
 
 Each pair of tests tells one fault. The stock half keeps the reasons for the hardening true: should a
 later pysyncobj mend one, its test fails and the rule can be looked at again.
@@ -15,16 +15,17 @@ from typing import Any
 import pysyncobj
 import pysyncobj.journal
 import pysyncobj.syncobj
+import pysyncobj.version
 import pytest
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from tidelog.chaos.sim.quorum_world import QuorumWorld
-from tidelog.metadata_quorum import raft_base
-from tidelog.metadata_quorum.quorum_types import QuorumFailure, QuorumLimits
-from tidelog.metadata_quorum.raft_engine import RaftEngine
+from tidelog.chaos.simulated.quorum.world import QuorumWorld
+from tidelog.metadata_quorum.raft import base as raft_base
+from tidelog.metadata_quorum.raft.engine import RaftEngine
+from tidelog.metadata_quorum.raft.types import QuorumFailure, QuorumLimits
 from tidelog.model.ids import NodeId
-from tidelog.proto import raft_messages as rm
+from tidelog.proto.transport import raft_messages as rm
 
 EMPTY = b"\x01"
 
@@ -391,7 +392,7 @@ def test_an_oversized_entry_is_sent_as_any_other() -> None:
 
 
 def test_the_version_is_pinned() -> None:
-    assert raft_base.VERSION == raft_base.PINNED_VERSION == "0.3.17"
+    assert pysyncobj.version.VERSION == raft_base.PINNED_VERSION == "0.3.17"
 
 
 def test_messages_name_what_is_wrong_with_them() -> None:

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from tidelog.metadata_quorum.quorum_types import QuorumConfigurationError, QuorumDamaged, QuorumLimits
-from tidelog.metadata_quorum.raft_snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
+from tidelog.metadata_quorum.raft.snapshot import Snapshot, SnapshotReceiver, SnapshotSender, SnapshotStore
+from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumDamaged, QuorumLimits
 from tidelog.model.ids import NodeId
-from tidelog.proto.raft_messages import SnapshotPart, SnapshotResult
-from tidelog.storage.memory_files import Faults, Killed, MemoryFiles
+from tidelog.proto.transport.raft_messages import SnapshotPart, SnapshotResult
+from tidelog.storage.disk.memory_files import Faults, Killed, MemoryFiles
 
 PEER = NodeId(2)
 STATE = bytes(range(256)) * 5

@@ -9,8 +9,9 @@ import selectors
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -19,6 +20,7 @@ from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import (
     NO_NODE,
     BrokerEpoch,
+    DirectoryId,
     LeaderEpoch,
     NodeId,
     Offset,
@@ -29,9 +31,14 @@ from tidelog.model.ids import (
     TopicIdPartition,
     TopicPartition,
 )
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.controller_api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
-from tidelog.proto.frames import (
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.calls.controller_api import AlteredPartition, AlterPartitionItem, AlterPartitionResponse
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import AddPartitionsTransaction, TransactionMarker, WriteTxnMarkersRequest
+from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.decoder import decode_values
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.frames import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -40,29 +47,25 @@ from tidelog.proto.frames import (
     ProducePartition,
     ProduceRequest,
 )
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.memory_transport import MemoryFabric
-from tidelog.proto.network import Address, Connection, Service, StreamKind
-from tidelog.proto.record_decoder import decode_values
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import split_batches
-from tidelog.proto.transaction_api import AddPartitionsTransaction, TransactionMarker, WriteTxnMarkersRequest
-from tidelog.replication.answers import diverged, fetched, refused_fetch
+from tidelog.proto.transport.memory_transport import MemoryFabric
+from tidelog.proto.transport.network import Address, Connection, Service, StreamKind
 from tidelog.replication.flushing import RunBlocking, run_inline
-from tidelog.replication.leader import Diverging, FollowerContact
 from tidelog.replication.manager import ReplicaManager
-from tidelog.replication.partition import Fetched, Partition, RoleChange
-from tidelog.replication.partition_state import PartitionState
-from tidelog.replication.replica import Replica
-from tidelog.replication.settings import ReplicationSettings
-from tidelog.storage.append_checks import LogAppend
-from tidelog.storage.files import FileLayer, SystemFiles
-from tidelog.storage.format import format_directory
-from tidelog.storage.handles import HandlePool
-from tidelog.storage.log import Log
-from tidelog.storage.log_errors import LogDirFailed
-from tidelog.storage.log_manager import LogManager
-from tidelog.storage.recovery import load_log
+from tidelog.replication.partition.answers import diverged, fetched, refused_fetch
+from tidelog.replication.partition.leader import Diverging, FollowerContact, LeaderState
+from tidelog.replication.partition.partition import Fetched, Partition, RoleChange
+from tidelog.replication.partition.partition_state import PartitionState
+from tidelog.replication.partition.replica import Replica
+from tidelog.replication.partition.settings import ReplicationSettings
+from tidelog.replication.partition.topic_traffic import TopicTraffic
+from tidelog.storage.disk.files import FileLayer, SystemFiles
+from tidelog.storage.disk.format import format_directory
+from tidelog.storage.disk.handles import HandlePool
+from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+from tidelog.storage.log.recovery import load_log
+from tidelog.storage.producers.append_checks import LogAppend
 
 hypothesis_settings.register_profile("replication", deadline=None)
 hypothesis_settings.load_profile("replication")
@@ -70,11 +73,45 @@ hypothesis_settings.load_profile("replication")
 TOPIC = "t"
 TOPIC_ID = TopicId(bytes(range(16)))
 LAG_MS = 30_000
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class ProducerFields(TypedDict, total=False):
+    """The producer fields of an idempotent or transactional batch."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+
+
+class TransactionFields(ProducerFields, total=False):
+    transactional_id: str | None
+
+
+class ProduceFields(TransactionFields, total=False):
+    """The arguments of :meth:`Broker.produce`."""
+
+    acks: int
+    partition: int
+    timeout_ms: int
+    first_protocol: bool
+
+
+class StateFields(TypedDict, total=False):
+    """Fields of a partition's state that a controller changes, besides its ISR and partition epoch."""
+
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    replicas: tuple[NodeId, ...]
+    adding: tuple[NodeId, ...]
+    leader_recovery: bool
+    directory_id: DirectoryId
+
+
 class Disk:
-    """Where one node's replica lies; opening it again is what a new process does after a kill -9."""
+    """The disk of one node's replica; opening it again is what a new process does after a kill -9."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -134,6 +171,11 @@ class Disk:
         Path(path).unlink()
 
 
+def leading(partition: Partition) -> LeaderState:
+    assert partition.leading is not None, "expected a leader"
+    return partition.leading
+
+
 class Host:
     """One node's replica of the partition and what surrounds it."""
 
@@ -152,6 +194,10 @@ class Host:
     @property
     def log(self) -> Log:
         return self.p.log
+
+    @property
+    def leading(self) -> LeaderState:
+        return leading(self.p)
 
     def values(self, end: int | None = None) -> list[bytes]:
         """Every record's value in the log, below ``end``."""
@@ -259,11 +305,13 @@ class Rig:
 
     # --- data
 
-    def produce(self, node: int, *values: bytes, acks: int = -1, **producer: int) -> LogAppend | Refusal:
+    def produce(
+        self, node: int, *values: bytes, acks: int = -1, **producer: Unpack[ProducerFields]
+    ) -> LogAppend | Refusal:
         batches = split_batches(encode_values(list(values), self.now_ms, **producer))
         return self[node].p.append(batches, acks, self.now_ms, self.now_ms)
 
-    def wrote(self, node: int, *values: bytes, acks: int = -1, **producer: int) -> LogAppend:
+    def wrote(self, node: int, *values: bytes, acks: int = -1, **producer: Unpack[ProducerFields]) -> LogAppend:
         appended = self.produce(node, *values, acks=acks, **producer)
         assert isinstance(appended, LogAppend), appended
         return appended
@@ -284,11 +332,11 @@ class Rig:
     def ask(
         self, follower: int, leader: int, item: FetchPartition | None = None, *, bytes_max: int = 1 << 20
     ) -> FetchedPartition:
-        """What ``leader`` answers to a fetch of ``follower``."""
+        """The answer of ``leader`` to a fetch by ``follower``."""
         item = item or self.position(follower)
         p, host = self[leader].p, self[follower]
         host.contact.last_fetch_ms = self.now_ms
-        replica = Replica(p, {})
+        replica = Replica(p, {}, TopicTraffic("t"))
         verdict = p.follower_fetch(host.node, host.broker_epoch, item, self.now_ms, host.contact)
         if isinstance(verdict, Diverging):
             return diverged(replica, verdict)
@@ -317,8 +365,11 @@ class Rig:
             self.fetch(node)
 
 
+MakeRig = Callable[..., Rig]
+
+
 @pytest.fixture
-def rig(tmp_path: Path) -> Callable[..., Rig]:
+def rig(tmp_path: Path) -> MakeRig:
     """Makes rigs; the arguments are :class:`Rig`'s but for the path."""
     count = itertools.count()
     return lambda **more: Rig(tmp_path / str(next(count)), **more)
@@ -370,9 +421,14 @@ def run_virtual(work: Coroutine[Any, Any, R]) -> R:
         return runner.run(work)
 
 
-@pytest.fixture
-def virtual() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    return run_virtual
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test as a coroutine that is run as :func:`run_virtual` does."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
 
 
 @pytest.fixture
@@ -396,7 +452,7 @@ class Broker:
         self.alive = False
         self.asked: list[AddPartitionsTransaction] = []
         self.answer_verify: Callable[[AddPartitionsTransaction], Awaitable[ErrorCode] | ErrorCode]
-        """What a coordinator of transactions answers for each partition that it is asked for."""
+        """The answer of a transaction coordinator for each requested partition."""
         self.answer_verify = lambda asked: ErrorCode.NONE
         for number, directory in enumerate(self.directories):
             format_directory(SystemFiles(), directory, "c", self.node, random.Random(10 * node + number))
@@ -424,9 +480,11 @@ class Broker:
             connect=self._connect,
             alter_partition=self._alter_partition,
             broker_epoch_of=lambda node: self.epoch if node == self.node else cluster.broker_epoch_of(node),
+            has_directory=lambda key, node: cluster.has_directory(key, node),
             on_fatal=cluster.bugs.append,
             run_blocking=self._run_blocking,
             verify=self._verify,
+            rack_of=lambda node: cluster.racks.get(node, ""),
         )
         self._connections: dict[NodeId, Connection] = {}
         self.server = await self.network.serve(
@@ -482,7 +540,7 @@ class Broker:
         timeout_ms: int = 30_000,
         transactional_id: str | None = None,
         first_protocol: bool = False,
-        **producer: int,
+        **producer: Unpack[ProducerFields],
     ) -> ProducedPartition:
         records = encode_values(list(values), LoopClock().now_ms(), **producer)
         item = ProducePartition(TOPIC_ID, partition, records)
@@ -491,7 +549,7 @@ class Broker:
         return answers[0]
 
     async def answers(self, request: ProduceRequest, *, first_protocol: bool = False) -> list[ProducedPartition]:
-        """Those that are there at once, or to come."""
+        """The answers, available at once or later."""
         produced = self.manager.produce(request, first_protocol=first_protocol)
         return produced if isinstance(produced, list) else await produced
 
@@ -512,7 +570,7 @@ class Broker:
         answer = await self.manager.write_markers(WriteTxnMarkersRequest((marker,)))
         return answer.markers[0].results[0].error
 
-    def begin(self, *values: bytes, **more: Any) -> asyncio.Task[ProducedPartition]:
+    def begin(self, *values: bytes, **more: Unpack[ProduceFields]) -> asyncio.Task[ProducedPartition]:
         """Produce, and wait for the answer later or not at all."""
         task = asyncio.ensure_future(self.produce(*values, **more))
         self.cluster.begun.append(task)
@@ -527,17 +585,24 @@ class Broker:
         bytes_min: int = 1,
         bytes_max: int = 1 << 20,
         read_committed: bool = False,
+        rack: str = "",
+        last_epoch: int = -1,
     ) -> asyncio.Future[FetchResponse]:
         item = FetchPartition(
-            TOPIC_ID, partition, LeaderEpoch(-1), Offset(offset), LeaderEpoch(-1), Offset(-1), bytes_max
+            TOPIC_ID, partition, LeaderEpoch(-1), Offset(offset), LeaderEpoch(last_epoch), Offset(-1), bytes_max
         )
-        request = FetchRequest(NO_NODE, BrokerEpoch(-1), wait_ms, bytes_min, bytes_max, read_committed, [item])
+        request = FetchRequest(
+            NO_NODE, BrokerEpoch(-1), wait_ms, bytes_min, bytes_max, read_committed, [item], rack=rack
+        )
         return self.manager.fetch(request)
 
     def partition(self, partition: int = 0) -> Partition:
         found = self.manager.partition(TopicIdPartition(TOPIC_ID, partition))
         assert found is not None
         return found
+
+    def leading(self, partition: int = 0) -> LeaderState:
+        return leading(self.partition(partition))
 
     def values(self, partition: int = 0, *, committed: bool = False) -> list[bytes]:
         found = self.partition(partition)
@@ -555,8 +620,11 @@ class Cluster:
         self.settings = ReplicationSettings(**settings)
         self.states: dict[TopicIdPartition, PartitionState] = {}
         self.bugs: list[BaseException] = []
+        self.racks: dict[int, str] = {}
         self.last_broker_epoch = 100
         self.fenced: set[NodeId] = set()
+        self.offline: set[tuple[TopicIdPartition, NodeId]] = set()
+        """Replicas whose directory has failed, as the metadata say."""
         self.alter_requests: list[tuple[NodeId, tuple[AlterPartitionItem, ...]]] = []
         self.answer_alter: Callable[[NodeId, tuple[AlterPartitionItem, ...]], AlterPartitionResponse | Exception | None]
         self.answer_alter = lambda node, items: None
@@ -581,6 +649,9 @@ class Cluster:
     def broker_epoch_of(self, node: NodeId) -> BrokerEpoch:
         return BrokerEpoch(-1) if node in self.fenced else self.brokers[node].epoch
 
+    def has_directory(self, key: TopicIdPartition, node: NodeId) -> bool:
+        return (key, node) not in self.offline
+
     # --- the controller
 
     def create(self, leader: int = 1, *, partitions: int = 1, isr: Sequence[int] = (1, 2, 3), **config: Any) -> None:
@@ -601,15 +672,16 @@ class Cluster:
             self.states[state.key] = state
         self.tell(*self.states.values())
 
-    def change(self, partition: int = 0, *, isr: Sequence[int] | None = None, **fields: Any) -> PartitionState:
+    def change(
+        self, partition: int = 0, *, isr: Sequence[int] | None = None, **fields: Unpack[StateFields]
+    ) -> PartitionState:
         """A new leader (and leader epoch), another ISR, or any other field."""
         key = TopicIdPartition(TOPIC_ID, partition)
         state = self.states[key]
         if "leader" in fields:
             fields["leader_epoch"] = LeaderEpoch(state.leader_epoch + 1)
-        if isr is not None:
-            fields["isr"] = tuple(NodeId(node) for node in isr)
-        state = replace(state, partition_epoch=PartitionEpoch(state.partition_epoch + 1), **fields)
+        members = state.isr if isr is None else tuple(NodeId(node) for node in isr)
+        state = replace(state, isr=members, partition_epoch=PartitionEpoch(state.partition_epoch + 1), **fields)
         self.states[key] = state
         self.tell(state)
         return state
@@ -644,7 +716,7 @@ class Cluster:
         )
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait in virtual time for a condition; fails after ``seconds``."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -653,12 +725,10 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         await asyncio.sleep(0.001)
 
 
+MakeCluster = Callable[..., Cluster]
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Callable[..., Cluster]:
+def cluster(tmp_path: Path) -> MakeCluster:
     """Makes clusters, to be used as ``async with cluster() as c``; arguments are replication settings."""
     return lambda **settings: Cluster(tmp_path, **settings)
-
-
-@pytest.fixture
-def wait_until() -> Callable[..., Coroutine[Any, Any, None]]:
-    return until

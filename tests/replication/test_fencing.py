@@ -1,15 +1,17 @@
-"""Who comes from the past, by leader epoch, broker epoch or topic, is refused what it must not do."""
+"""Requests from the past, by leader epoch, broker epoch or topic, are refused."""
 
 from __future__ import annotations
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId
-from tidelog.proto.api import ListOffsetsPartition
-from tidelog.replication.lookups import find_offset
-from tidelog.replication.partition import Fetched
+from tidelog.proto.calls.api import ListOffsetsPartition
+from tidelog.replication.partition.partition import Fetched
+from tidelog.replication.serving.lookups import find_offset
+
+from .conftest import MakeRig
 
 
-def test_zombie_leader_is_refused_by_its_followers_and_commits_nothing(rig):
+def test_zombie_leader_is_refused_by_its_followers_and_commits_nothing(rig: MakeRig) -> None:
     """Node 1 was deposed and does not know. Its followers have moved on."""
     r = rig(min_isr=2)
     r.lead(1, (1, 2, 3))
@@ -31,7 +33,7 @@ def test_zombie_leader_is_refused_by_its_followers_and_commits_nothing(rig):
     assert r[1].p.counts.truncations_below_high_watermark == 0
 
 
-def test_what_a_zombie_leader_still_sends_is_dropped_unread(rig):
+def test_what_a_zombie_leader_still_sends_is_dropped_unread(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r.wrote(1, b"late")
@@ -42,7 +44,7 @@ def test_what_a_zombie_leader_still_sends_is_dropped_unread(rig):
     assert r[2].values() == []
 
 
-def test_a_follower_of_an_older_epoch_is_fenced(rig):
+def test_a_follower_of_an_older_epoch_is_fenced(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r.wrote(1, b"a")
@@ -54,17 +56,20 @@ def test_a_follower_of_an_older_epoch_is_fenced(rig):
     assert r[1].p.high_watermark == 0
 
 
-def test_a_consumer_of_another_epoch_is_told_which(rig):
+def test_a_consumer_of_another_epoch_is_told_which(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1,))
     r.lead(1, (1,))
-    ask = lambda epoch: find_offset(r[1].p, ListOffsetsPartition("t", 0, -1, LeaderEpoch(epoch)), False).error  # noqa: E731
+
+    def ask(epoch: int) -> ErrorCode:
+        return find_offset(r[1].p, ListOffsetsPartition("t", 0, -1, LeaderEpoch(epoch)), False).error
+
     assert ask(1) is ErrorCode.FENCED_LEADER_EPOCH
     assert ask(2) is ErrorCode.NONE
     assert ask(3) is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def test_older_news_of_the_controller_changes_nothing(rig):
+def test_older_news_of_the_controller_changes_nothing(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     old = r.state
@@ -75,7 +80,7 @@ def test_older_news_of_the_controller_changes_nothing(rig):
     assert isinstance(r.produce(1, b"x"), Refusal)
 
 
-def test_a_broker_that_resigned_does_not_lead_on_news_of_the_same_epoch(rig):
+def test_a_broker_that_resigned_does_not_lead_on_news_of_the_same_epoch(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r[1].p.resign()
@@ -85,7 +90,7 @@ def test_a_broker_that_resigned_does_not_lead_on_news_of_the_same_epoch(rig):
     assert r[1].p.leading is not None
 
 
-def test_an_old_process_of_a_restarted_broker_counts_for_nothing(rig):
+def test_an_old_process_of_a_restarted_broker_counts_for_nothing(rig: MakeRig) -> None:
     """The leader has seen the new broker epoch; a fetch of the old process is still under way."""
     r = rig()
     r.lead(1, (1, 2))
@@ -103,7 +108,7 @@ def test_an_old_process_of_a_restarted_broker_counts_for_nothing(rig):
     assert r[1].p.high_watermark == 0, "the old process held the record, the broker holds it no more"
 
 
-def test_a_wiped_disk_under_the_same_id_moves_no_watermark_and_must_catch_up_before_it_joins(rig):
+def test_a_wiped_disk_under_the_same_id_moves_no_watermark_and_must_catch_up_before_it_joins(rig: MakeRig) -> None:
     r = rig(min_isr=1)
     r.lead(1, (1, 2, 3))
     r.wrote(1, b"a")
@@ -121,7 +126,7 @@ def test_a_wiped_disk_under_the_same_id_moves_no_watermark_and_must_catch_up_bef
     assert r[2].values() == [b"a", b"b"]
 
 
-def test_a_wiped_disk_that_is_still_in_the_isr_does_not_pull_the_high_watermark_back(rig):
+def test_a_wiped_disk_that_is_still_in_the_isr_does_not_pull_the_high_watermark_back(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2))
     r.wrote(1, b"a")
@@ -133,7 +138,7 @@ def test_a_wiped_disk_that_is_still_in_the_isr_does_not_pull_the_high_watermark_
     assert r[1].p.high_watermark == 1
 
 
-def test_a_failed_directory_takes_the_partition_offline(rig):
+def test_a_failed_directory_takes_the_partition_offline(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r[1].p.fail()

@@ -1,4 +1,4 @@
-"""In-sync replicas: who leaves, who joins, and that a change counts only when it is committed."""
+"""In-sync replicas: leaving, joining, and that a change counts only when it is committed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, NodeId, PartitionEpoch
-from tidelog.proto.controller_api import IsrMember
-from tidelog.replication.isr import REFUSALS_AFTER_UNKNOWN, IsrState
+from tidelog.proto.calls.controller_api import IsrMember
+from tidelog.replication.partition.isr import REFUSALS_AFTER_UNKNOWN, IsrState
+
+from .conftest import MakeRig
 
 LAG_MS = 30_000
 
@@ -20,13 +22,7 @@ def isr(*nodes: int) -> tuple[NodeId, ...]:
     return tuple(NodeId(node) for node in nodes)
 
 
-def leading(r, node: int = 1):
-    found = r[node].p.leading
-    assert found is not None
-    return found
-
-
-def test_a_laggard_leaves_after_the_lag_time_and_not_before(rig):
+def test_a_laggard_leaves_after_the_lag_time_and_not_before(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r.wrote(1, b"a")
@@ -40,17 +36,17 @@ def test_a_laggard_leaves_after_the_lag_time_and_not_before(rig):
     assert proposal.isr == isr(1, 2)
 
 
-def test_a_replica_at_the_end_is_in_sync_however_long_nothing_was_written(rig):
+def test_a_replica_at_the_end_is_in_sync_however_long_nothing_was_written(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r.wrote(1, b"a")
     r.sync(2, 3)
     r.now_ms += 10 * LAG_MS
     assert r[1].p.propose_shrink(r.now_ms) is None
-    assert leading(r).is_settled()
+    assert r[1].leading.is_settled()
 
 
-def test_after_a_long_silence_a_follower_that_was_heard_of_has_its_whole_lag_time(rig):
+def test_after_a_long_silence_a_follower_that_was_heard_of_has_its_whole_lag_time(rig: MakeRig) -> None:
     """An idle partition is not named in fetches; that the follower fetched at all is what counts."""
     r = rig()
     r.lead(1, (1, 2))
@@ -65,7 +61,7 @@ def test_after_a_long_silence_a_follower_that_was_heard_of_has_its_whole_lag_tim
     assert r[1].p.propose_shrink(r.now_ms) is not None
 
 
-def test_a_follower_that_keeps_the_pace_without_ever_reaching_the_end_stays(rig):
+def test_a_follower_that_keeps_the_pace_without_ever_reaching_the_end_stays(rig: MakeRig) -> None:
     """Each fetch reaches what was the end at the fetch before (``Replica.isCaughtUp``)."""
     r = rig()
     r.lead(1, (1, 2))
@@ -78,7 +74,7 @@ def test_a_follower_that_keeps_the_pace_without_ever_reaching_the_end_stays(rig)
         assert r[1].p.propose_shrink(r.now_ms) is None
 
 
-def test_a_replica_joins_when_it_has_reached_the_high_watermark(rig):
+def test_a_replica_joins_when_it_has_reached_the_high_watermark(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2))
     r.wrote(1, b"a")
@@ -93,7 +89,7 @@ def test_a_replica_joins_when_it_has_reached_the_high_watermark(rig):
     assert proposal.isr == isr(1, 2, 3)
 
 
-def test_a_replica_does_not_join_before_the_start_of_the_epoch(rig):
+def test_a_replica_does_not_join_before_the_start_of_the_epoch(rig: MakeRig) -> None:
     """The new leader's high watermark may still be behind records that are committed."""
     r = rig()
     r.lead(1, (1, 2, 3))
@@ -110,7 +106,7 @@ def test_a_replica_does_not_join_before_the_start_of_the_epoch(rig):
 
 
 @pytest.mark.parametrize("why", ["fenced", "older broker epoch"])
-def test_a_replica_that_metadata_does_not_confirm_does_not_join(rig, why):
+def test_a_replica_that_metadata_does_not_confirm_does_not_join(rig: MakeRig, why: str) -> None:
     """KIP-841 and KIP-903."""
     r = rig()
     r.lead(1, (1, 2))
@@ -119,11 +115,11 @@ def test_a_replica_that_metadata_does_not_confirm_does_not_join(rig, why):
     if why == "fenced":
         r.fenced.add(NodeId(3))
     else:
-        r[3].broker_epoch += 1
+        r[3].broker_epoch = BrokerEpoch(r[3].broker_epoch + 1)
     assert r[1].p.propose_expansion(NodeId(3)) is None
 
 
-def test_a_node_that_is_no_replica_is_refused(rig):
+def test_a_node_that_is_no_replica_is_refused(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2), replicas=isr(1, 2), to=(1, 2))
     r.wrote(1, b"a")
@@ -133,7 +129,7 @@ def test_a_node_that_is_no_replica_is_refused(rig):
     assert not answer.records
 
 
-def test_while_an_expansion_is_in_flight_the_joiner_counts_for_the_high_watermark(rig):
+def test_while_an_expansion_is_in_flight_the_joiner_counts_for_the_high_watermark(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2))
     r.wrote(1, b"a")
@@ -148,7 +144,7 @@ def test_while_an_expansion_is_in_flight_the_joiner_counts_for_the_high_watermar
     assert r[1].p.high_watermark == 2
 
 
-def test_while_a_shrink_is_in_flight_the_laggard_still_counts(rig):
+def test_while_a_shrink_is_in_flight_the_laggard_still_counts(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     r.wrote(1, b"a")
@@ -164,7 +160,7 @@ def test_while_a_shrink_is_in_flight_the_laggard_still_counts(rig):
     assert r[1].p.high_watermark == 1
 
 
-def test_an_expansion_does_not_count_for_min_isr_before_it_is_committed(rig):
+def test_an_expansion_does_not_count_for_min_isr_before_it_is_committed(rig: MakeRig) -> None:
     r = rig(min_isr=2)
     r.lead(1, (1,))
     r.wrote(1, b"a", acks=1)
@@ -177,18 +173,18 @@ def test_an_expansion_does_not_count_for_min_isr_before_it_is_committed(rig):
     assert r[1].p.high_watermark == 1
 
 
-def test_isr_news_of_an_older_partition_epoch_changes_nothing(rig):
+def test_isr_news_of_an_older_partition_epoch_changes_nothing(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     old = r.state
     r.set_isr(1, 2)
     r[1].p.update(old, r.now_ms)
-    assert leading(r).isr.committed == isr(1, 2)
+    assert r[1].leading.isr.committed == isr(1, 2)
     assert not r[1].p.isr_committed(isr(1, 2, 3), r.state.leader_epoch, old.partition_epoch)
-    assert leading(r).isr.committed == isr(1, 2)
+    assert r[1].leading.isr.committed == isr(1, 2)
 
 
-def test_an_answer_for_an_earlier_leadership_changes_nothing(rig):
+def test_an_answer_for_an_earlier_leadership_changes_nothing(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2, 3))
     earlier = r.state.leader_epoch
@@ -201,20 +197,20 @@ def test_an_answer_for_an_earlier_leadership_changes_nothing(rig):
         earlier,
         PartitionEpoch(99),
     )
-    assert leading(r).isr.committed == isr(1, 2, 3)
+    assert r[1].leading.isr.committed == isr(1, 2, 3)
 
 
-def test_metadata_that_repeats_the_committed_isr_does_not_end_a_proposal(rig):
+def test_metadata_that_repeats_the_committed_isr_does_not_end_a_proposal(rig: MakeRig) -> None:
     r = rig()
     r.lead(1, (1, 2))
     r.wrote(1, b"a")
     r.sync(2, 3)
     proposal = r[1].p.propose_expansion(NodeId(3))
     r[1].p.update(r.state, r.now_ms)
-    assert leading(r).isr.proposal is proposal
+    assert r[1].leading.isr.proposal is proposal
 
 
-def test_after_an_unclean_election_the_leader_says_that_it_recovered(rig):
+def test_after_an_unclean_election_the_leader_says_that_it_recovered(rig: MakeRig) -> None:
     """KIP-704."""
     r = rig()
     r.lead(3, (3,), leader_recovery=True)
@@ -225,17 +221,18 @@ def test_after_an_unclean_election_the_leader_says_that_it_recovered(rig):
     assert r[1].p.propose_recovered() is None
 
 
-def test_a_joiner_that_lost_its_disk_while_it_was_proposed(rig):
+def test_a_joiner_that_lost_its_disk_while_it_was_proposed(rig: MakeRig) -> None:
     """Found by a random schedule: a retry that names the joiner's *present* broker epoch vouches for an empty disk."""
     r = rig()
     r.lead(1, (1,))
     r.wrote(1, b"a")
     r.sync(2)
     proposal = r[1].p.propose_expansion(NodeId(2))
+    assert proposal is not None
     before = r[2].broker_epoch
     r.wipe(2)
     r.ask(2, 1)
-    assert leading(r).isr.proposal is proposal
+    assert r[1].leading.isr.proposal is proposal
     assert proposal.members[-1] == IsrMember(NodeId(2), before)
     assert r.broker_epoch_of(NodeId(2)) != before, "so the controller refuses"
 
@@ -243,7 +240,7 @@ def test_a_joiner_that_lost_its_disk_while_it_was_proposed(rig):
 # --- the state alone --------------------------------------------------------------------------
 
 
-def test_a_refusal_frees_the_proposal():
+def test_a_refusal_frees_the_proposal() -> None:
     state = IsrState(isr(1, 2), PartitionEpoch(4))
     proposal = state.propose(members(1, 2, 3))
     assert state.maximal == {1, 2, 3}
@@ -252,7 +249,7 @@ def test_a_refusal_frees_the_proposal():
     assert state.maximal == {1, 2}
 
 
-def test_a_refusal_after_an_unknown_outcome_does_not_until_it_has_repeated_itself():
+def test_a_refusal_after_an_unknown_outcome_does_not_until_it_has_repeated_itself() -> None:
     state = IsrState(isr(1, 2), PartitionEpoch(4))
     proposal = state.propose(members(1, 2, 3))
     proposal.uncertain = True
@@ -263,7 +260,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_until_it_has_repeated_itsel
     assert state.maximal == {1, 2}
 
 
-def test_a_refusal_of_an_earlier_proposal_frees_nothing():
+def test_a_refusal_of_an_earlier_proposal_frees_nothing() -> None:
     state = IsrState(isr(1, 2), PartitionEpoch(4))
     earlier = state.propose(members(1, 2, 3))
     state.commit(isr(1, 2), PartitionEpoch(5))
@@ -272,9 +269,9 @@ def test_a_refusal_of_an_earlier_proposal_frees_nothing():
     assert state.proposal is not None
 
 
-def test_commit_takes_what_the_controller_named_not_what_was_asked_for():
+def test_commit_takes_what_the_controller_named_not_what_was_asked_for() -> None:
     state = IsrState(isr(1, 2), PartitionEpoch(4))
     state.propose(members(1, 2, 3))
     assert state.commit(isr(1), PartitionEpoch(6))
-    assert (state.committed, state.maximal, state.proposal) == (isr(1), {1}, None)
+    assert (state.committed, state.maximal, state.proposal) == (isr(1), frozenset({NodeId(1)}), None)
     assert not state.commit(isr(1, 2, 3), PartitionEpoch(5))

@@ -10,11 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Unpack
 
 import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
+from tidelog.proto.calls.controller_api import AlterPartitionItem
+from tidelog.replication.partition.partition import Partition
+from tidelog.replication.partition.partition_state import PartitionState
+
+from .conftest import Cluster, MakeCluster, StateFields, in_virtual_time, until
 
 SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15")) // 5
 PARTITIONS = 3
@@ -24,8 +32,12 @@ SECONDS = 12.0
 NODES = (1, 2, 3)
 
 
+def all_committed(copies: Sequence[Partition], total: int) -> bool:
+    return all(copy.high_watermark >= total for copy in copies)
+
+
 class Chaos:
-    def __init__(self, c, rng: random.Random) -> None:
+    def __init__(self, c: Cluster, rng: random.Random) -> None:
         self.c = c
         self.rng = rng
         self.elr: dict[int, set[NodeId]] = {number: set() for number in range(PARTITIONS)}
@@ -37,11 +49,12 @@ class Chaos:
 
     # --- the controller's part: fencing, elections, ELR
 
-    def state(self, number: int):
+    def state(self, number: int) -> PartitionState:
         return next(state for state in self.c.states.values() if state.partition == number)
 
-    def change(self, number: int, isr, **fields) -> None:
-        """ELR: who left an ISR that fell below min.insync.replicas, until it is that large again (KIP-966)."""
+    def change(self, number: int, isr: Sequence[NodeId], **fields: Unpack[StateFields]) -> None:
+        """ELR: replicas that left an ISR that fell below min.insync.replicas, until it is that large again
+        (KIP-966)."""
         state = self.state(number)
         if len(isr) >= state.config.min_insync_replicas:
             self.elr[number] = set()
@@ -49,7 +62,7 @@ class Chaos:
             self.elr[number] = (self.elr[number] | set(state.isr)) - set(isr)
         self.c.change(number, isr=isr, **fields)
 
-    def altered(self, node, items):
+    def altered(self, node: NodeId, items: tuple[AlterPartitionItem, ...]) -> None:
         """ISR changes by the leaders go the same way."""
         for item in items:
             state = self.state(item.partition)
@@ -60,7 +73,6 @@ class Chaos:
                     self.elr[item.partition] |= set(state.isr) - isr
                 else:
                     self.elr[item.partition] = set()
-        return
 
     def fence(self, node: NodeId, *, unclean: bool) -> None:
         """Out of leaderships and ISRs; out of the ELR as well if its process died."""
@@ -186,30 +198,28 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS), ids=lambda value: f"seed-{value}")
-def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(cluster, virtual, wait_until, seed):
-    async def work():
-        async with cluster(replica_lag_time_max_ms=1_000, replica_socket_timeout_ms=1_000) as c:
-            chaos = Chaos(c, random.Random(seed))
-            c.answer_alter = chaos.altered
-            c.create(leader=1, partitions=PARTITIONS, min_insync_replicas=2)
-            producers = [asyncio.ensure_future(chaos.produce(*key)) for key in chaos.acknowledged]
-            await chaos.run()
-            c.fabric.heal()
-            chaos.busy = False
-            await asyncio.wait_for(asyncio.gather(*producers), 30)
-            await wait_until(lambda: all(len(state.isr) == 3 for state in c.states.values()), 30)
-            for number in range(PARTITIONS):
-                expected = {key: values for key, values in chaos.acknowledged.items() if key[0] == number}
-                total = sum(map(len, expected.values()))
-                assert total > 30
-                ends = lambda number=number: [c[node].partition(number).high_watermark for node in NODES]  # noqa: E731
-                await wait_until(lambda ends=ends, total=total: min(ends()) >= total, 5)
-                for node in NODES:
-                    found = c[node].values(number)
-                    assert len(found) == total, f"partition {number} on node {node} after {chaos.faults}"
-                    for (_, producer), values in expected.items():
-                        assert [value for value in found if value.startswith(b"%d-%d-" % (number, producer))] == values
-                    assert found == c[1].values(number)
-                    assert c[node].partition(number).counts.truncations_below_high_watermark == 0
-
-    virtual(work())
+@in_virtual_time
+async def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(cluster: MakeCluster, seed: int) -> None:
+    async with cluster(replica_lag_time_max_ms=1_000, replica_socket_timeout_ms=1_000) as c:
+        chaos = Chaos(c, random.Random(seed))
+        c.answer_alter = chaos.altered
+        c.create(leader=1, partitions=PARTITIONS, min_insync_replicas=2)
+        producers = [asyncio.ensure_future(chaos.produce(*key)) for key in chaos.acknowledged]
+        await chaos.run()
+        c.fabric.heal()
+        chaos.busy = False
+        await asyncio.wait_for(asyncio.gather(*producers), 30)
+        await until(lambda: all(len(state.isr) == 3 for state in c.states.values()), 30)
+        for number in range(PARTITIONS):
+            expected = {key: values for key, values in chaos.acknowledged.items() if key[0] == number}
+            total = sum(map(len, expected.values()))
+            assert total > 30
+            copies = [c[node].partition(number) for node in NODES]
+            await until(partial(all_committed, copies, total), 5)
+            for node in NODES:
+                found = c[node].values(number)
+                assert len(found) == total, f"partition {number} on node {node} after {chaos.faults}"
+                for (_, producer), values in expected.items():
+                    assert [value for value in found if value.startswith(b"%d-%d-" % (number, producer))] == values
+                assert found == c[1].values(number)
+                assert c[node].partition(number).counts.truncations_below_high_watermark == 0

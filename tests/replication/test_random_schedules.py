@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 
 from tidelog.model.errors import Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId, PartitionEpoch
-from tidelog.replication.partition import Fetched
+from tidelog.replication.partition.isr import IsrProposal
+from tidelog.replication.partition.partition import Fetched
+
+from .conftest import MakeRig, Rig, StateFields
 
 SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15"))
 STEPS = 250
@@ -25,11 +30,11 @@ LAG_MS = 30_000
 class Schedule:
     """One run. ``committed`` is every record that some high watermark has ever covered, by offset."""
 
-    def __init__(self, rig, rng: random.Random) -> None:
+    def __init__(self, rig: Rig, rng: random.Random) -> None:
         self.rng = rng
         self.r = rig
         self.elr: set[NodeId] = set()
-        self.asked: dict[NodeId, tuple[object, int]] = {}
+        self.asked: dict[NodeId, tuple[IsrProposal, LeaderEpoch]] = {}
         self.committed: list[bytes] = []
         self.acknowledged: set[bytes] = set()
         self.waiting: dict[NodeId, list[tuple[int, bytes, int]]] = {node: [] for node in rig.hosts}
@@ -145,17 +150,18 @@ class Schedule:
     def any_node(self) -> NodeId:
         return self.rng.choice(sorted(self.r.hosts))
 
-    def set_isr(self, isr, **fields) -> None:
-        """ELR: who left an ISR that fell below min.insync.replicas, until it is that large again (KIP-966)."""
+    def set_isr(self, members: Iterable[NodeId], **fields: Unpack[StateFields]) -> None:
+        """ELR: replicas that left an ISR that fell below min.insync.replicas, until it is that large again
+        (KIP-966)."""
         state = self.r.state
-        isr = tuple(isr)
+        isr = tuple(members)
         if len(isr) >= min(state.config.min_insync_replicas, 3):
             self.elr = set()
         else:
             self.elr = (self.elr | set(state.isr)) - set(isr)
         self.r.state = replace(state, isr=isr, partition_epoch=PartitionEpoch(state.partition_epoch + 1), **fields)
 
-    def lead(self, leader: NodeId, keep=None) -> None:
+    def lead(self, leader: NodeId, keep: Iterable[NodeId] | None = None) -> None:
         members = set(self.r.state.isr) if keep is None else set(keep)
         if leader in members:
             others = [node for node in sorted(members) if node != leader and self.rng.random() < 0.7]
@@ -218,7 +224,7 @@ class Schedule:
             self.r.sync(*others)
             self.check()
             self.asked.clear()
-            leading = self.r[leader].p.leading
+            leading = self.r[leader].leading
             if leading.isr.proposal is not None:
                 self.set_isr(leading.isr.proposal.isr)
                 self.r.tell()
@@ -238,11 +244,11 @@ class Schedule:
 
 @pytest.mark.parametrize("min_isr", [1, 2], ids=lambda value: f"min-isr-{value}")
 @pytest.mark.parametrize("seed", range(SEEDS), ids=lambda value: f"seed-{value}")
-def test_committed_records_are_never_lost_nor_changed(rig, seed, min_isr):
+def test_committed_records_are_never_lost_nor_changed(rig: MakeRig, seed: int, min_isr: int) -> None:
     Schedule(rig(min_isr=min_isr), random.Random(seed)).run()
 
 
-def test_the_same_seed_gives_the_same_run(rig):
+def test_the_same_seed_gives_the_same_run(rig: MakeRig) -> None:
     runs = []
     for _ in range(2):
         schedule = Schedule(rig(min_isr=2), random.Random(3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.replication.settings import ReplicationSettings
+from tidelog.replication.partition.settings import ReplicationSettings
 
 
 def test_a_wait_grows_while_nothing_comes_and_stays_below_a_quarter_of_the_lag_time() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.config_def import LONG_MAX
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
-from tidelog.model.throttled_replicas import ThrottledReplicas
-from tidelog.replication.throttle import CHECK_MS_MAX, Throttle
+from tidelog.model.settings.config_def import LONG_MAX
+from tidelog.model.settings.throttled_replicas import ThrottledReplicas
+from tidelog.replication.following.throttle import CHECK_MS_MAX, Throttle
+
+from .conftest import Cluster, MakeCluster, in_virtual_time
 
 EVERY = ThrottledReplicas(every=True)
 
@@ -86,7 +89,9 @@ def test_who_cannot_be_throttled(text: str) -> None:
         ThrottledReplicas.parse(text)
 
 
-async def follows(c, *, leader_rate: int = LONG_MAX, follower_rate: int = LONG_MAX, size: int = 20_000) -> float:
+async def follows(
+    c: Cluster, *, leader_rate: int = LONG_MAX, follower_rate: int = LONG_MAX, size: int = 20_000
+) -> float:
     """Node 3 begins with nothing while 1 and 2 have ``size`` bytes and go on; returns the seconds until it is in
     the ISR. What is produced meanwhile is acknowledged at once: nobody in sync is held back."""
     c[3].kill()
@@ -99,7 +104,7 @@ async def follows(c, *, leader_rate: int = LONG_MAX, follower_rate: int = LONG_M
     c[2].manager.set_throttles(leader_rate, follower_rate)
     c[3].manager.set_throttles(LONG_MAX, follower_rate)
     begun = loop.time()
-    while NodeId(3) not in c[1].partition().leading.isr.committed:
+    while NodeId(3) not in c[1].leading().isr.committed:
         asked = loop.time()
         answer = await c[1].produce(b"a")
         assert answer.error is ErrorCode.NONE
@@ -110,22 +115,21 @@ async def follows(c, *, leader_rate: int = LONG_MAX, follower_rate: int = LONG_M
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_who_catches_up_keeps_to_the_rate_and_holds_nobody_up(cluster, virtual, side):
-    async def work():
-        async with cluster() as c:
-            c.create(leader=1, **{f"{side}_replication_throttled_replicas": EVERY})
-            took = await follows(c, **{f"{side}_rate": 2_000})
-            assert 8 < took < 25
-            throttle = getattr(c[1 if side == "leader" else 3].manager, f"{side}_throttle")
-            assert throttle.holds > 5
-            assert 19_000 < throttle.bytes < 30_000
-            done = throttle.bytes
-            await c[1].produce(bytes(9_000))
-            await asyncio.sleep(0.5)
-            assert c[3].partition().log.log_end_offset == c[1].partition().log.log_end_offset
-            assert throttle.bytes == done, "in sync, it is not throttled any more"
-
-    virtual(work())
+@in_virtual_time
+async def test_who_catches_up_keeps_to_the_rate_and_holds_nobody_up(cluster: MakeCluster, side: str) -> None:
+    async with cluster() as c:
+        config: dict[str, Any] = {f"{side}_replication_throttled_replicas": EVERY}
+        c.create(leader=1, **config)
+        took = await follows(c, **{f"{side}_rate": 2_000})
+        assert 8 < took < 25
+        throttle = getattr(c[1 if side == "leader" else 3].manager, f"{side}_throttle")
+        assert throttle.holds > 5
+        assert 19_000 < throttle.bytes < 30_000
+        done = throttle.bytes
+        await c[1].produce(bytes(9_000))
+        await asyncio.sleep(0.5)
+        assert c[3].partition().log.log_end_offset == c[1].partition().log.log_end_offset
+        assert throttle.bytes == done, "in sync, it is not throttled any more"
 
 
 @pytest.mark.parametrize(
@@ -136,77 +140,67 @@ def test_who_catches_up_keeps_to_the_rate_and_holds_nobody_up(cluster, virtual, 
         {"follower_replication_throttled_replicas": ThrottledReplicas.parse("0:1,0:2,1:3")},
     ],
 )
-def test_a_rate_counts_for_replicas_that_are_named_only(cluster, virtual, config):
-    async def work():
-        async with cluster() as c:
-            c.create(leader=1, **config)
-            assert await follows(c, leader_rate=100, follower_rate=100) < 2
-
-    virtual(work())
+@in_virtual_time
+async def test_a_rate_counts_for_replicas_that_are_named_only(cluster: MakeCluster, config: dict[str, Any]) -> None:
+    async with cluster() as c:
+        c.create(leader=1, **config)
+        assert await follows(c, leader_rate=100, follower_rate=100) < 2
 
 
-def test_a_throttle_that_is_lifted_is_felt_at_once(cluster, virtual):
-    async def work():
-        async with cluster() as c:
-            c.create(leader=1, leader_replication_throttled_replicas=EVERY)
-            catching_up = asyncio.ensure_future(follows(c, leader_rate=0))
-            await asyncio.sleep(60)
-            assert not catching_up.done()
-            assert c[3].partition().log.log_end_offset == 0
-            c[1].manager.set_throttles(LONG_MAX, LONG_MAX)
-            assert await catching_up < 62
-
-    virtual(work())
+@in_virtual_time
+async def test_a_throttle_that_is_lifted_is_felt_at_once(cluster: MakeCluster) -> None:
+    async with cluster() as c:
+        c.create(leader=1, leader_replication_throttled_replicas=EVERY)
+        catching_up = asyncio.ensure_future(follows(c, leader_rate=0))
+        await asyncio.sleep(60)
+        assert not catching_up.done()
+        assert c[3].partition().log.log_end_offset == 0
+        c[1].manager.set_throttles(LONG_MAX, LONG_MAX)
+        assert await catching_up < 62
 
 
-def test_a_throttled_partition_does_not_keep_another_one(cluster, virtual):
+@in_virtual_time
+async def test_a_throttled_partition_does_not_keep_another_one(cluster: MakeCluster) -> None:
     """Both come on one stream; the other one's records pass what is held back."""
-
-    async def work():
-        async with cluster() as c:
-            c.create(leader=1, partitions=2, leader_replication_throttled_replicas=ThrottledReplicas.parse("0:1"))
-            c[1].manager.set_throttles(1, LONG_MAX)
-            c.change(0, isr=(1, 2))
-            c[3].kill()
-            for partition in (0, 0, 0, 1):
-                c[1].begin(bytes(5_000), partition=partition)
-            c.change(1, isr=(1, 2))
-            await asyncio.sleep(0.1)
-            await c[3].start()
-            await asyncio.sleep(5)
-            assert [c[3].partition(number).log.log_end_offset for number in (0, 1)] == [1, 1]
-            for _ in range(5):
-                answer = await c[1].produce(b"b", partition=1)
-                assert answer.error is ErrorCode.NONE
-            assert NodeId(3) in c[1].partition(1).leading.isr.committed
-
-    virtual(work())
+    async with cluster() as c:
+        c.create(leader=1, partitions=2, leader_replication_throttled_replicas=ThrottledReplicas.parse("0:1"))
+        c[1].manager.set_throttles(1, LONG_MAX)
+        c.change(0, isr=(1, 2))
+        c[3].kill()
+        for partition in (0, 0, 0, 1):
+            c[1].begin(bytes(5_000), partition=partition)
+        c.change(1, isr=(1, 2))
+        await asyncio.sleep(0.1)
+        await c[3].start()
+        await asyncio.sleep(5)
+        assert [c[3].partition(number).log.log_end_offset for number in (0, 1)] == [1, 1]
+        for _ in range(5):
+            answer = await c[1].produce(b"b", partition=1)
+            assert answer.error is ErrorCode.NONE
+        assert NodeId(3) in c[1].leading(1).isr.committed
 
 
-def test_a_replica_that_goes_and_comes_back_is_not_taken_for_what_it_was(cluster, virtual):
+@in_virtual_time
+async def test_a_replica_that_goes_and_comes_back_is_not_taken_for_what_it_was(cluster: MakeCluster) -> None:
     """Node 3 is taken away and given back before its leader hears of either: its log is gone, and the leader must
     not count on what it once fetched. That is why the controller raises the leader epoch when a replica goes."""
-
-    async def work():
-        async with cluster() as c:
-            c.create(leader=1)
-            await c[1].produce(b"a")
-            await asyncio.sleep(1)
-            c.deaf.add(NodeId(1))
-            replicas = c.states[next(iter(c.states))].replicas
-            c.change(isr=(1, 2), leader=NodeId(1), replicas=replicas[:2])
-            c[3].manager.remove(tuple(c.states), delete=True)
-            c.deaf.clear()
-            c.deaf.add(NodeId(3))
-            c.change(isr=(1, 2), replicas=replicas, adding=replicas[2:])
-            assert NodeId(3) not in c[1].partition().leading.isr.maximal
-            await asyncio.sleep(1)
-            assert NodeId(3) not in c[1].partition().leading.isr.maximal, "its log is empty"
-            assert c[1].partition().leading.followers[NodeId(3)].log_end_offset < 0
-            c.deaf.clear()
-            c.tell(*c.states.values())
-            await asyncio.sleep(2)
-            assert NodeId(3) in c[1].partition().leading.isr.committed
-            assert c[3].values() == [b"a"]
-
-    virtual(work())
+    async with cluster() as c:
+        c.create(leader=1)
+        await c[1].produce(b"a")
+        await asyncio.sleep(1)
+        c.deaf.add(NodeId(1))
+        replicas = c.states[next(iter(c.states))].replicas
+        c.change(isr=(1, 2), leader=NodeId(1), replicas=replicas[:2])
+        c[3].manager.remove(tuple(c.states), delete=True)
+        c.deaf.clear()
+        c.deaf.add(NodeId(3))
+        c.change(isr=(1, 2), replicas=replicas, adding=replicas[2:])
+        assert NodeId(3) not in c[1].leading().isr.maximal
+        await asyncio.sleep(1)
+        assert NodeId(3) not in c[1].leading().isr.maximal, "its log is empty"
+        assert c[1].leading().followers[NodeId(3)].log_end_offset < 0
+        c.deaf.clear()
+        c.tell(*c.states.values())
+        await asyncio.sleep(2)
+        assert NodeId(3) in c[1].leading().isr.committed
+        assert c[3].values() == [b"a"]

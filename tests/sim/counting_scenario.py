@@ -1,4 +1,4 @@
-"""Scenarios of a few lines that fail on purpose: what the machinery around scenarios is tested with."""
+"""Scenarios of a few lines that fail on purpose, to test the machinery around scenarios."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 
-from tidelog.chaos.sim.scenario import Fault, Outcome, Trace
+from tidelog.chaos.simulated.world.scenario import Fault, Outcome, Trace
 
 BAD, ENDLESS, RAISING, DYING, GREEDY = 1000, 2000, 3000, 4000, 5000
 
@@ -22,7 +22,7 @@ class Counting:
     events_expected = frozenset({"odd", "thousandth"})
 
     def schedule(self, seed: int) -> tuple[Fault, ...]:
-        return tuple(Fault(float(place), "tick", (place,)) for place in range(20))
+        return tuple(Fault(float(index), "tick", (index,)) for index in range(20))
 
     def run(self, seed: int, schedule: Sequence[Fault] | None = None, *, trace: Trace | None = None) -> Outcome:
         faults = self.schedule(seed) if schedule is None else schedule

@@ -11,15 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidelog.chaos.sim import campaign
-from tidelog.chaos.sim.campaign import Verdict, counts_text, jobs_of, run_campaign, verdict_text
-from tidelog.chaos.sim.command import kept, main, seed_range
-from tidelog.chaos.sim.pool import Job, Pool
-from tidelog.chaos.sim.scenario import Scenario
-from tidelog.chaos.sim.scenarios import Registry, ScenarioError, load_file
+from tidelog.chaos.simulated.runner import campaign
+from tidelog.chaos.simulated.runner.campaign import Verdict, counts_text, jobs_of, run_campaign, verdict_text
+from tidelog.chaos.simulated.runner.command import kept, main, seed_range
+from tidelog.chaos.simulated.runner.pool import Job, Pool
+from tidelog.chaos.simulated.scenarios.registry import Registry, ScenarioError, load_file
+from tidelog.chaos.simulated.world.scenario import Scenario
+from tidelog.cli.local.process import stat_of
 
 FILE = Path(__file__).with_name("counting_scenario.py")
 BAD, ENDLESS, RAISING, DYING, GREEDY = 1000, 2000, 3000, 4000, 5000
@@ -37,7 +39,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-def run(pool: Pool, counting: Scenario, *seeds: int, **more: float) -> tuple[Verdict, str]:
+def run(pool: Pool, counting: Scenario, *seeds: int, **more: Any) -> tuple[Verdict, str]:
     out = io.StringIO()
     failures_max = int(more.pop("failures_max", 5))
     verdict = run_campaign(
@@ -138,7 +140,7 @@ def test_progress_is_shown_while_it_runs(pool: Pool, counting: Scenario, monkeyp
 
 
 def test_a_fresh_process_takes_over_after_so_many_runs(counting: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.chaos.sim.pool.RUNS_PER_WORKER_MAX", 3)
+    monkeypatch.setattr("tidelog.chaos.simulated.runner.pool.RUNS_PER_WORKER_MAX", 3)
     with Pool(["counting"], 1, file=FILE) as pool:
         verdict, _ = run(pool, counting, *range(1, 8))
     assert verdict.runs == 7
@@ -149,10 +151,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    stat = stat_of(pid)
+    return stat is None or stat[0] == "Z"
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="wants /proc, which Linux has")
@@ -161,7 +161,7 @@ def test_no_worker_outlives_its_campaign(
     number: signal.Signals, code: int, interruptible: Callable[[Sequence[str]], list[str]]
 ) -> None:
     """Interrupted it says how far it came; killed, its workers end by themselves, amid an endless run."""
-    command = [sys.executable, "-P", "-m", "tidelog.chaos.sim", *MINE, "--seeds", f"{ENDLESS - 1}-{ENDLESS}"]
+    command = [sys.executable, "-P", "-m", "tidelog.chaos.simulated", *MINE, "--seeds", f"{ENDLESS - 1}-{ENDLESS}"]
     process = subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, text=True)
     try:
         until = time.monotonic() + 20
@@ -169,7 +169,7 @@ def test_no_worker_outlives_its_campaign(
             time.sleep(0.02)
         assert len(workers) == 2
         process.send_signal(number)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=240)
         assert process.returncode == code
         assert ("interrupted after" in out) == (number == signal.SIGINT)
         while not all(map(_gone, workers)) and time.monotonic() < until:

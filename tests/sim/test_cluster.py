@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.sim.cluster import SimulatedCluster
-from tidelog.chaos.sim.cluster_scenario import scenario
-from tidelog.chaos.sim.cluster_settings import SETTINGS, replication
-from tidelog.chaos.sim.simulation import Simulation
-from tidelog.chaos.sim.world import World
-from tidelog.storage.memory_files import MemoryFiles
+from tidelog.chaos.simulated.scenarios.clusters import REPLICATION, SETTINGS
+from tidelog.chaos.simulated.scenarios.registry import load_file
+from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario, scenario
+from tidelog.chaos.simulated.simulation.simulation import Simulation
+from tidelog.chaos.simulated.world.cluster import SimulatedCluster
+from tidelog.chaos.simulated.world.world import World
+from tidelog.storage.disk.memory_files import MemoryFiles
 
 TOPIC = "orders"
 Run = Callable[[Callable[[SimulatedCluster], Awaitable[None]]], World]
@@ -144,25 +147,116 @@ def test_what_a_user_does_wrong_is_said(simulate: Run) -> None:
 # --- scenarios --------------------------------------------------------------------------------------------
 
 
-@scenario(partitions=1, faults=["break", "delay"], fault_count=3)
-async def leader_dies_twice(sim: Simulation) -> None:
-    """Orders survive a leader that dies twice within seconds."""
-    for _ in range(2):
-        await sim.sleep(2.0)
-        leader = await sim.cluster.wait_for_leader(sim.topic, 0)
-        sim.cluster.kill(leader)
-        await sim.sleep(0.5)
-        await sim.cluster.start_node(leader)
-
-
-def test_a_scenario_of_ones_own_is_judged_like_any_other() -> None:
+def test_the_scenarios_of_the_page_hold_and_are_judged_like_any_other(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    file = tmp_path / "of_the_page.py"
+    file.write_text("".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)), encoding="utf-8")
+    dies_twice, alarms = load_file(file)
+    assert (dies_twice.name, alarms.name) == ("leader-dies-twice", "alarms-are-heard-in-time")
+    assert len(dies_twice.schedule(1)) == 3
     for seed in range(1, 4):
-        outcome = leader_dies_twice.run(seed)
+        outcome = dies_twice.run(seed)
         assert outcome.held, outcome.violations
         assert outcome.events["leader-change"] >= 2
         assert outcome.operations > 10
-    assert leader_dies_twice.name == "leader-dies-twice"
-    assert len(leader_dies_twice.schedule(1)) == 3
+        outcome = alarms.run(seed)
+        assert outcome.held, outcome.violations
+        assert outcome.events["log-directory-failed"] == 1
+
+
+def test_another_name_makes_no_other_schedule() -> None:
+    async def body(sim: Simulation) -> None:
+        """Nothing."""
+
+    first, second = (scenario(name=name, faults=["kill", "cut"])(body) for name in ("first", "second"))
+    assert first.schedule(7) == second.schedule(7)
+    assert first.schedule(7) != first.schedule(8)
+    assert first.schedule(7) != scenario(faults=["kill", "pause"])(body).schedule(7)
+
+
+def test_a_scenario_that_raises_shows_what_happened_until_then() -> None:
+    @scenario(name="raises", partitions=1, faults=["break"], fault_count=5, seconds=3.0)
+    async def raises(sim: Simulation) -> None:
+        sim.cluster.kill(await sim.cluster.wait_for_leader(sim.topic, 0))
+        await sim.sleep(2.0)
+        sim.violation("something is wrong")
+        raise KeyError("lost")
+
+    trace: list[str] = []
+    outcome = raises.run(1, trace=trace.append)
+    assert len(outcome.violations) == 2, "and all that was done before is mended and judged"
+    assert outcome.violations[0].endswith(" s: something is wrong")
+    assert re.search(r"s: scenario raised KeyError: 'lost' \(at test_cluster.py:\d+ raises\)$", outcome.violations[1])
+    assert outcome.raised == "KeyError"
+    assert outcome.faults["break"] > 0
+    assert outcome.events["leader-change"] > 0
+    assert outcome.operations > 0
+    told = next(number for number, line in enumerate(trace) if "VIOLATION scenario raised KeyError" in line)
+    assert 100 < told < len(trace) - 100
+
+
+def test_a_run_that_raises_elsewhere_shows_what_happened_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    @scenario(name="unlucky", partitions=1, seconds=2.0)
+    async def unlucky(sim: Simulation) -> None:
+        await sim.sleep(1.0)
+
+    def broken(self: Simulation) -> bool:
+        raise ZeroDivisionError("of the judge")
+
+    monkeypatch.setattr(Simulation, "_isr_whole", broken)
+    outcome = unlucky.run(1)
+    assert outcome.raised == "ZeroDivisionError"
+    assert "run raised ZeroDivisionError: of the judge" in outcome.violations[0]
+    assert outcome.operations > 0
+    assert outcome.virtual_s > 2.0
+
+
+def test_whatever_a_scenario_leaves_undone_the_end_of_the_run_undoes() -> None:
+    @scenario(name="leaves-everything", nodes=5, controllers=3, partitions=1, log_dirs=2, seconds=1.0)
+    async def leaves(sim: Simulation) -> None:
+        cluster = sim.cluster
+        cluster.isolate(1)
+        cluster.fabric.delay("node2", "node3", 5.0)
+        cluster.break_log_dir(2, 1)
+        cluster.pause(3)
+        cluster.jump_clock(4, -3600.0)
+        cluster.slow_disk(4, 2.0)
+        cluster.kill(5)
+        cluster.replace_disk(5)
+
+    for seed in range(1, 4):
+        outcome = leaves.run(seed)
+        assert outcome.held, outcome.violations
+
+
+@scenario(partitions=1, log_dirs=2, seconds=1.0)
+async def a_directory_fails_under_idle_partitions(sim: Simulation) -> None:
+    """Records for partitions that were idle when a replica's directory failed do not wait for that replica."""
+    cluster = sim.cluster
+    await cluster.create_topic("idle", 6)
+    async with cluster.producer(acks="all") as producer:
+
+        async def send(what: bytes) -> None:
+            for partition in range(6):
+                await producer.send("idle", what, partition=partition)
+            await producer.flush(100.0)
+
+        await send(b"before")
+        await sim.sleep(1.0)
+        cluster.break_log_dir(2, 0)
+        await sim.sleep(8.0)
+        began = cluster.loop.now
+        await send(b"after")
+        assert cluster.loop.now - began < 6.0, f"acknowledged after {cluster.loop.now - began:.1f} s"
+
+
+def test_idle_partitions_do_not_wait_for_a_replica_whose_directory_failed() -> None:
+    """The leader brought it back into the ISR before it had heard, and noticed only by its lag. In the end it is in
+    sync again by itself: the directory is mended."""
+    for seed in range(1, 4):
+        outcome = a_directory_fails_under_idle_partitions.run(seed)
+        assert outcome.held, outcome.violations
+        assert outcome.events["log-directory-failed"] == 1
 
 
 def test_a_scenario_that_destroys_what_was_acknowledged_fails() -> None:
@@ -180,7 +274,7 @@ def test_a_scenario_that_destroys_what_was_acknowledged_fails() -> None:
 
 
 def test_a_schedule_is_made_before_the_run_and_can_be_run_in_part() -> None:
-    made = replication()
+    made = ClusterScenario(REPLICATION)
     schedule = made.schedule(11)
     assert schedule == made.schedule(11)
     assert schedule != made.schedule(12)

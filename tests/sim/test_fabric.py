@@ -1,4 +1,4 @@
-"""The simulated network: what is late, held, lost, doubled, and who hears of an end."""
+"""The simulated network: late, held, lost and doubled messages, and ends of connections."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from tidelog.chaos.sim.fabric import SILENCE_S, SimulatedFabric
-from tidelog.chaos.sim.loop import SimulatedLoop
-from tidelog.proto.api import MetadataRequest, MetadataResponse
-from tidelog.proto.network import Address, CallContext, CallTimeout, ConnectionLost, Frame, Service, StreamKind
+from tidelog.chaos.simulated.world.fabric import SILENCE_S, SimulatedFabric
+from tidelog.chaos.simulated.world.loop import SimulatedLoop
+from tidelog.proto.calls.api import MetadataRequest, MetadataResponse
+from tidelog.proto.transport.network import (
+    Address,
+    CallContext,
+    CallTimeout,
+    ConnectionLost,
+    Frame,
+    Service,
+    StreamKind,
+)
 
 HOME = Address("server", 9092)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.chaos.sim.cluster_settings import compaction, groups
-from tidelog.chaos.sim.scenario import Fault
-from tidelog.groups.group_offsets import GroupOffsets
-from tidelog.proto.record_spans import emptied
-from tidelog.proto.records import Batch
+from tidelog.chaos.simulated.scenarios.clusters import COMPACTION, GROUPS
+from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario
+from tidelog.chaos.simulated.world.scenario import Fault
+from tidelog.groups.state.group_offsets import GroupOffsets
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.spans import emptied
 from tidelog.storage.cleaner.batch_filter import BatchFilter
 
 
@@ -20,7 +21,7 @@ def test_a_group_whose_members_die_in_a_rebalance_gets_everything() -> None:
         Fault(15.0, "grow-topic"),
         Fault(16.0, "pause-member", (0, 5.0)),
     )
-    outcome = groups().run(5, schedule)
+    outcome = ClusterScenario(GROUPS).run(5, schedule)
     assert outcome.held, outcome.violations
     assert outcome.faults == {fault.kind: 1 for fault in schedule}
     assert outcome.events["generation"] >= 3
@@ -30,7 +31,7 @@ def test_a_group_whose_members_die_in_a_rebalance_gets_everything() -> None:
 
 
 def test_members_that_leave_and_are_replaced_are_faults_of_a_schedule() -> None:
-    kinds = {fault.kind for seed in range(1, 30) for fault in groups().schedule(seed)}
+    kinds = {fault.kind for seed in range(1, 30) for fault in ClusterScenario(GROUPS).schedule(seed)}
     assert {"leave", "join", "replace-member", "grow-topic", "new-topic", "kill-member", "pause-member"} <= kinds
 
 
@@ -40,16 +41,16 @@ def test_a_compacted_topic_is_cleaned_while_nodes_die() -> None:
         Fault(20.0, "power-loss-all", (1.0,)),
         Fault(35.0, "disk-full", ("node:2", 0, 1.0)),
     )
-    outcome = compaction().run(2, schedule)
+    outcome = ClusterScenario(COMPACTION).run(2, schedule)
     assert outcome.held, outcome.violations
     assert outcome.events["compacted"]
-    assert outcome.events["passage-of-what-is-left"] > 50
+    assert outcome.events["scan-of-a-cleaned-log"] > 50
     assert set(outcome.faults) == {fault.kind for fault in schedule}
 
 
 def test_committed_offsets_that_are_forgotten_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupOffsets, "get", lambda offsets, topic, partition: None)
-    outcome = groups().run(5, (Fault(5.0, "join"), Fault(9.0, "leave", (0, 2.0))))
+    outcome = ClusterScenario(GROUPS).run(5, (Fault(5.0, "join"), Fault(9.0, "leave", (0, 2.0))))
     assert [text for text in outcome.violations if "no regress: " in text]
 
 
@@ -61,6 +62,6 @@ def test_records_that_a_cleaner_takes_without_reason_show(monkeypatch: pytest.Mo
         return emptied(batch) if batch.record_count and batch.base_offset % 5 == 0 else found
 
     monkeypatch.setattr(BatchFilter, "filter", without_every_fifth)
-    outcome = compaction().run(4, ())
+    outcome = ClusterScenario(COMPACTION).run(4, ())
     assert [text for text in outcome.violations if "latest stays: " in text]
     assert [text for text in outcome.violations if "latest value: " in text]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tidelog.chaos.sim.loop import PROCESS, Process, SimulatedLoop, Stuck
+from tidelog.chaos.simulated.world.loop import PROCESS, Process, SimulatedLoop, Stuck
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.sim.mutants.hook import mutated_source
-from tidelog.chaos.sim.mutants.quorum_mutants import MUTANTS
-from tidelog.chaos.sim.quorum_faults import OPERATIONS
-from tidelog.chaos.sim.quorum_scenario import PROFILES, QuorumScenario
-from tidelog.chaos.sim.quorum_watch import Violation
-from tidelog.chaos.sim.quorum_world import QuorumWorld
+from tidelog.chaos.simulated.mutants import quorum_membership_mutants, quorum_mutants
+from tidelog.chaos.simulated.mutants.hook import mutated_source
+from tidelog.chaos.simulated.quorum.faults import OPERATIONS
+from tidelog.chaos.simulated.quorum.scenario import PROFILES, QuorumScenario
+from tidelog.chaos.simulated.quorum.watch import Violation
+from tidelog.chaos.simulated.quorum.world import QuorumWorld
 
 SCENARIO = QuorumScenario()
 
@@ -41,7 +41,7 @@ def test_a_schedule_has_its_faults_and_proposals_and_follows_from_the_seed() -> 
 
 def test_the_same_seed_gives_the_same_run_whatever_hashes_are() -> None:
     code = (
-        "from tidelog.chaos.sim.quorum_scenario import QuorumScenario\n"
+        "from tidelog.chaos.simulated.quorum.scenario import QuorumScenario\n"
         "lines = []\n"
         "for seed in range(20):\n"
         "    outcome = QuorumScenario().run(seed, trace=lines.append)\n"
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_run_whatever_hashes_are() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=240,
         ).stdout
         for seed in ("1", "2")
     ]
@@ -78,21 +78,22 @@ def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
     """All of them: ``./dev sim --mutants``."""
     code = (
         "import sys\n"
-        "from tidelog.chaos.sim.mutants import ALL\n"
-        "from tidelog.chaos.sim.mutants.hook import install\n"
+        "from tidelog.chaos.simulated.mutants import ALL\n"
+        "from tidelog.chaos.simulated.mutants.hook import install\n"
         "finder = install(next(mutant for mutant in ALL if mutant.id == sys.argv[1]))\n"
-        "from tidelog.chaos.sim.quorum_scenario import QuorumScenario\n"
+        "from tidelog.chaos.simulated.quorum.scenario import QuorumScenario\n"
         "caught = any(QuorumScenario().run(seed).violations for seed in range(1, 60))\n"
         "print('caught' if caught and not finder.never_loaded else 'missed')\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True, timeout=240)
     assert ran.stdout == "caught\n"
 
 
 def test_mutants_have_names_of_their_own_and_fit_their_sources() -> None:
-    names = [mutant.id for mutant in MUTANTS]
+    mutants = (*quorum_mutants.MUTANTS, *quorum_membership_mutants.MUTANTS)
+    names = [mutant.id for mutant in mutants]
     assert len(set(names)) == len(names) >= 50
-    for mutant in MUTANTS:
+    for mutant in mutants:
         for edit in mutant.edits:
             spec = importlib.util.find_spec(edit.module)
             assert spec is not None

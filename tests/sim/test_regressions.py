@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.sim.determinism import differences
-from tidelog.chaos.sim.regressions import Regression, load
-from tidelog.chaos.sim.scenario import Fault
-from tidelog.chaos.sim.scenarios import SCENARIOS, Registry
+from tidelog.chaos.simulated.runner.determinism import differences
+from tidelog.chaos.simulated.runner.regressions import Regression, load
+from tidelog.chaos.simulated.scenarios.registry import SCENARIOS, Registry
+from tidelog.chaos.simulated.world.scenario import Fault
 
 FIRST_SEEDS = [Regression(name, 1, None, "nothing: the first seed", "") for name in SCENARIOS]
 

@@ -1,4 +1,4 @@
-"""Shrinking: the kept faults are enough, none of them can be left out, and no more runs than allowed."""
+"""Shrinking: the kept faults are enough, all of them are needed, and no more runs than allowed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.chaos.sim.command import main
-from tidelog.chaos.sim.shrink import BudgetSpent, FirstFailing, Indexes, Shrunk, ddmin
+from tidelog.chaos.simulated.runner.command import main
+from tidelog.chaos.simulated.runner.shrink import BudgetSpent, FirstFailing, Indexes, Shrunk, ddmin
 
 FILE = Path(__file__).with_name("counting_scenario.py")
 
@@ -19,12 +19,12 @@ def judge(fails: Callable[[Indexes], bool], asked: list[Indexes], runs_max: int 
     """A judge like that over a pool: runs one after the other, and stops where it may make no more."""
 
     def first_failing(candidates: Sequence[Indexes]) -> int | None:
-        for place, candidate in enumerate(candidates):
+        for index, candidate in enumerate(candidates):
             if len(asked) >= runs_max:
                 raise BudgetSpent
             asked.append(candidate)
             if fails(candidate):
-                return place
+                return index
         return None
 
     return first_failing
@@ -66,7 +66,7 @@ def test_where_fewer_faults_may_hold_again_none_that_is_kept_can_be_left_out(cou
         return
     assert fails(shrunk.keep)
     if len(shrunk.keep) > 1:
-        assert not any(fails(shrunk.keep[:place] + shrunk.keep[place + 1 :]) for place in range(len(shrunk.keep)))
+        assert not any(fails(shrunk.keep[:index] + shrunk.keep[index + 1 :]) for index in range(len(shrunk.keep)))
 
 
 @pytest.mark.parametrize("runs_max", [0, 1, 5, 12])
@@ -86,7 +86,7 @@ def test_a_campaign_shrinks_what_failed(capsys: pytest.CaptureFixture[str]) -> N
     arguments = ["--file", str(FILE), "--scenario", "counting", "--seeds", "998-1002", "--shrink"]
     assert main(arguments) == 1
     out = capsys.readouterr().out
-    assert "shrink counting, seed 1000: from 20 faults\n      2 faults are enough, none of them can be left out" in out
+    assert "shrink counting, seed 1000: from 20 faults\n      2 faults are enough, all of them are needed" in out
     assert "\n         3  3.000 tick 3\n         7  7.000 tick 7\n      3 and 7 both happened\n" in out
     assert out.rstrip().endswith("--scenario counting --seed 1000 --keep 3,7")
 
@@ -100,4 +100,4 @@ def test_a_seed_shrinks_from_what_is_kept_of_it(capsys: pytest.CaptureFixture[st
 def test_shrinking_ends_after_so_many_runs(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--file", str(FILE), "--scenario", "counting", "--seed", "1000", "--shrink", "--shrink-runs", "3"]
     assert main(arguments) == 1
-    assert "not sure to be the fewest: the budget is spent; 3 runs" in capsys.readouterr().out
+    assert "perhaps not the fewest: the budget is spent; 3 runs" in capsys.readouterr().out

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.chaos.sim.cluster_settings import sinks
-from tidelog.chaos.sim.scenario import Fault
+from tidelog.chaos.simulated.scenarios.clusters import SINKS
+from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario
+from tidelog.chaos.simulated.world.scenario import Fault
 from tidelog.transactions.ending import Ending
 
 
@@ -16,10 +17,10 @@ def test_drivers_and_tasks_that_die_and_fence_one_another() -> None:
         Fault(15.0, "at-step", ("CommitBatchRequest", 1, 6.0, "kill", "u", 1.0)),
         Fault(25.0, "kill-producer", (0, 0.5)),
         Fault(30.0, "kill", ("sink", 2.0)),
-        Fault(40.0, "pause-producer", (2, 5.0)),
+        Fault(40.0, "pause-producer", (0, 5.0)),
         Fault(45.0, "double-requests", (0.5, 5.0)),
     )
-    outcome = sinks().run(3, schedule)
+    outcome = ClusterScenario(SINKS).run(3, schedule)
     assert outcome.held, outcome.violations
     assert set(outcome.faults) >= {fault.kind for fault in schedule} - {"at-step"}
     assert outcome.events["decided"] > 30
@@ -29,5 +30,5 @@ def test_drivers_and_tasks_that_die_and_fence_one_another() -> None:
 
 def test_transactions_that_nobody_ends_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ending, "send_markers", lambda ending, entry, now: None)
-    outcome = sinks().run(3, ())
+    outcome = ClusterScenario(SINKS).run(3, ())
     assert [text for text in outcome.violations if "no progress after healing: " in text]

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidelog.chaos.sim import scenarios, spark_clients
-from tidelog.chaos.sim.fault_plots import DRIVER_POINTS
-from tidelog.chaos.sim.scenario import Fault
-from tidelog.chaos.sim.spark_settings import spark
-from tidelog.client.admin import AsyncAdmin
+from tidelog.chaos.simulated.faults.fault_plots import DRIVER_POINTS
+from tidelog.chaos.simulated.scenarios import registry as scenarios
+from tidelog.chaos.simulated.scenarios.spark import SPARK
+from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario
+from tidelog.chaos.simulated.world.scenario import Fault
+from tidelog.chaos.workloads import spark as spark_clients
+from tidelog.client.admin.admin import AsyncAdmin
 from tidelog.client.sinks import SinkMessage
 
 
@@ -23,7 +25,7 @@ def test_drivers_that_die_freeze_and_are_stopped_at_any_point() -> None:
         Fault(18.0, "kill", ("sink", 1.0)),
         Fault(24.0, "second-producer", (1, 2.0)),
     )
-    outcome = spark().run(3, schedule)
+    outcome = ClusterScenario(SPARK).run(3, schedule)
     assert outcome.held, outcome.violations
     assert set(outcome.faults) == {fault.kind for fault in schedule}
     assert outcome.events["copied"] > 100
@@ -36,7 +38,7 @@ def test_drivers_that_die_freeze_and_are_stopped_at_any_point() -> None:
 def test_a_range_that_ends_where_not_all_is_decided_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = AsyncAdmin.list_offsets
     monkeypatch.setattr(AsyncAdmin, "list_offsets", lambda admin, specs, read_committed: ask(admin, specs))
-    outcome = spark().run(3, ())
+    outcome = ClusterScenario(SPARK).run(3, ())
     assert [text for text in outcome.violations if "decided ranges: " in text]
 
 
@@ -45,7 +47,7 @@ def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest
         return [message for _, message in arrived]
 
     monkeypatch.setattr(spark_clients, "one_of_each", all_of_them)
-    outcomes = (spark().run(seed, ()) for seed in range(1, 9))  # each seed has its chances
+    outcomes = (ClusterScenario(SPARK).run(seed, ()) for seed in range(1, 9))  # each seed has its chances
     assert any("each once: " in text for outcome in outcomes for text in outcome.violations)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.chaos.sim.cluster_settings import transactions
-from tidelog.chaos.sim.scenario import Fault
-from tidelog.replication.partition import Partition
-from tidelog.storage.producer_state import ProducerStates
+from tidelog.chaos.simulated.scenarios.clusters import TRANSACTIONS
+from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario
+from tidelog.chaos.simulated.world.scenario import Fault
+from tidelog.replication.partition.partition import Partition
+from tidelog.storage.producers.state import ProducerStates
 from tidelog.transactions.ending import Ending
 
 
@@ -21,7 +22,7 @@ def test_producers_that_die_and_fence_one_another() -> None:
         Fault(30.0, "kill", ("coordinator", 2.0)),
         Fault(40.0, "double-requests", (0.5, 5.0)),
     )
-    outcome = transactions().run(3, schedule)
+    outcome = ClusterScenario(TRANSACTIONS).run(1, schedule)
     assert outcome.held, outcome.violations
     assert set(outcome.faults) == {fault.kind for fault in schedule}
     assert outcome.events["committed"] > 50
@@ -32,23 +33,29 @@ def test_producers_that_die_and_fence_one_another() -> None:
 
 
 def test_faults_of_producers_are_part_of_schedules() -> None:
-    kinds = {fault.kind for seed in range(1, 30) for fault in transactions().schedule(seed)}
+    kinds = {fault.kind for seed in range(1, 30) for fault in ClusterScenario(TRANSACTIONS).schedule(seed)}
     assert {"kill-producer", "pause-producer", "second-producer", "late-verdicts"} <= kinds
 
 
 def test_what_is_shown_undecided_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partition, "fetchable_end", lambda partition, read_committed: partition.high_watermark)
-    outcome = transactions().run(3, ())
+    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
     assert [text for text in outcome.violations if "only what counts: " in text]
 
 
 def test_transactions_that_nobody_ends_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ending, "send_markers", lambda ending, entry, now: None)
-    outcome = transactions().run(3, ())
+    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
     assert [text for text in outcome.violations if "no progress after healing: " in text]
 
 
 def test_a_last_stable_offset_that_passes_an_open_transaction_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerStates, "first_unstable_offset", lambda states, high_watermark: None)
-    outcome = transactions().run(3, ())
+    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
     assert [text for text in outcome.violations if "stable: on node" in text]
+
+
+def test_an_end_that_is_too_old_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "latest_offset", lambda partition, read_committed: partition.log.log_start_offset)
+    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
+    assert [text for text in outcome.violations if "ends: node" in text]

@@ -49,6 +49,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.sql.streaming.noDataProgressEventInterval": "100",
             "spark.ui.showConsoleProgress": "false",
+            "spark.eventLog.enabled": "true",  # what must not stand in it is looked for
+            "spark.eventLog.dir": home.as_uri(),
+            "spark.eventLog.compress": "false",
             # Nothing runs long enough here to pay for the second compiler, for code made for one query, or for checks
             # of Spark's own classes.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
@@ -102,7 +105,7 @@ class Planned:
         self.at = self.reader.initialOffset()
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
-        """What a batch between these two reads."""
+        """The rows of a batch between these two offsets."""
         found = []
         for partition in self.reader.partitions(start, end):
             for batch in self.reader.read(partition):

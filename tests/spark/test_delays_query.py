@@ -1,4 +1,4 @@
-"""What the demo computes: the same by plain Python, from the log and from the file, as a batch and as a stream."""
+"""The demo's computation: the same by plain Python, from the log and from the file, as a batch and as a stream."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tidelog.chaos.delays import query
-from tidelog.chaos.flights import find_files, read_flights, source_lines
+from tidelog.demo.delays import query
+from tidelog.demo.log.flights import find_files, read_flights, source_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""A leader that was replaced, and has not heard of it, knows less than a query has read: nothing is taken for lost."""
+"""A replaced leader that does not know it yet has fewer records than a query has read: none is taken for lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from tidelog.client.admin_types import ListedOffset, OffsetSpec
-from tidelog.client.blocking_admin import Admin
+from tidelog.client.admin.blocking import Admin
+from tidelog.client.admin.types import ListedOffset, OffsetSpec
 from tidelog.client.errors import BrokerNotAvailableError
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.spark_connector.cluster_offsets import ClusterOffsets

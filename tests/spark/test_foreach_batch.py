@@ -1,4 +1,4 @@
-"""The function for ``foreachBatch``, without Spark: what it names its writes, and what it refuses."""
+"""The function for ``foreachBatch``, without Spark: the names of its writes, and its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a batch goes, how it is cut into tasks, what is missing of it: the pure half of planning."""
+"""The end of a batch, its division into tasks, its missing offsets: the pure half of planning."""
 
 from __future__ import annotations
 

@@ -1,11 +1,16 @@
-"""What the source takes, what it refuses and in which words: those of Spark's Kafka source."""
+"""The source's options and refusals, in the words of Spark's Kafka source."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
 from tidelog.model.ids import TopicPartition
+from tidelog.spark_connector import option_names
 from tidelog.spark_connector.options import Kind, OptionError, SourceOptions, check_general
+from tidelog.spark_connector.sink_options import SinkOptions
 
 SERVERS = {"tidelog.bootstrap.servers": "localhost:9092"}
 GIVEN = SERVERS | {"subscribe": "orders"}
@@ -117,7 +122,8 @@ def test_defaults_are_those_of_the_kafka_source() -> None:
     assert not stream.include_headers
     assert stream.max_trigger_delay_ms == 15 * 60_000
     assert (stream.min_partitions, stream.max_offsets_per_trigger, stream.min_offsets_per_trigger) == (None, None, None)
-    assert (stream.fetch_retries, stream.fetch_retry_interval_ms, stream.poll_timeout_ms) == (3, 1_000, 120_000)
+    assert (stream.fetch_retries, stream.fetch_retry_interval_ms, query.poll_timeout_ms) == (3, 1_000, 120_000)
+    assert stream.poll_timeout_ms == stream.broker_outage_ms_max == 300_000
 
 
 @pytest.mark.parametrize("edge", ["starting", "ending"])
@@ -162,3 +168,65 @@ def test_what_a_query_on_sparks_kafka_source_may_have_given_is_taken() -> None:
     assert found.poll_timeout_ms == 7
     assert SourceOptions.of(given | {"consumer.pollTimeoutMs": "8"}, streaming=True).poll_timeout_ms == 8
     assert found.client == SourceOptions.of(GIVEN, streaming=True).client
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+SOURCE = {"tidelog.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+SINK = {"tidelog.bootstrap.servers": "localhost:9092", "topic": "orders"}
+LOST = "Spark does not hand a table's OPTIONS to sources in Python. Use CREATE TEMPORARY VIEW"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("startingOffset", "unknown option 'startingOffset'; did you mean 'startingOffsets'?"),
+        ("STARTINGOFFSET", "unknown option 'STARTINGOFFSET'; did you mean 'startingOffsets'?"),
+        ("maxRecordsPerTrigger", "unknown option 'maxRecordsPerTrigger'; did you mean 'maxOffsetsPerTrigger'?"),
+        ("failOnDataloss2", "did you mean 'failOnDataLoss'?"),
+        ("bootstrap.servers", "unknown option 'bootstrap.servers'"),
+        ("zzz", "unknown option 'zzz'; leave it out (settings of the client begin with 'tidelog.')"),
+        ("kafka.Security.Protocol", "found 'kafka.Security.Protocol': give 'tidelog.security.protocol'"),
+        ("groupIdPrefix", "option 'groupIdPrefix' has no meaning here: the source is in no group"),
+    ],
+)
+def test_a_name_that_nobody_knows_is_refused_by_source_and_sink(name: str, words: str) -> None:
+    for streaming in (True, False):
+        with pytest.raises(OptionError, match=re.escape(words)):
+            SourceOptions.of(SOURCE | {name: "1"}, streaming=streaming)
+        with pytest.raises(OptionError, match=re.escape(words)):
+            SinkOptions.of(SINK | {name: "1"}, streaming=streaming)
+    with pytest.raises(OptionError, match=re.escape(words)):
+        check_general(SOURCE | {name: "1"})
+
+
+def test_what_spark_hands_down_and_what_the_other_side_takes_is_let_through() -> None:
+    handed = {"path": "x", "checkpointLocation": "x", "QUERYNAME": "x", "spark.x": "x", "__internal": "x"}
+    assert SourceOptions.of(SOURCE | SINK | handed, streaming=True).selection.topics == ("orders",)
+    assert SinkOptions.of(SOURCE | SINK | handed, streaming=True).topic == "orders"
+    assert SinkOptions.of(SINK | {"STARTINGoffsets": "earliest"}, streaming=False).topic == "orders"
+
+
+def test_options_that_spark_has_lost_with_a_table() -> None:
+    created = SOURCE | {"provider": "tidelog", "owner": "ann", "option.subscribe": "orders"}
+    with pytest.raises(OptionError, match=re.escape(LOST)):
+        check_general(created)
+    with pytest.raises(
+        OptionError, match=re.escape(f"must be specified, found no option at all. If you ask a table: {LOST}")
+    ):
+        SourceOptions.of({}, streaming=False)
+    with pytest.raises(
+        OptionError, match=re.escape(f"must be specified, found no option at all. If you ask a table: {LOST}")
+    ):
+        SinkOptions.of({}, streaming=False)
+
+
+def test_every_option_of_the_page_is_known_and_every_known_one_is_on_the_page() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Za-z.]+)`", page))
+    assert set(option_names.SOURCE) <= named
+    assert set(option_names.SINK) <= named
+    rows = re.findall(r"^\| ((?:`[A-Za-z.…]+`,? ?)+) \|.*\| (?:both|streams|batch) \|", page, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row) if not name.startswith("tidelog.")}
+    assert len(listed) > 15
+    assert listed <= {*option_names.SOURCE, *option_names.SINK}

@@ -1,8 +1,10 @@
-"""What whoever runs a query sees of what is wrong: the first line of the exception says it, and it comes in time."""
+"""Errors as the user of a query sees them: the first line of the exception has the reason, and it comes in time."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,10 +75,16 @@ def test_options_that_are_missing_conflict_or_make_no_sense(spark: SparkSession,
         read(spark, options())
     with told("Only one of the following options can be specified for Tidelog source"):
         stream(spark, options(subscribe=five, assign=json.dumps({five: [0]})))
-    with told("OptionError: Option 'tidelog.bootstrap.servers' must be specified", "found 'kafka.bootstrap.servers'"):
+    with told("OptionError: options that begin with 'kafka.'", "found 'kafka.bootstrap.servers': give 'tidelog.boot"):
         read(spark, {"subscribe": five, "kafka.bootstrap.servers": "127.0.0.1:9092"})
     with told("starting offset can't be latest for batch queries on Tidelog"):
         read(spark, options(subscribe=five, startingOffsets="latest")).collect()
+    with told("OptionError: unknown option 'startingoffset'; did you mean 'startingOffsets'?"):
+        stream(spark, options(subscribe=five, startingOffset="earliest"))
+    with told("OptionError: unknown option 'topics'; did you mean 'topic'?"):
+        spark.range(1).selectExpr("'a' value").write.format("tidelog").options(**options(topics=five)).mode(
+            "append"
+        ).save()
     with told("Tidelog source has a fixed schema and cannot be set with a custom one"):
         spark.read.format("tidelog").schema("value string").options(**options(subscribe=five)).load().collect()
     with told("Partitions specified for Tidelog start offsets don't match what are assigned.", f"[{five}-0]"):
@@ -147,3 +155,43 @@ def test_a_sink_topic_that_vanishes_ends_the_query_and_its_return_lets_it_go_on(
     cluster.create_topic(out)
     write(frame, checkpoint, sink)
     assert [one.value for one in committed(out)] == [b"f"]
+
+
+PROCESS_OF_SPARK = """
+import importlib.machinery, sys
+from tidelog.spark_connector.options import SourceOptions
+from tidelog.spark_connector.source import StreamReader
+from tidelog.spark_connector.worker_errors import told_in_a_line
+
+sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
+reader = StreamReader(SourceOptions.of({"tidelog.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}, streaming=True))
+reader.stop()
+print("a stop without an error goes on", flush=True)
+try:
+    try:
+        raise ValueError("a bug")
+    finally:
+        reader.stop()
+except ValueError:
+    print("so does one with another error", flush=True)
+"""
+"""A process that is one of Spark's by its name."""
+
+
+@pytest.mark.parametrize(
+    "hung_up",
+    [
+        "try:\n    raise EOFError\nfinally:\n    reader.stop()",
+        "with told_in_a_line():\n    raise EOFError",
+    ],
+)
+def test_a_process_that_the_jvm_has_hung_up_on_ends_without_a_word(hung_up: str) -> None:
+    """What Spark's own code says of a pipe that is gone, when a stream is stopped, helps nobody."""
+    code = f"{PROCESS_OF_SPARK}\n{hung_up}\nprint('it goes on')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    said = "a stop without an error goes on\nso does one with another error\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+    ours = code.replace('"pyspark.daemon"', '"a.program"')
+    done = subprocess.run([sys.executable, "-c", ours], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1
+    assert "EOFError" in done.stderr

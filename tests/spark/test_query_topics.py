@@ -1,4 +1,4 @@
-"""What topics can be, in real queries: of every kind of record, compacted, growing, many of them, with many readers."""
+"""All sorts of topics in real queries: every kind of record, compacted, growing, many topics, many readers."""
 
 from __future__ import annotations
 

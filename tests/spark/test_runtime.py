@@ -1,20 +1,26 @@
-"""Which Java, Python and Spark home a session starts with."""
+"""Which Java, Python and Spark home a session starts with, and which releases of Spark it may be."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
+from pyspark.sql.types import StructType
 
+import pyspark_tidelog
 from tidelog.spark_connector import runtime
+from tidelog.spark_connector.datasource import TidelogDataSource
+from tidelog.spark_connector.releases import TooOld, is_too_old
 
 
-def java_that_says(place: Path, text: str) -> Path:
-    place.mkdir(parents=True)
-    program = place / "java"
+def java_that_says(directory: Path, text: str) -> Path:
+    directory.mkdir(parents=True)
+    program = directory / "java"
     program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
     program.chmod(0o755)
     return program
@@ -50,7 +56,7 @@ def test_the_java_that_was_installed_starts_with_sparks_flags(tmp_path: Path, mo
     assert home == runtime.java_home(tmp_path)
     flags = ["--add-modules=jdk.incubator.vector", '-Dsaid=it\'s "a b"', "-XshowSettings:properties", "-version"]
     done = subprocess.run(
-        [home / "bin" / "java", *flags], capture_output=True, text=True, timeout=60, env={"PATH": "/usr/bin:/bin"}
+        [home / "bin" / "java", *flags], capture_output=True, text=True, timeout=240, env={"PATH": "/usr/bin:/bin"}
     )
     assert done.returncode == 0, done.stderr
     assert 'said = it\'s "a b"' in done.stderr
@@ -84,13 +90,39 @@ def test_what_is_set_already_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_spark_finds_the_source_without_being_told() -> None:
     from pyspark.sql.datasource import DataSource
 
-    import pyspark_tidelog
-
     assert issubclass(pyspark_tidelog.DefaultSource, DataSource)
     assert pyspark_tidelog.DefaultSource.name() == "tidelog"
 
 
 def test_the_package_is_light_until_a_module_is_used() -> None:
     code = "import sys, tidelog.spark_connector as c; print(sorted({'pyspark', 'pyarrow', 'grpc'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("4.0.1", True), ("4.1.4", True), ("4.1.0.dev3", True), ("4.2.0", False), ("4.3.0", False), ("5.0.0", False)],
+)
+def test_releases_before_the_first_that_has_all_it_takes_are_too_old(version: str, old: bool) -> None:
+    assert is_too_old(version) is old
+
+
+def test_spark_finds_a_source_that_refuses_on_a_release_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark's own look-up does: it imports the package and takes its ``DefaultSource``."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    try:
+        with monkeypatch.context() as older:
+            older.setattr(pyspark, "__version__", "4.1.4")
+            found = importlib.reload(pyspark_tidelog).DefaultSource
+            assert (found, found.name()) == (TooOld, "tidelog")
+            source = found(options={})
+            for ask in (source.schema, source.reader, source.streamReader):
+                with pytest.raises(RuntimeError, match=r"expects Spark 4\.2 or later, found pyspark 4\.1\.4: run pip"):
+                    ask(*([] if ask == source.schema else [StructType()]))
+            for ask in (source.writer, source.streamWriter):
+                with pytest.raises(RuntimeError, match=r"expects Spark 4\.2 or later, found pyspark 4\.1\.4"):
+                    ask(StructType(), False)
+            assert os.environ["SPARK_HIDE_TRACEBACK"], "the reason is on the first line"
+    finally:
+        assert importlib.reload(pyspark_tidelog).DefaultSource is TidelogDataSource

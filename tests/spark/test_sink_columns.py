@@ -1,4 +1,4 @@
-"""The sink's columns: types and words are those of Spark's Kafka sink, records what the columns say."""
+"""The sink's columns: types and messages are those of Spark's Kafka sink, and records match the columns."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 
 from tidelog.client.errors import RecordTooLargeError
 from tidelog.client.record import ConsumerRecord
-from tidelog.client.sink_ledger import SinkLedger
-from tidelog.client.sink_writer import SinkWriter
+from tidelog.client.sink.blocking_ledger import SinkLedger
+from tidelog.client.sink.blocking_writer import SinkWriter
 from tidelog.spark_connector.options import OptionError
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.testing import Cluster

@@ -1,4 +1,4 @@
-"""The sink's options: what is taken, what is refused, and in whose words."""
+"""The sink's options: accepted ones, refused ones, and the words of refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink's writers, asked as Spark asks them, without a JVM: whoever dies where, each batch is there once."""
+"""The sink's writers, called as Spark calls them, without a JVM: whatever dies, each batch is there once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tidelog.client.admin_transaction_types import TransactionState
+from tidelog.client.admin.transaction_types import TransactionState
 from tidelog.client.errors import RequestTimedOutError, SinkJobFencedError, TidelogError
-from tidelog.client.sink_writer import SinkWriter
+from tidelog.client.sink.blocking_writer import SinkWriter
 from tidelog.client.sinks import SinkJob
 from tidelog.spark_connector.datasource import TidelogDataSource
 from tidelog.spark_connector.options import OptionError
@@ -71,7 +71,7 @@ def stream(
 
 @pytest.fixture
 def seen(batch: Batch, options: Callable[..., dict[str, str]], topic: str) -> Callable[[], list[str]]:
-    """What a reader of committed records finds in the topic."""
+    """The committed records that a reader finds in the topic."""
     return lambda: batch(options(subscribe=topic))
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.admin_types import OffsetSpec
+from tidelog.client.admin.types import OffsetSpec
 from tidelog.client.errors import BrokerNotAvailableError, RequestTimedOutError, UnknownTopicOrPartitionError
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.compression import Compression
+from tidelog.proto.records.compression import Compression
 from tidelog.spark_connector import reading
 from tidelog.spark_connector.losses import DataLoss
 from tidelog.spark_connector.options import SourceOptions
@@ -461,3 +461,22 @@ def test_a_checkpoint_ahead_of_the_log(timed: str, options: Options, stream: Str
     assert lenient.trigger() == ["b2"]
     fill(timed, "a5", partition=0)
     assert lenient.trigger() == ["a5"]
+
+
+def test_a_pattern_that_matches_nothing_is_warned_of_once_each_time_that_it_comes_to_match_nothing(
+    cluster: Cluster, topic: str, stream: Stream, options: Options, fill: Fill, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading = stream(options(subscribePattern=f"^{topic}-.*", startingOffsets="earliest", failOnDataLoss="false"))
+
+    def warnings() -> int:
+        said = [one.getMessage() for one in caplog.records if "there is nothing to read" in one.getMessage()]
+        assert all(f"subscribePattern '^{topic}-.*' matches no topic of {cluster.bootstrap}" in one for one in said)
+        return len(said)
+
+    assert (reading.trigger(), reading.trigger(), warnings()) == ([], [], 1)
+    cluster.create_topic(f"{topic}-a")
+    fill(f"{topic}-a", "x")
+    assert (reading.trigger(), warnings()) == (["x"], 1)
+    with cluster.admin() as admin:
+        admin.delete_topics([f"{topic}-a"])
+    assert (reading.trigger(), reading.trigger(), warnings()) == ([], [], 2)

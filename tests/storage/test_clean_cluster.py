@@ -1,4 +1,4 @@
-"""Compaction in a cluster: every replica compacts by itself, consumers and new replicas read what is left."""
+"""Compaction in a cluster: every replica compacts by itself, and consumers and new replicas read the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.client.errors import InvalidRecordError
-from tidelog.storage.log import Log
+from tidelog.model.ids import TopicPartition
+from tidelog.storage.log.log import Log
 from tidelog.testing.cluster import Cluster
 
 RECORDS = 4_000
@@ -37,12 +38,12 @@ def write(cluster: Cluster, count: int = RECORDS) -> dict[bytes, bytes]:
 
 
 def read(cluster: Cluster, end: int) -> tuple[dict[bytes | None, bytes | None], int]:
-    """What a consumer ends up with that reads from the start to offset ``end``, and from how many records."""
+    """The result for a consumer that reads from the start to offset ``end``, and the number of records it read."""
     found: dict[bytes | None, bytes | None] = {}
     count = 0
     with cluster.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([("t", 0)])
-        while consumer.position(("t", 0)) < end:
+        while consumer.position(TopicPartition("t", 0)) < end:
             for record in consumer.poll(1.0):
                 found[record.key] = record.value
                 count += 1

@@ -1,36 +1,38 @@
-"""Compaction of whole logs: what readers and followers see, and what happens to a log while a pass is under way."""
+"""Compaction of whole logs: the view of readers and followers, and changes to a log while a pass is under way."""
 
 from __future__ import annotations
 
 import errno
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import aiokafka.record
 import pytest
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.compression import Compression
-from tidelog.proto.corrupt_batch import CorruptBatch
-from tidelog.proto.record_decoder import Record, decode_records
-from tidelog.proto.records import Batch, split_batches
-from tidelog.storage.append_checks import LogAppend
-from tidelog.storage.cleaner.cleaner import Candidate, LogCleaner
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import Batch, split_batches
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.corrupt_batch import CorruptBatch
+from tidelog.proto.records.decoder import Record, decode_records
 from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits
-from tidelog.storage.log import Log
-from tidelog.storage.log_manager import LogManager
+from tidelog.storage.log.cleaner import Candidate, LogCleaner
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+from tidelog.storage.producers.append_checks import LogAppend
+
+from .conftest import MakeBatch, Store
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas the old way
     import kafka.record
 
-MakeBatch = Callable[..., Batch]
 NOW = 1_000_000
 OTHER = TopicId(b"o" * 16)
-SETTINGS = {"cleanup_policy": ("compact",), "segment_bytes": 500, "min_cleanable_dirty_ratio": 0.0}
+SETTINGS: dict[str, Any] = {"cleanup_policy": ("compact",), "segment_bytes": 500, "min_cleanable_dirty_ratio": 0.0}
 LIMITS = CleaningLimits(io_bytes=300)
 
 
@@ -104,12 +106,12 @@ def latest(records: Sequence[Record]) -> dict[bytes | None, bytes]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def files_named(store, suffix: str) -> list[str]:
+def files_named(store: Store, suffix: str) -> list[str]:
     return [path for path in store.files.paths("/a") if path.endswith(suffix)]
 
 
 @pytest.fixture
-def filled(store, batch: MakeBatch) -> Log:
+def filled(store: Store, batch: MakeBatch) -> Log:
     log = store.log(**SETTINGS)
     fill(log, batch)
     return log
@@ -118,7 +120,7 @@ def filled(store, batch: MakeBatch) -> Log:
 # --- What is left -------------------------------------------------------------------------------------
 
 
-def test_the_latest_of_each_key_is_left_where_it_was(store, filled: Log) -> None:
+def test_the_latest_of_each_key_is_left_where_it_was(store: Store, filled: Log) -> None:
     before = records_of(filled)
     end, epochs = filled.log_end_offset, filled.epoch_entries
     cleaning = clean(store.managers[-1], filled)
@@ -134,7 +136,9 @@ def test_the_latest_of_each_key_is_left_where_it_was(store, filled: Log) -> None
     assert (log.log_end_offset, log.epoch_entries) == (end, epochs)
 
 
-def test_cleaning_again_changes_nothing_and_makes_few_segments_of_many(store, filled: Log, batch: MakeBatch) -> None:
+def test_cleaning_again_changes_nothing_and_makes_few_segments_of_many(
+    store: Store, filled: Log, batch: MakeBatch
+) -> None:
     manager = store.managers[-1]
     clean(manager, filled)
     after, count = records_of(filled), filled.segment_count
@@ -152,7 +156,7 @@ def test_cleaning_again_changes_nothing_and_makes_few_segments_of_many(store, fi
     assert len(sizes) <= 4
 
 
-def test_a_reader_finds_the_next_record_from_any_offset(store, filled: Log) -> None:
+def test_a_reader_finds_the_next_record_from_any_offset(store: Store, filled: Log) -> None:
     clean(store.managers[-1], filled)
     after = records_of(filled)
     for offset in range(filled.log_end_offset):
@@ -168,7 +172,9 @@ def test_a_reader_finds_the_next_record_from_any_offset(store, filled: Log) -> N
         assert found[:1] == [each for each in after if each.offset >= offset][:1]
 
 
-def test_reads_and_lookups_by_time_after_a_swap_do_not_go_by_what_was_known_before(store, batch: MakeBatch) -> None:
+def test_reads_and_lookups_by_time_after_a_swap_do_not_go_by_what_was_known_before(
+    store: Store, batch: MakeBatch
+) -> None:
     log = store.log(**SETTINGS, index_interval_bytes=60)
     for number in range(40):
         append(log, batch(values=[b"v%d" % number], keys=[b"k%d" % (number % 4)], timestamp=NOW + number))
@@ -183,7 +189,7 @@ def test_reads_and_lookups_by_time_after_a_swap_do_not_go_by_what_was_known_befo
         assert found.offset == next(each.offset for each in after if each.timestamp >= NOW + number)
 
 
-def test_a_pass_that_cannot_map_all_keys_goes_on_later(store, batch: MakeBatch) -> None:
+def test_a_pass_that_cannot_map_all_keys_goes_on_later(store: Store, batch: MakeBatch) -> None:
     log = store.log(**SETTINGS)
     fill(log, batch, 80, keys=30)
     manager = store.managers[-1]
@@ -207,7 +213,7 @@ def test_a_pass_that_cannot_map_all_keys_goes_on_later(store, batch: MakeBatch) 
     assert len({record.key for record in kept}) == len(kept)
 
 
-def test_tombstones_go_after_their_time_and_nothing_comes_back(store, batch: MakeBatch) -> None:
+def test_tombstones_go_after_their_time_and_nothing_comes_back(store: Store, batch: MakeBatch) -> None:
     log = store.log(**SETTINGS, delete_retention_ms=1_000)
     manager = store.managers[-1]
     append(log, batch(values=[b"1"], keys=[b"a"]), batch(values=[None], keys=[b"a"]))
@@ -226,7 +232,7 @@ def test_tombstones_go_after_their_time_and_nothing_comes_back(store, batch: Mak
 
 
 @pytest.mark.parametrize("clean_stop", [True, False])
-def test_duplicates_are_known_after_compaction_and_a_restart(store, batch: MakeBatch, clean_stop: bool) -> None:
+def test_duplicates_are_known_after_compaction_and_a_restart(store: Store, batch: MakeBatch, clean_stop: bool) -> None:
     log = store.log(**SETTINGS)
     sent = [batch(values=[b"x"], keys=[b"same"], producer=(7, 0, sequence)) for sequence in range(5)]
     append(log, *sent)
@@ -249,7 +255,7 @@ def test_duplicates_are_known_after_compaction_and_a_restart(store, batch: MakeB
     assert not following.duplicate
 
 
-def test_the_last_sequence_is_known_to_a_replica_that_copies_a_compacted_log(store, batch: MakeBatch) -> None:
+def test_the_last_sequence_is_known_to_a_replica_that_copies_a_compacted_log(store: Store, batch: MakeBatch) -> None:
     log = store.log(**SETTINGS)
     append(log, *(batch(values=[b"x"], keys=[b"same"], producer=(7, 2, sequence)) for sequence in range(5)))
     append(log, batch(values=[b"z"], keys=[b"same"]))
@@ -264,7 +270,9 @@ def test_the_last_sequence_is_known_to_a_replica_that_copies_a_compacted_log(sto
 
 
 @pytest.mark.parametrize("runs_behind", [1, 6])
-def test_what_is_cut_off_later_is_not_counted_as_a_producers_last(store, batch: MakeBatch, runs_behind: int) -> None:
+def test_what_is_cut_off_later_is_not_counted_as_a_producers_last(
+    store: Store, batch: MakeBatch, runs_behind: int
+) -> None:
     """A follower cuts its tail off after its last batch before that was compacted (found by the simulation)."""
     log = store.log(**SETTINGS)
     append(log, *(batch(values=[b"x"], keys=[b"same"], producer=(7, 0, sequence)) for sequence in range(5)))
@@ -288,9 +296,9 @@ def test_what_is_cut_off_later_is_not_counted_as_a_producers_last(store, batch: 
 # --- Followers ----------------------------------------------------------------------------------------
 
 
-def follower_of(store, topic: str, topic_id: TopicId) -> Log:
+def follower_of(store: Store, topic: str, topic_id: TopicId) -> Log:
     manager = store.managers[-1]
-    config = TopicConfig(**SETTINGS)  # type: ignore[arg-type]
+    config = TopicConfig(**SETTINGS)
     made: Log = manager.get_or_create(topic, topic_id, 0, config, manager.directory_ids[1])
     return made
 
@@ -307,7 +315,7 @@ def follow(leader: Log, copy: Log, bytes_max: int = 400, fetches: int = 1_000) -
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_follower_that_copies_compacts_and_restarts_at_any_time_ends_up_with_the_same(
-    store, batch: MakeBatch, seed: int
+    store: Store, batch: MakeBatch, seed: int
 ) -> None:
     rng = random.Random(seed)
     store.log(**SETTINGS)
@@ -317,7 +325,7 @@ def test_a_follower_that_copies_compacts_and_restarts_at_any_time_ends_up_with_t
         leader, copy = store.log(**SETTINGS), follower_of(store, "copy", OTHER)
         action = rng.randrange(6)
         if action < 2:
-            fill(leader, batch, 12, seed=rng.random(), keys=8)
+            fill(leader, batch, 12, seed=rng.getrandbits(32), keys=8)
         elif action == 2:
             follow(leader, copy, rng.choice((1, 300, 5_000)), fetches=rng.choice((1, 5, 100)))
         elif action == 3:
@@ -349,7 +357,7 @@ def fill_epoch(log: Log, batch: MakeBatch, epoch: int, rng: random.Random) -> No
 # --- While a pass is under way --------------------------------------------------------------------------
 
 
-def test_appends_and_reads_go_on_while_a_log_is_cleaned(store, filled: Log, batch: MakeBatch) -> None:
+def test_appends_and_reads_go_on_while_a_log_is_cleaned(store: Store, filled: Log, batch: MakeBatch) -> None:
     cleaner, cleaning = begin(store.managers[-1], filled)
     before = records_of(filled)
     number = 0
@@ -368,7 +376,7 @@ def test_appends_and_reads_go_on_while_a_log_is_cleaned(store, filled: Log, batc
     assert records_of(store.log(**SETTINGS)) == after
 
 
-def check_given_up(store, cleaner: LogCleaner, log: Log, cleaning: Cleaning) -> None:
+def check_given_up(store: Store, cleaner: LogCleaner, log: Log, cleaning: Cleaning) -> None:
     assert not cleaner.advance(log, cleaning)
     assert not cleaning.done
     assert files_named(store, ".cleaned") == []
@@ -377,7 +385,9 @@ def check_given_up(store, cleaner: LogCleaner, log: Log, cleaning: Cleaning) -> 
 
 @pytest.mark.parametrize("slices", [0, 3, None], ids=["at once", "early", "before the swap"])
 @pytest.mark.parametrize("what", ["cut", "begun anew", "not compacted"])
-def test_a_pass_is_given_up_when_the_log_is_not_what_it_was(store, filled: Log, what: str, slices: int | None) -> None:
+def test_a_pass_is_given_up_when_the_log_is_not_what_it_was(
+    store: Store, filled: Log, what: str, slices: int | None
+) -> None:
     cleaner, cleaning = begin(store.managers[-1], filled)
     for _ in range(slices or 0):
         if cleaning.ready is None:
@@ -397,7 +407,7 @@ def test_a_pass_is_given_up_when_the_log_is_not_what_it_was(store, filled: Log, 
     assert records_of(filled) == before
 
 
-def test_a_cut_makes_the_log_dirty_from_there_before_it_is_cut(store, filled: Log) -> None:
+def test_a_cut_makes_the_log_dirty_from_there_before_it_is_cut(store: Store, filled: Log) -> None:
     manager = store.managers[-1]
     clean(manager, filled)
     assert manager.clean_offset(filled) > 50
@@ -409,7 +419,7 @@ def test_a_cut_makes_the_log_dirty_from_there_before_it_is_cut(store, filled: Lo
     assert store.managers[-1].clean_offset(log) == log.log_end_offset
 
 
-def test_a_deleted_log_is_left_alone(store, filled: Log, batch: MakeBatch) -> None:
+def test_a_deleted_log_is_left_alone(store: Store, filled: Log, batch: MakeBatch) -> None:
     manager = store.managers[-1]
     cleaner, cleaning = begin(manager, filled)
     until_ready(cleaning)
@@ -423,7 +433,7 @@ def test_a_deleted_log_is_left_alone(store, filled: Log, batch: MakeBatch) -> No
     clean(manager, again)
 
 
-def test_a_new_topic_of_the_same_name_is_all_dirty(store, filled: Log, batch: MakeBatch) -> None:
+def test_a_new_topic_of_the_same_name_is_all_dirty(store: Store, filled: Log, batch: MakeBatch) -> None:
     manager = store.managers[-1]
     clean(manager, filled)
     manager.delete(filled)
@@ -436,7 +446,7 @@ def test_a_new_topic_of_the_same_name_is_all_dirty(store, filled: Log, batch: Ma
     assert manager.clean_offset(made) == -1
 
 
-def test_retention_takes_a_segment_that_was_copied(store, filled: Log) -> None:
+def test_retention_takes_a_segment_that_was_copied(store: Store, filled: Log) -> None:
     cleaner, cleaning = begin(store.managers[-1], filled)
     until_ready(cleaning)
     before = records_of(filled)
@@ -446,7 +456,7 @@ def test_retention_takes_a_segment_that_was_copied(store, filled: Log) -> None:
     assert records_of(filled) == [r for r in before if r.offset >= batches_of(filled)[0].base_offset]
 
 
-def test_compact_and_delete_does_both(store, batch: MakeBatch) -> None:
+def test_compact_and_delete_does_both(store: Store, batch: MakeBatch) -> None:
     settings = SETTINGS | {"cleanup_policy": ("compact", "delete"), "retention_ms": 1_000}
     log = store.log(**settings)
     append(log, batch(values=[b"1"], keys=[b"old"], timestamp=NOW - 2_000))
@@ -458,7 +468,7 @@ def test_compact_and_delete_does_both(store, batch: MakeBatch) -> None:
     assert records_of(log) == []
 
 
-def test_an_active_segment_is_closed_when_its_records_must_be_compacted(store, batch: MakeBatch) -> None:
+def test_an_active_segment_is_closed_when_its_records_must_be_compacted(store: Store, batch: MakeBatch) -> None:
     log = store.log(**SETTINGS, max_compaction_lag_ms=1_000)
     append(log, batch(values=[b"1"], keys=[b"a"]), batch(values=[b"2"], keys=[b"a"]))
     cleaner = cleaner_of(store.managers[-1])
@@ -474,7 +484,7 @@ def test_an_active_segment_is_closed_when_its_records_must_be_compacted(store, b
 
 
 def test_without_room_for_a_copy_the_log_stays_in_service_and_is_tried_again(
-    store, filled: Log, batch: MakeBatch
+    store: Store, filled: Log, batch: MakeBatch
 ) -> None:
     manager = store.managers[-1]
     cleaner, cleaning = begin(manager, filled)
@@ -492,7 +502,7 @@ def test_without_room_for_a_copy_the_log_stays_in_service_and_is_tried_again(
 
 
 def test_a_disk_that_fails_takes_the_directory_out_of_service_and_no_other(
-    store, filled: Log, batch: MakeBatch
+    store: Store, filled: Log, batch: MakeBatch
 ) -> None:
     manager = store.managers[-1]
     before = records_of(filled)
@@ -511,7 +521,7 @@ def test_a_disk_that_fails_takes_the_directory_out_of_service_and_no_other(
 
 
 def test_a_log_that_cannot_be_read_is_left_alone_and_the_others_are_cleaned(
-    store, filled: Log, batch: MakeBatch
+    store: Store, filled: Log, batch: MakeBatch
 ) -> None:
     manager = store.managers[-1]
     copy = follower_of(store, "copy", OTHER)
@@ -532,7 +542,9 @@ def test_a_log_that_cannot_be_read_is_left_alone_and_the_others_are_cleaned(
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
-def test_a_compacted_topic_takes_no_record_without_a_key(store, batch: MakeBatch, compression: Compression) -> None:
+def test_a_compacted_topic_takes_no_record_without_a_key(
+    store: Store, batch: MakeBatch, compression: Compression
+) -> None:
     log = store.log(**SETTINGS)
     bad = batch(values=[b"1", b"2"], keys=[b"a", None], compression=compression)
     good = batch(values=[b"1", None], keys=[b"a", b""], compression=compression)
@@ -549,7 +561,9 @@ def test_a_compacted_topic_takes_no_record_without_a_key(store, batch: MakeBatch
 # --- A foreign witness ------------------------------------------------------------------------------------
 
 
-def test_other_implementations_read_the_same_in_a_compacted_segment(store, filled: Log, batch: MakeBatch) -> None:
+def test_other_implementations_read_the_same_in_a_compacted_segment(
+    store: Store, filled: Log, batch: MakeBatch
+) -> None:
     """kafka-python and aiokafka, on the bytes of the files as they lie on the disk."""
     append(filled, batch(values=[None, b"1"], keys=[b"dead", b"k0"]), batch(values=[b"2"], keys=[b"k0"]))
     fill(filled, batch, 20)

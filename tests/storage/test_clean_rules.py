@@ -1,4 +1,4 @@
-"""What compaction keeps of a batch, rule by rule, and which part of a log it looks at."""
+"""The parts of a batch that compaction keeps, rule by rule, and the part of a log that it cleans."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.compression import Compression
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.record_encoder import BatchBuilder
-from tidelog.proto.records import DELETE_HORIZON, Batch, patch_batch, split_batches
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import DELETE_HORIZON, Batch, patch_batch, split_batches
+from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.encoder import BatchBuilder
 from tidelog.storage.cleaner.batch_filter import BatchFilter, LastOfProducer
 from tidelog.storage.cleaner.offset_map import OffsetMap
 from tidelog.storage.cleaner.plan import Dirt, LogFacts, SegmentFacts, find_dirt, group_segments
-from tidelog.storage.cleaner.transactions import AbortedTransaction, CleanedTransactions
+from tidelog.storage.cleaner.transactions import CleanedTransactions
+from tidelog.storage.segments.transaction_index import AbortedTransaction
 
 NOW = 1_000_000
 RETENTION = 500
@@ -137,7 +138,7 @@ def test_an_empty_key_is_a_key() -> None:
 
 
 def test_log_append_time_stays_with_the_records_that_stay() -> None:
-    from tidelog.proto.records import set_log_append_time
+    from tidelog.proto.records.batches import set_log_append_time
 
     stamped = split_batches(bytes(set_log_append_time(keyed((b"a", b"1"), (b"b", None), at=10), NOW + 77)))[0]
     found = kept(made_filter({b"a": 50, b"b": 11}), stamped)
@@ -148,7 +149,7 @@ def test_log_append_time_stays_with_the_records_that_stay() -> None:
 def test_a_batch_that_cannot_be_decoded_is_kept_as_it_is() -> None:
     raw = bytearray(keyed((b"a", b"1"), at=10).view)
     raw[61] = 120  # a record longer than the batch
-    from tidelog.proto.records import sign
+    from tidelog.proto.records.batches import sign
 
     sign(raw)
     batch = split_batches(bytes(raw))[0]
@@ -313,7 +314,7 @@ def dirt(
 ) -> Dirt:
     config = TopicConfig(cleanup_policy=("compact",), **settings)  # type: ignore[arg-type]
     active = segments[-1].end_offset if segments else 0
-    return find_dirt(LogFacts(segments, start, 50, active, stable, checkpoint), config, NOW)
+    return find_dirt(LogFacts(segments, start, 50, active, 50, stable, checkpoint), config, NOW)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.broker.log_cleaning import LogCleaning
-from tidelog.model.broker_config import NodeConfig
+from tidelog.broker.logs.log_cleaning import LogCleaning
 from tidelog.model.ids import TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.records import Batch
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.topic_config import TopicConfig
 from tidelog.replication.flushing import run_inline
-from tidelog.storage.append_checks import LogAppend
-from tidelog.storage.log import Log
+from tidelog.storage.log.log import Log
+from tidelog.storage.producers.append_checks import LogAppend
 
-MakeBatch = Callable[..., Batch]
+from .conftest import MakeBatch, Store
+from .test_transaction_index import marker, put
+
 NOW = 1_000_000
 CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=1_000, min_cleanable_dirty_ratio=0.0)
 
@@ -26,7 +27,7 @@ CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=1_000, min_clean
 class Task:
     """A cleaner over the newest manager of a store, and its settings."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.config = NodeConfig.parse({"node.id": "1"})
         self.manager = store.managers[-1] if store.managers else store.manager()
@@ -57,7 +58,7 @@ class Task:
 
 
 @pytest.fixture
-async def task(store) -> Task:
+async def task(store: Store) -> Task:
     return Task(store)
 
 
@@ -91,6 +92,23 @@ async def test_the_log_is_made_durable_before_it_is_cleaned(task: Task, batch: M
     assert log.stored_recovery_point >= task.manager.clean_offset(log) > 0
 
 
+async def test_the_marker_that_decided_is_durable_before_the_log_is_cleaned(task: Task, batch: MakeBatch) -> None:
+    """A loss of power must not take a marker behind the cleaned part and leave what went because of it."""
+    log = task.log("a", batch, 1)
+    aborted = batch(values=[b"v"], keys=[b"k"], producer=(7, 0, 0), transactional=True)
+    begun = put(log, aborted)
+    while log.segment_offsets[-1] <= begun.base_offset:
+        put(log, batch(values=[b"v"], keys=[b"k"]))
+    log.flush()
+    decided = put(log, marker(7, 0, abort=True))
+    assert await task.cleaning.clean_dirtiest()
+    assert task.manager.clean_offset(log) > begun.base_offset, "nothing was cleaned"
+    task.store.restart(power_lost=True)
+    (again,) = task.store.managers[-1].logs()
+    assert again.log_end_offset > decided.base_offset
+    assert again.last_stable_offset(again.log_end_offset) == again.log_end_offset
+
+
 async def test_it_looks_again_after_the_backoff_and_no_sooner(task: Task, batch: MakeBatch) -> None:
     task.set(log_cleaner_backoff_ms=50)
     running = asyncio.create_task(task.cleaning.run())
@@ -101,7 +119,7 @@ async def test_it_looks_again_after_the_backoff_and_no_sooner(task: Task, batch:
     assert task.manager.clean_offset(log) == -1
     task.store.clock.ms += 7
     assert task.cleaning.since_look_ms == task.store.clock.ms - looked
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while task.manager.clean_offset(log) < 0:
             await asyncio.sleep(0.01)
     assert task.cleaning.since_look_ms == 0
@@ -157,7 +175,11 @@ async def test_a_task_that_is_cancelled_gives_back_what_it_held(task: Task, batc
 @pytest.mark.parametrize("name", ["delete", "truncate", "close"])
 async def test_what_happens_to_the_log_meanwhile_ends_the_pass(task: Task, batch: MakeBatch, name: str) -> None:
     log = task.log("a", batch)
-    what = {"delete": lambda: task.manager.delete(log), "truncate": lambda: log.truncate_to(40), "close": log.close}
+    what: dict[str, Callable[[], object]] = {
+        "delete": lambda: task.manager.delete(log),
+        "truncate": lambda: log.truncate_to(40),
+        "close": log.close,
+    }
 
     def meanwhile() -> None:
         if task.slices == 3:

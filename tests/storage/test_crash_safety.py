@@ -1,6 +1,6 @@
 """A log survives a kill between any two calls to the disk, a loss of power, failing calls and spoiled tails.
 
-A seeded workload runs over a disk in memory (:mod:`tidelog.storage.memory_files`) beside a model that
+A seeded workload runs over a disk in memory (:mod:`tidelog.storage.disk.memory_files`) beside a model that
 knows which batches each log must hold. After each crash the logs are opened again and compared with it:
 
 - after a kill every batch whose append had returned is there, after a loss of power every one before the
@@ -20,19 +20,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import Refusal
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.network import Buffer
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import Batch, patch_batch, set_producer_state, split_batches
-from tidelog.storage.format import format_directory
-from tidelog.storage.log import Log
-from tidelog.storage.log_errors import LogDirFailed
-from tidelog.storage.log_manager import LogManager
-from tidelog.storage.memory_files import Disk, Faults, Killed, MemoryFile, MemoryFiles
-from tidelog.storage.producer_loading import apply_batch
-from tidelog.storage.producer_state import ProducerStates
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import Batch, patch_batch, set_producer_state, split_batches
+from tidelog.proto.records.encoder import encode_values
+from tidelog.storage.disk.format import format_directory
+from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.disk.memory_files import Disk, Faults, Killed, MemoryFile, MemoryFiles
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+from tidelog.storage.producers.loading import apply_batch
+from tidelog.storage.producers.state import ProducerStates
+
+from .conftest import ManualClock
+from .crashing import checkpoint, run_until_killed
 
 DIRECTORIES = ("/a", "/b")
 CONFIG = TopicConfig(
@@ -43,17 +46,9 @@ SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "20")))
 """Set the variable for a longer search."""
 
 
-class FixedClock:
-    def now_ms(self) -> int:
-        return NOW
-
-    def monotonic_ms(self) -> int:
-        return NOW
-
-
 @dataclass
 class Partition:
-    """What a log must hold. ``pending``: batches of an append that is under way."""
+    """The required content of a log. ``pending``: batches of an append that is under way."""
 
     topic: str
     topic_id: TopicId
@@ -61,7 +56,7 @@ class Partition:
     pending: list[bytes] = field(default_factory=list)
     start: int = 0
     floor: int = 0
-    """What is before it must survive a loss of power."""
+    """Records before it must survive a power failure."""
     cutting_to: int | None = None
     """A truncation to here is under way."""
     sequences: dict[int, int] = field(default_factory=dict)
@@ -103,7 +98,7 @@ class Workload:
         self.files = MemoryFiles(self.disk, faults)
         self.manager = LogManager(
             self.files,
-            FixedClock(),
+            ManualClock(),
             random.Random(self.rng.random()),
             DIRECTORIES,
             cluster_id="cluster",
@@ -218,10 +213,7 @@ class Workload:
         log.apply_retention(NOW, partition.end)
 
     def checkpoint(self, log: Log, partition: Partition) -> None:
-        self.manager.checkpoint({})
-        for job in self.manager.take_removals():
-            job.run()
-            self.manager.finish_removal(job)
+        checkpoint(self.manager)
 
     def stop_and_start(self) -> None:
         """After a clean stop everything is durable, and the next start needs no search."""
@@ -432,12 +424,6 @@ def run_script(work: Workload, faults: Faults, steps: int) -> None:
     work.manager.close()
 
 
-def run_until_killed(work: Workload, faults: Faults) -> None:
-    work.boot(faults)
-    while True:
-        work.step()
-
-
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power loss"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_promised_survives_crash_after_crash(seed: int, power: bool) -> None:
@@ -527,12 +513,9 @@ class LyingFiles(MemoryFiles):
         return LyingFile(super().open(path, create=create, exclusive=exclusive))
 
 
-class LyingFile:
+class LyingFile(MemoryFile):
     def __init__(self, file: MemoryFile) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
+        super().__init__(file._files, file._path, file._inode)
 
     def fdatasync(self) -> None:
         """Nothing."""
@@ -552,12 +535,12 @@ class ForgetfulFiles(MemoryFiles):
 class ForgetfulFile(LyingFile):
     def __init__(self, files: ForgetfulFiles, file: MemoryFile) -> None:
         super().__init__(file)
-        self._files = files
+        self.forgetful = files
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        self._files.writes += 1
-        if self._files.writes % 100:
-            return self._file.pwritev(buffers, offset)
+        self.forgetful.writes += 1
+        if self.forgetful.writes % 100:
+            return super().pwritev(buffers, offset)
         return sum(map(len, buffers))
 
 

@@ -9,22 +9,23 @@ from pathlib import Path
 
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import split_batches
-from tidelog.storage.files import SystemFiles
-from tidelog.storage.format import format_directory
-from tidelog.storage.log import Log
-from tidelog.storage.log_manager import LogManager
-from tidelog.storage.memory_files import MemoryFile, MemoryFiles
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.encoder import encode_values
+from tidelog.storage.disk.files import SystemFiles
+from tidelog.storage.disk.format import format_directory
+from tidelog.storage.disk.memory_files import MemoryFile, MemoryFiles
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+from tidelog.storage.segments.log_read import LogRead
 
 NOW = 1_000_000
 WAIT_S = 10
 
 
 def open_manager(path: Path) -> LogManager:
-    settings = {"cluster_id": "c", "node_id": NodeId(1), "open_files_max": 4}
-    manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [str(path)], **settings)
+    rng, at = random.Random(1), [str(path)]
+    manager = LogManager(SystemFiles(), SystemClock(), rng, at, cluster_id="c", node_id=NodeId(1), open_files_max=4)
     manager.start()
     return manager
 
@@ -76,6 +77,7 @@ def whole(log: Log) -> int:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         read = log.read(offset, 1 << 20, offset_end=log.log_end_offset)
+        assert isinstance(read, LogRead)
         assert all(batch.crc_ok() for batch in split_batches(read.records))
         offset = read.next_offset
     return offset
@@ -91,16 +93,18 @@ class SlowFiles(MemoryFiles):
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> MemoryFile:
         file = super().open(path, create=create, exclusive=exclusive)
-        sync = file.fdatasync
+        return SlowFile(self, file) if path.endswith(".log") else file
 
-        def slow() -> None:
-            self.entered.set()
-            assert self.let_go.wait(WAIT_S)
-            sync()
 
-        if path.endswith(".log"):
-            file.fdatasync = slow
-        return file
+class SlowFile(MemoryFile):
+    def __init__(self, files: SlowFiles, file: MemoryFile) -> None:
+        super().__init__(files, file._path, file._inode)
+        self.files = files
+
+    def fdatasync(self) -> None:
+        self.files.entered.set()
+        assert self.files.let_go.wait(WAIT_S)
+        super().fdatasync()
 
 
 def test_a_close_waits_for_a_flush_that_another_thread_is_at() -> None:
@@ -115,7 +119,7 @@ def test_a_close_waits_for_a_flush_that_another_thread_is_at() -> None:
     with ThreadPoolExecutor(2) as executor:
         running = executor.submit(job.run)
         assert files.entered.wait(WAIT_S)
-        job.release()  # whoever began it gives up: the file stays open for the thread that syncs it
+        job.release()  # the caller gives up: the file stays open for the thread that syncs it
         closing = executor.submit(log.close)
         assert not closing.done()
         files.let_go.set()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tidelog.storage.memory_files import SECTOR, Faults, Killed, MemoryFile, MemoryFiles
+from tidelog.storage.disk.memory_files import SECTOR, Faults, Killed, MemoryFile, MemoryFiles
 
 PATH = "/d/file"
 

@@ -6,16 +6,16 @@ The name of Kafka's case stands at each of ours that has one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.proto.records import Batch
-from tidelog.storage.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
-from tidelog.storage.producer_state import RUNS_KEPT, SEQUENCE_MAX, CompletedTransaction, ProducerStates, Run
+from tidelog.proto.records.batches import Batch
+from tidelog.storage.producers.snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
+from tidelog.storage.producers.state import RUNS_KEPT, SEQUENCE_MAX, CompletedTransaction, ProducerStates, Run
 
-MakeBatch = Callable[..., Batch]
+from .conftest import MakeBatch
+
 P = 1
 LAST = SEQUENCE_MAX
 
@@ -27,6 +27,9 @@ class Partition:
         self.states = ProducerStates() if states is None else states
         self.offset = 0
         self.now_ms = 0
+
+    def first_open_offset(self) -> int | None:
+        return self.states.first_open_offset
 
     def append(self, batch: Batch, *, gap: int = 0) -> int | ErrorCode:
         """As a leader does: the offset of the batch, the first one's if it is a duplicate, or why not."""
@@ -169,11 +172,11 @@ def test_transactions_open_and_end(batch: MakeBatch) -> None:
     """testNonTransactionalAppendWithOngoingTransaction and updating of an entry's transaction."""
     partition = Partition()
     assert partition.append(batch(2, producer=(P, 0, 0), transactional=True)) == 0
-    assert partition.states.first_open_offset == 0
+    assert partition.first_open_offset() == 0
     assert partition.append(batch(1, producer=(P, 0, 2))) == ErrorCode.INVALID_TXN_STATE
     assert partition.append(batch(1, producer=(P, 0, 2), transactional=True)) == 2
     assert partition.marker(0) == CompletedTransaction(P, 0, 3, False, 4)
-    assert partition.states.first_open_offset is None
+    assert partition.first_open_offset() is None
     assert partition.append(batch(1, producer=(P, 0, 3))) == 4
     assert partition.marker(0, abort=True) is None
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId, TopicPartition, random_id
-from tidelog.storage.checkpoints import (
+from tidelog.storage.disk.checkpoints import (
     CorruptCheckpoint,
     decode_clean_shutdown,
     decode_epochs,
@@ -18,13 +18,13 @@ from tidelog.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
-from tidelog.storage.format import format_directory, read_meta
-from tidelog.storage.handles import HandlePool
-from tidelog.storage.index import PENDING_MAX, OffsetIndex, TimeIndex
-from tidelog.storage.leader_epochs import LeaderEpochs
-from tidelog.storage.log_errors import DirectoryRefused
-from tidelog.storage.memory_files import MemoryFiles
-from tidelog.storage.retention import SegmentAge, expired_count
+from tidelog.storage.disk.format import format_directory, read_meta
+from tidelog.storage.disk.handles import HandlePool
+from tidelog.storage.disk.log_errors import DirectoryRefused
+from tidelog.storage.disk.memory_files import MemoryFiles
+from tidelog.storage.segments.index import PENDING_MAX, OffsetIndex, TimeIndex
+from tidelog.storage.segments.leader_epochs import LeaderEpochs
+from tidelog.storage.segments.retention import SegmentAge, expired_count
 
 # --- Leader epochs: cases of Kafka's LeaderEpochFileCacheTest ---------------------------------------
 

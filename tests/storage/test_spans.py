@@ -11,15 +11,15 @@ import pytest
 
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import split_batches
-from tidelog.storage.append_checks import LogAppend
-from tidelog.storage.files import SystemFiles
-from tidelog.storage.format import format_directory
-from tidelog.storage.log import Log
-from tidelog.storage.log_manager import LogManager
-from tidelog.storage.log_read import LogRead, LogSpan
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.encoder import encode_values
+from tidelog.storage.disk.files import SystemFiles
+from tidelog.storage.disk.format import format_directory
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+from tidelog.storage.producers.append_checks import LogAppend
+from tidelog.storage.segments.log_read import LogRead, LogSpan
 
 NOW = 1_000_000
 MakeLog = Callable[[TopicConfig], Log]

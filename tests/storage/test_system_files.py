@@ -13,15 +13,16 @@ import pytest
 
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.record_encoder import encode_values
-from tidelog.proto.records import split_batches
-from tidelog.storage.append_checks import LogAppend
-from tidelog.storage.files import IOV_MAX, FileLayer, SystemFiles, replace_file
-from tidelog.storage.format import format_directory
-from tidelog.storage.handles import HandlePool, PooledFile
-from tidelog.storage.log_manager import LogManager
-from tidelog.storage.memory_files import MemoryFiles
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.encoder import encode_values
+from tidelog.storage.disk.files import IOV_MAX, FileLayer, SystemFiles, replace_file
+from tidelog.storage.disk.format import format_directory
+from tidelog.storage.disk.handles import HandlePool, PooledFile
+from tidelog.storage.disk.memory_files import MemoryFiles
+from tidelog.storage.log.log_manager import LogManager
+from tidelog.storage.producers.append_checks import LogAppend
+from tidelog.storage.segments.log_read import LogRead
 
 
 @pytest.fixture(params=["system", "memory"])
@@ -136,11 +137,11 @@ def test_a_log_on_the_real_disk_survives_kill_9(tmp_path: Path) -> None:
         import random, sys
         from tidelog.model.clock import SystemClock
         from tidelog.model.ids import NodeId, TopicId
-        from tidelog.model.topic_config import TopicConfig
-        from tidelog.proto.record_encoder import encode_values
-        from tidelog.proto.records import split_batches
-        from tidelog.storage.files import SystemFiles
-        from tidelog.storage.log_manager import LogManager
+        from tidelog.model.settings.topic_config import TopicConfig
+        from tidelog.proto.records.encoder import encode_values
+        from tidelog.proto.records.batches import split_batches
+        from tidelog.storage.disk.files import SystemFiles
+        from tidelog.storage.log.log_manager import LogManager
 
         settings = {"cluster_id": "c", "node_id": NodeId(1)}
         manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [sys.argv[1]], **settings)
@@ -174,6 +175,7 @@ def test_a_log_on_the_real_disk_survives_kill_9(tmp_path: Path) -> None:
     offset = 0
     while offset < log.log_end_offset:
         read = log.read(offset, 1 << 20, offset_end=log.log_end_offset)
+        assert isinstance(read, LogRead)
         for batch in split_batches(read.records):
             assert batch.crc_ok()
         offset = read.next_offset
@@ -198,9 +200,15 @@ def test_reserved_blocks_do_not_change_the_file(tmp_path: Path) -> None:
 
 def test_preallocated_segments_hold_the_same(tmp_path: Path) -> None:
     format_directory(SystemFiles(), str(tmp_path), "c", NodeId(1), random.Random(1))
-    settings = {"cluster_id": "c", "node_id": NodeId(1)}
-    manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [str(tmp_path)], **settings)
-    manager.start()
+
+    def started() -> LogManager:
+        made = LogManager(
+            SystemFiles(), SystemClock(), random.Random(1), [str(tmp_path)], cluster_id="c", node_id=NodeId(1)
+        )
+        made.start()
+        return made
+
+    manager = started()
     config = TopicConfig(preallocate=True, segment_bytes=1_000)
     log = manager.get_or_create("t", TopicId(b"t" * 16), 0, config)
     raw = bytes(encode_values([b"x" * 300], 1_000_000))
@@ -209,7 +217,6 @@ def test_preallocated_segments_hold_the_same(tmp_path: Path) -> None:
     assert log.segment_count == 5
     assert sum(file.stat().st_size for file in tmp_path.glob("t-0/*.log")) == log.size_bytes
     manager.close()
-    manager = LogManager(SystemFiles(), SystemClock(), random.Random(1), [str(tmp_path)], **settings)
-    manager.start()
+    manager = started()
     assert [log.log_end_offset for log in manager.logs()] == [10]
     manager.close()

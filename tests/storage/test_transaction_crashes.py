@@ -17,21 +17,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidelog.model.errors import Refusal
-from tidelog.model.ids import BrokerEpoch, NodeId, Offset, TopicId
-from tidelog.model.topic_config import TopicConfig
-from tidelog.proto.control_batches import ControlKind, decode_control, encode_control_batch
-from tidelog.proto.record_decoder import decode_records
-from tidelog.proto.record_encoder import BatchBuilder
-from tidelog.proto.records import Batch, patch_batch, split_batches
-from tidelog.storage.append_checks import Origin
-from tidelog.storage.cleaner.cleaner import LogCleaner
-from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits
-from tidelog.storage.format import format_directory
-from tidelog.storage.log import Log
-from tidelog.storage.log_manager import LogManager
-from tidelog.storage.memory_files import Disk, Faults, Killed, MemoryFiles
+from tidelog.model.ids import BrokerEpoch, Offset
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import Batch, patch_batch, split_batches
+from tidelog.proto.records.control_batches import ControlKind, decode_control, encode_control_batch
+from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.encoder import BatchBuilder
+from tidelog.storage.cleaner.cleaning import CleaningLimits
+from tidelog.storage.disk.memory_files import Faults, Killed
+from tidelog.storage.log.log import Log
+from tidelog.storage.producers.append_checks import Origin
 
-TOPIC = TopicId(b"x" * 16)
+from .crashing import CrashWorkload, run_until_killed
+
 PRODUCERS = (7, 8, 9)
 KEYS = [b"key %d" % n for n in range(6)]
 SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "13")))
@@ -40,24 +38,13 @@ DELETES = TopicConfig(
     segment_bytes=1_500, index_interval_bytes=200, retention_ms=-1, retention_bytes=5_000, file_delete_delay_ms=0
 )
 COMPACTS = TopicConfig(
-    cleanup_policy="compact",
+    cleanup_policy=("compact",),
     segment_bytes=1_500,
     index_interval_bytes=200,
     min_cleanable_dirty_ratio=0.0,
     delete_retention_ms=10_000,
     file_delete_delay_ms=0,
 )
-
-
-class MovedClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 @dataclass(frozen=True)
@@ -88,11 +75,11 @@ class Model:
     done: list[Done] = field(default_factory=list)
     pending: list[Done] = field(default_factory=list)
     floor: int = 0
-    """What is before it must survive a loss of power."""
+    """Records before it must survive a power failure."""
     cutting_to: int | None = None
     high_watermark: int = 0
     loaded_at: int = 0
-    """Where the log ended when its producers were last loaded."""
+    """The end of the log when its producers were last loaded."""
 
     @property
     def end(self) -> int:
@@ -121,35 +108,11 @@ class Model:
         self.floor = min(self.floor, end)
 
 
-class Workload:
+class Workload(CrashWorkload[Model]):
     """Random operations on one log of one process after the other."""
 
     def __init__(self, seed: int, config: TopicConfig) -> None:
-        self.rng = random.Random(seed)
-        self.config = config
-        self.clock = MovedClock()
-        self.disk = Disk()
-        format_directory(MemoryFiles(self.disk), "/a", "cluster", NodeId(1), self.rng)
-        self.model = Model()
-        self.under_way: Cleaning | None = None
-        self.swaps = 0
-
-    def boot(self, faults: Faults) -> None:
-        self.under_way = None
-        self.manager = LogManager(
-            MemoryFiles(self.disk, faults),
-            self.clock,
-            random.Random(self.rng.random()),
-            ["/a"],
-            cluster_id="cluster",
-            node_id=NodeId(1),
-            defaults=self.config,
-            open_files_max=6,
-        )
-        self.manager.start()
-        self.log = self.manager.get_or_create("t", TOPIC, 0, self.config)
-        self.cleaner = LogCleaner(self.manager, lambda log: self.model.high_watermark)
-        self.faults = faults
+        super().__init__(seed, config, Model())
 
     def step(self) -> None:
         actions = (
@@ -234,10 +197,6 @@ class Workload:
                 sequence += len(each.records)
         return epoch, sequence
 
-    def flush(self) -> None:
-        self.log.flush()
-        self.model.floor = self.log.recovery_point
-
     def flush_around(self) -> None:
         """A flush with something else between its begin and its end."""
         job = self.log.begin_flush()
@@ -277,10 +236,7 @@ class Workload:
 
     def checkpoint(self) -> None:
         self.clock.ms += self.rng.choice((10, 1_000, 11_000))
-        self.manager.checkpoint({})
-        for job in self.manager.take_removals():
-            job.run()
-            self.manager.finish_removal(job)
+        super().checkpoint()
 
     def restart(self) -> None:
         self.manager.write_clean_shutdown(BrokerEpoch(5))
@@ -290,18 +246,13 @@ class Workload:
         self.model.floor = self.model.loaded_at = self.model.end
         self.judge()
 
+    def pass_limits(self) -> CleaningLimits:
+        return CleaningLimits(dedupe_bytes=24 * self.rng.choice((4, 200)), io_bytes=400)
+
     def clean(self) -> None:
+        if not self.begin_pass():
+            return
         log, cleaner = self.log, self.cleaner
-        if self.under_way is None:
-            due = cleaner.due(self.clock.ms)
-            if not due:
-                return
-            end = due[0].dirt.first_uncleanable_offset
-            if log.stored_recovery_point < end:
-                self.flush()
-                self.manager.store_points(log)
-            limits = CleaningLimits(dedupe_bytes=24 * self.rng.choice((4, 200)), io_bytes=400)
-            self.under_way = cleaner.begin(due[0], limits, self.clock.ms)
         cleaning = self.under_way
         assert cleaning is not None
         for _ in range(self.rng.choice((1, 3, 100))):
@@ -321,21 +272,12 @@ class Workload:
 
     def crash(self, *, power: bool) -> bool:
         """Returns whether the model still tells what the log must know."""
-        self.manager.close()
-        if power:
-            self.disk.lose_power(self.rng)
-        else:
-            self.disk.end_process()
-        self.boot(Faults())
+        self.reopen(power=power)
         log, model = self.log, self.model
-        least = model.floor if power else model.end
-        if model.cutting_to is not None:
-            least = min(least, model.cutting_to)
-            model.cutting_to = None
-        assert log.log_end_offset >= least, f"lost: expected {least}, ends at {log.log_end_offset}"
+        self.check_end(power=power)
         model.done += model.pending
         model.pending = []
-        first = log.first_segment_offset
+        first = log.segment_offsets[0]
         if power and first and first not in log._chain.snapshots:
             # Its start had moved up to there, durably, and what producers had done by then is lost with the power.
             return False
@@ -374,7 +316,7 @@ def decided_end(log: Log) -> int:
 def check_aborted(log: Log, model: Model, rng: random.Random) -> None:
     floor, stable = log.log_start_offset, decided_end(log)
     everything = [each for each in model.transactions() if each.aborted]
-    ranges = [(floor, stable)]
+    ranges: list[tuple[int, int]] = [(floor, stable)]
     if floor < stable:
         start = rng.randint(floor, stable)
         ranges.append((start, rng.randint(start, stable)))
@@ -456,12 +398,6 @@ def visible(log: Log, batches: list[Batch], start: int, end: int) -> list[Batch]
         elif not (batch.is_transactional and batch.producer_id in aborted):
             found.append(batch)
     return found
-
-
-def run_until_killed(work: Workload, faults: Faults) -> None:
-    work.boot(faults)
-    while True:
-        work.step()
 
 
 def run(work: Workload, rng: random.Random, crashes: int, *, power: bool) -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from tidelog.model.errors import Refusal
-from tidelog.proto.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.records import Batch, patch_batch, split_batches
-from tidelog.storage.append_checks import LogAppend, Origin
-from tidelog.storage.files import SystemFiles, read_file
-from tidelog.storage.handles import HandlePool
-from tidelog.storage.log import Log
-from tidelog.storage.memory_files import MemoryFiles
-from tidelog.storage.transaction_index import ENTRY, AbortedTransaction, TransactionIndex, pack_entry
+from tidelog.proto.records.batches import Batch, patch_batch, split_batches
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.storage.disk.files import SystemFiles, read_file
+from tidelog.storage.disk.handles import HandlePool
+from tidelog.storage.disk.memory_files import MemoryFiles
+from tidelog.storage.log.log import Log
+from tidelog.storage.producers.append_checks import LogAppend, Origin
+from tidelog.storage.segments.transaction_index import ENTRY, AbortedTransaction, TransactionIndex, pack_entry
+
+from .conftest import MakeBatch, Store
 
 NOW = 1_000_000
 GOLDEN = Path(__file__).parents[1] / "golden" / "transactions.txt"
@@ -48,7 +50,7 @@ def put(log: Log, *batches: Batch) -> LogAppend:
     return outcome
 
 
-def index_bytes(store, log: Log, base: int = 0) -> bytes:
+def index_bytes(store: Store, log: Log, base: int = 0) -> bytes:
     path = f"{log.directory}/{base:020d}.txnindex"
     return read_file(store.files, path) if store.files.exists(path) else b""
 
@@ -59,7 +61,9 @@ def all_entries(log: Log) -> list[AbortedTransaction]:
 
 class TestBytes:
     @pytest.mark.parametrize(("case", "outcome"), list(golden()))
-    def test_a_log_has_the_index_that_kafka_writes(self, store, batch, case: str, outcome: str) -> None:
+    def test_a_log_has_the_index_that_kafka_writes(
+        self, store: Store, batch: MakeBatch, case: str, outcome: str
+    ) -> None:
         content, undecided, ranges = outcome.split("\t")
         log = store.log()
         found = []
@@ -127,7 +131,7 @@ class TestFile:
             assert len(path.read_bytes()) == 34
             pool.close()
 
-    def test_no_file_without_an_aborted_transaction(self, store, batch) -> None:
+    def test_no_file_without_an_aborted_transaction(self, store: Store, batch: MakeBatch) -> None:
         log = store.log()
         put(log, batch(1, producer=(P, 0, 0), transactional=True))
         put(log, marker(P, 1, abort=False))
@@ -136,13 +140,13 @@ class TestFile:
 
 
 class TestWithItsLog:
-    def aborted(self, log: Log, batch, producer: int, epoch: int) -> int:
+    def aborted(self, log: Log, batch: MakeBatch, producer: int, epoch: int) -> int:
         """A transaction of one batch that is aborted; returns its first offset."""
         first = put(log, batch(2, producer=(producer, epoch, 0), transactional=True)).base_offset
         put(log, marker(producer, epoch + 1, abort=True))
         return first
 
-    def test_a_transaction_over_several_segments(self, store, batch) -> None:
+    def test_a_transaction_over_several_segments(self, store: Store, batch: MakeBatch) -> None:
         log = store.log(segment_bytes=1_000_000)
         put(log, batch(1, producer=(P, 0, 0), transactional=True))
         for sequence in (1, 2):
@@ -155,7 +159,7 @@ class TestWithItsLog:
             assert [each[:2] for each in log.aborted_within(start, start + 1)] == [(0, P)]
         assert log.aborted_within(4, 4) == []
 
-    def test_it_goes_and_ends_with_its_segments(self, store, batch) -> None:
+    def test_it_goes_and_ends_with_its_segments(self, store: Store, batch: MakeBatch) -> None:
         log = store.log(file_delete_delay_ms=0, retention_ms=-1, retention_bytes=1)
         for epoch in range(3):
             self.aborted(log, batch, P, epoch)
@@ -177,7 +181,7 @@ class TestWithItsLog:
 
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize("power_lost", [True, False])
-    def test_a_restart(self, store, batch, clean: bool, power_lost: bool) -> None:
+    def test_a_restart(self, store: Store, batch: MakeBatch, clean: bool, power_lost: bool) -> None:
         log = store.log()
         self.aborted(log, batch, P, 0)
         log.roll(NOW)
@@ -196,7 +200,7 @@ class TestWithItsLog:
         assert all_entries(log) == before
         assert log.last_stable_offset(log.log_end_offset) == stable
 
-    def test_what_is_lost_behind_the_recovery_point_is_made_anew(self, store, batch) -> None:
+    def test_what_is_lost_behind_the_recovery_point_is_made_anew(self, store: Store, batch: MakeBatch) -> None:
         """The index, or its tail, did not reach the disk; the log did. The transaction began before that point, and a
         snapshot of producers lies behind it."""
         log = store.log()
@@ -224,7 +228,7 @@ class TestWithItsLog:
         assert store.managers[-1].recovered_logs == 1
         assert all_entries(log) == before
 
-    def test_what_recovery_cut_off_never_comes_back(self, store, batch) -> None:
+    def test_what_recovery_cut_off_never_comes_back(self, store: Store, batch: MakeBatch) -> None:
         """The index was cut at a recovery and is empty since, so no flush has a reason to sync it; the power is lost
         when its segment lies before the recovery point, where an index is believed."""
         log = store.log()
@@ -254,7 +258,7 @@ class TestWithItsLog:
         store.restart(power_lost=True)
         assert all_entries(store.log()) == []
 
-    def test_part_of_an_entry_that_seems_to_be_one_is_told_by_the_log(self, store, batch) -> None:
+    def test_part_of_an_entry_that_seems_to_be_one_is_told_by_the_log(self, store: Store, batch: MakeBatch) -> None:
         log = store.log()
         self.aborted(log, batch, P, 0)
         put(log, batch(5))
@@ -267,7 +271,7 @@ class TestWithItsLog:
         assert all_entries(store.log()) == before
         assert len(before) == 1
 
-    def test_a_snapshot_from_before_the_first_segment_is_not_believed(self, store, batch) -> None:
+    def test_a_snapshot_from_before_the_first_segment_is_not_believed(self, store: Store, batch: MakeBatch) -> None:
         """The log's start has moved up to a segment whose own snapshot did not reach the disk: what the one before has
         open ended in between, and would stay open for good."""
         log = store.log()
@@ -288,7 +292,7 @@ class TestWithItsLog:
         assert log.segment_offsets == [2]
         assert log.last_stable_offset(log.log_end_offset) == 3
 
-    def test_a_follower_has_the_same_file(self, store, batch) -> None:
+    def test_a_follower_has_the_same_file(self, store: Store, batch: MakeBatch) -> None:
         log = store.log()
         for epoch in range(3):
             self.aborted(log, batch, P, epoch)
@@ -311,7 +315,7 @@ class TestWithItsLog:
         assert index_bytes(store, log) == leader
         assert {producer.producer_id: producer for producer in log.producers.all()} == producers
 
-    def test_an_open_transaction_outlives_expiry_and_snapshots(self, store, batch) -> None:
+    def test_an_open_transaction_outlives_expiry_and_snapshots(self, store: Store, batch: MakeBatch) -> None:
         log = store.log()
         put(log, batch(1))
         put(log, batch(1, producer=(P, 0, 0), transactional=True))

@@ -12,6 +12,7 @@ import pytest
 
 import tidelog
 from tidelog.client.errors import TidelogError
+from tidelog.model.client_quotas import ClientQuotaEntity
 from tidelog.testing import AsyncCluster, Cluster
 
 ONE_NODE_READY_S = 0.3
@@ -33,7 +34,7 @@ def test_the_ten_lines_of_a_first_test() -> None:
         cluster.wait_for_isr("orders", 0, 3)
         with cluster.consumer(auto_offset_reset="earliest") as consumer:
             consumer.assign([("orders", partition) for partition in range(3)])
-            seen = []
+            seen: list[int] = []
             while len(seen) < 200:
                 seen += [int(record.value or b"") for record in consumer.poll(10.0)]
     assert sorted(seen) == list(range(200))
@@ -173,3 +174,23 @@ def _end_of(cluster: Cluster, node_id: int) -> int:
     broker = cluster.node(node_id).broker
     assert broker is not None
     return sum(replica.partition.log.log_end_offset for replica in broker.replicas.replicas.values())
+
+
+@pytest.mark.parametrize("transport", ["memory", "grpc"])
+def test_nodes_know_clients_by_their_client_id(transport: str) -> None:
+    with Cluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        with cluster.admin(client_id="named-admin") as admin:
+            admin.alter_client_quotas({ClientQuotaEntity(client_id=""): {"request_percentage": 1e9}})
+            broker = cluster.node(1).broker
+            assert broker is not None
+            cluster.wait_for(lambda: broker.client_quotas.any_set, "the quota is in force")
+            admin.list_topics()
+        with cluster.producer(client_id="named-producer") as producer:
+            producer.send("t", b"x").result(30)
+        with cluster.consumer(client_id="named-consumer", auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            assert consumer.poll(30.0)
+        sensors = broker.client_quotas.request.sensors
+        names = {"named-admin", "named-producer", "named-consumer"}
+        cluster.wait_for(lambda: names <= {client_id for _, client_id in sensors}, f"sensors of {names}")

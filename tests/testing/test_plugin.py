@@ -83,3 +83,21 @@ def test_a_run_that_does_not_use_it_pays_nothing(pytester: pytest.Pytester) -> N
         """
     )
     pytester.runpytest_subprocess(*STRICT).assert_outcomes(passed=1)
+
+
+def test_a_marker_secures_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from tidelog import errors
+
+        @pytest.mark.tidelog_cluster(security="tls")
+        def test_secured(tidelog_cluster):
+            tidelog_cluster.create_topic("t")
+            with tidelog_cluster.producer(user="alice") as producer:
+                with pytest.raises(errors.TopicAuthorizationFailedError):
+                    producer.send("t", b"x").result(30)
+        """
+    )
+    result = pytester.runpytest_subprocess(*STRICT)
+    result.assert_outcomes(passed=1)

@@ -8,23 +8,26 @@ from typing import Any
 
 import pytest
 
+from tests.coordinators import MemoryLog
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId
-from tidelog.proto.group_api import GroupPartition
-from tidelog.proto.network import CallContext
-from tidelog.proto.transaction_api import (
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.transaction_api import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     AddPartitionsTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ListTransactionsRequest,
     PrepareTransactionRequest,
     TransactionMarker,
 )
+from tidelog.proto.transport.network import CallContext
 from tidelog.transactions.coordinator import TransactionCoordinator, transactional_id_fault
 from tidelog.transactions.marker_sender import MarkersWritten
 from tidelog.transactions.settings import TransactionSettings
@@ -37,6 +40,20 @@ A = GroupPartition("a", 0)
 NONE = ErrorCode.NONE
 
 
+class Sending:
+    def __init__(
+        self,
+        under_way: list[tuple[TransactionMarker, MarkersWritten]],
+        item: tuple[TransactionMarker, MarkersWritten],
+    ) -> None:
+        self.under_way = under_way
+        self.item = item
+
+    def cancel(self) -> None:
+        if self.item in self.under_way:
+            self.under_way.remove(self.item)
+
+
 class Sender:
     """Implements :class:`tidelog.transactions.marker_sender.MarkerSender`; a test tells what is written."""
 
@@ -44,26 +61,23 @@ class Sender:
         self.under_way: list[tuple[TransactionMarker, MarkersWritten]] = []
         self.sent: list[TransactionMarker] = []
 
-    def send(self, marker: TransactionMarker, written: MarkersWritten) -> Any:
+    def send(self, marker: TransactionMarker, written: MarkersWritten) -> Sending:
         item = (marker, written)
         self.under_way.append(item)
         self.sent.append(marker)
-        under_way = self.under_way
-
-        class Sending:
-            def cancel(self) -> None:
-                if item in under_way:
-                    under_way.remove(item)
-
-        return Sending()
+        return Sending(self.under_way, item)
 
     def written(self, error: ErrorCode = NONE) -> None:
         for marker, told in list(self.under_way):
             told(marker.partitions, error)
 
 
+Who = tuple[ProducerId, ProducerEpoch]
+WHO = ProducerId(1), ProducerEpoch(0)
+
+
 class World:
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: MemoryLog) -> None:
         self.log = log
         self.sender = Sender()
         self.failures: list[BaseException] = []
@@ -94,11 +108,11 @@ class World:
     async def init(self, transactional_id: str | None = "t", **changes: Any) -> InitProducerIdResponse:
         return await self.coordinator.init_producer_id(InitProducerIdRequest(transactional_id, **changes), CONTEXT)
 
-    def add(self, identity: tuple[int, int], *names: str) -> Any:
+    def add(self, identity: Who, *names: str) -> asyncio.Future[AddPartitionsToTxnResponse]:
         requests = tuple(AddPartitionsTransaction(name, *identity, (A,)) for name in names or ("t",))
         return self.coordinator.add_partitions(AddPartitionsToTxnRequest(requests), CONTEXT)
 
-    def end(self, identity: tuple[int, int], committed: bool = True) -> Any:
+    def end(self, identity: Who, committed: bool = True) -> asyncio.Future[EndTxnResponse]:
         return self.coordinator.end(EndTxnRequest("t", *identity, committed), CONTEXT)
 
     def state(self) -> str:
@@ -115,7 +129,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-async def world(memory_log: Any) -> AsyncIterator[World]:
+async def world(memory_log: MemoryLog) -> AsyncIterator[World]:
     made = World(memory_log)
     yield made
     await made.coordinator.stop()
@@ -123,7 +137,7 @@ async def world(memory_log: Any) -> AsyncIterator[World]:
     assert not made.sender.under_way
 
 
-def ids(answer: Any) -> tuple[Any, Any]:
+def ids(answer: InitProducerIdResponse | EndTxnResponse) -> Who:
     assert answer.error is NONE, answer
     return answer.producer_id, answer.producer_epoch
 
@@ -148,21 +162,21 @@ async def test_nothing_is_told_before_it_is_replicated(world: World) -> None:
     await world.lead()
     who = ids(await world.init())
     await world.add(who)
-    world.log.held = True
+    world.log.hold = True
     ending = world.end(who)
     await asyncio.sleep(0)
     assert not ending.done()
     assert not world.sender.sent
-    world.log.release()
+    world.log.commit()
     assert ids(await ending) == (100, 1)
     assert len(world.sender.sent) == 1
-    world.log.held = False
+    world.log.hold = False
 
 
 async def test_requests_for_what_is_led_elsewhere_or_not_loaded(world: World) -> None:
     assert (await world.init()).error is ErrorCode.NOT_COORDINATOR
-    assert (await world.add((1, 0))).transactions[0].results[0].error is ErrorCode.NOT_COORDINATOR
-    assert (await world.end((1, 0))).error is ErrorCode.NOT_COORDINATOR
+    assert (await world.add(WHO)).transactions[0].results[0].error is ErrorCode.NOT_COORDINATOR
+    assert (await world.end(WHO)).error is ErrorCode.NOT_COORDINATOR
     world.coordinator.elected(0, LeaderEpoch(1))
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     who = (ProducerId(1), ProducerEpoch(0))
@@ -257,16 +271,16 @@ async def test_the_next_leader_carries_out_what_was_decided(world: World) -> Non
 async def test_when_leadership_ends_whoever_waits_is_told_so(world: World) -> None:
     await world.lead()
     who = ids(await world.init())
-    world.log.held = True
+    world.log.hold = True
     adding = world.add(who)
     initialising = world.coordinator.init_producer_id(InitProducerIdRequest("u"), CONTEXT)
     await asyncio.sleep(0)
     world.coordinator.resigned(0)
     assert (await adding).transactions[0].results[0].error is ErrorCode.NOT_COORDINATOR
     assert (await initialising).error is ErrorCode.NOT_COORDINATOR
-    world.log.release(ErrorCode.NOT_COORDINATOR)
+    world.log.commit(ErrorCode.NOT_COORDINATOR)
     await asyncio.sleep(0)
-    world.log.held = False
+    world.log.hold = False
     await world.lead(2)
     assert world.state() == "Ongoing", "it was in the log after all"
 
@@ -279,12 +293,12 @@ async def test_an_append_that_ends_with_leadership_is_its_end(world: World) -> N
 
 
 async def test_a_log_that_cannot_be_read_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.replication.coordinator_shell.LOAD_AGAIN_MS", 10)
-    world.log.broken = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "no")
+    monkeypatch.setattr("tidelog.replication.coordinators.coordinator_shell.LOAD_AGAIN_MS", 10)
+    world.log.range_refusal = Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "no")
     world.coordinator.elected(0, LeaderEpoch(1))
     await until(lambda: world.coordinator.counters.failed_loads > 0, "loading failed")
     assert (await world.init()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.log.broken = None
+    world.log.range_refusal = None
     await until(lambda: world.coordinator.counters.loads == 1, "it is loaded")
     assert ids(await world.init()) == (100, 0)
 
@@ -311,13 +325,13 @@ async def test_markers_refused_for_good_are_not_sent_again(world: World) -> None
     assert world.coordinator.counters.refused_markers == 1
 
 
-async def test_a_bug_beneath_takes_the_node_down(world: World) -> None:
+async def test_a_bug_beneath_takes_the_node_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.lead()
 
-    async def broken(*_: Any) -> ErrorCode:
+    async def broken(*_: object) -> ErrorCode:
         raise RuntimeError("boom")
 
-    world.log.append = broken
+    monkeypatch.setattr(world.log, "append", broken)
     world.coordinator.init_producer_id(InitProducerIdRequest("t"), CONTEXT)
     await until(lambda: bool(world.failures), "it is told")
     assert str(world.failures.pop()) == "boom"

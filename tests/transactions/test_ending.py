@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, TopicPartition
-from tidelog.proto.group_api import GroupPartition
-from tidelog.replication.coordinator_log import Token
+from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.replication.coordinators.coordinator_log import Token
 from tidelog.transactions.transitions import TransactionState
+
+from .conftest import Desk
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 3)
@@ -25,8 +25,8 @@ both = pytest.mark.parametrize("committed", [True, False])
 
 
 @both
-def test_the_decision_then_the_answer_and_the_markers_then_completion(desk_type: Any, committed: bool) -> None:
-    desk = desk_type(marks=False)
+def test_the_decision_then_the_answer_and_the_markers_then_completion(committed: bool) -> None:
+    desk = Desk(marks=False)
     who = desk.ongoing(A, B)
     desk.auto = False
     waiter = desk.end(who, committed)
@@ -44,12 +44,12 @@ def test_the_decision_then_the_answer_and_the_markers_then_completion(desk_type:
     desk.mark(None, NONE, A)
     desk.end_append()
     assert desk.state() is COMPLETE_STATE[committed]
-    assert not desk.entry().value.partitions
+    assert not desk.value().partitions
 
 
 @both
-def test_a_repeated_end_is_answered_alike_and_the_other_refused(desk_type: Any, committed: bool) -> None:
-    desk = desk_type(marks=False)
+def test_a_repeated_end_is_answered_alike_and_the_other_refused(committed: bool) -> None:
+    desk = Desk(marks=False)
     who = desk.ongoing()
     first = desk.told(desk.end(who, committed))
     assert desk.told(desk.end(who, committed)) == first, "while markers are on their way"
@@ -64,7 +64,7 @@ def test_a_repeated_end_is_answered_alike_and_the_other_refused(desk_type: Any, 
 
 
 @both
-def test_a_late_end_does_not_touch_the_next_transaction(desk: Any, committed: bool) -> None:
+def test_a_late_end_does_not_touch_the_next_transaction(desk: Desk, committed: bool) -> None:
     who = desk.ongoing()
     following = desk.told(desk.end(who))
     desk.add(following, A)
@@ -72,7 +72,7 @@ def test_a_late_end_does_not_touch_the_next_transaction(desk: Any, committed: bo
     assert desk.state() is TransactionState.ONGOING
 
 
-def test_while_the_decision_is_written_nothing_else_is_taken(desk: Any) -> None:
+def test_while_the_decision_is_written_nothing_else_is_taken(desk: Desk) -> None:
     who = desk.ongoing()
     desk.auto = False
     waiter = desk.end(who)
@@ -83,7 +83,7 @@ def test_while_the_decision_is_written_nothing_else_is_taken(desk: Any) -> None:
     assert desk.error(waiter) is NONE
 
 
-def test_a_decision_that_was_refused_can_be_taken_again(desk: Any) -> None:
+def test_a_decision_that_was_refused_can_be_taken_again(desk: Desk) -> None:
     who = desk.ongoing()
     desk.auto = False
     waiter = desk.end(who)
@@ -95,7 +95,7 @@ def test_a_decision_that_was_refused_can_be_taken_again(desk: Any) -> None:
     assert [marker.committed for marker in desk.sent] == [False]
 
 
-def test_nothing_to_commit_is_an_error_and_nothing_to_abort_is_not(desk: Any) -> None:
+def test_nothing_to_commit_is_an_error_and_nothing_to_abort_is_not(desk: Desk) -> None:
     who = desk.producer()
     assert desk.error(desk.end(who)) is INVALID
     following = desk.told(desk.end(who, committed=False))
@@ -107,13 +107,13 @@ def test_nothing_to_commit_is_an_error_and_nothing_to_abort_is_not(desk: Any) ->
     assert not desk.sent
 
 
-def test_the_next_end_comes_back_while_markers_are_on_their_way(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+def test_the_next_end_comes_back_while_markers_are_on_their_way() -> None:
+    desk = Desk(marks=False)
     following = desk.told(desk.end(desk.ongoing()))
     assert desk.error(desk.end(following, committed=False)) is CONCURRENT
 
 
-def test_strangers(desk: Any) -> None:
+def test_strangers(desk: Desk) -> None:
     who = desk.ongoing()
     assert desk.error(desk.end((who[0] + 9, 0))) is UNMAPPED
     assert desk.error(desk.end((who[0], 1))) is FENCED
@@ -124,8 +124,8 @@ def test_strangers(desk: Any) -> None:
 
 
 @both
-def test_the_last_epoch_is_followed_by_a_new_producer_id(desk_type: Any, committed: bool) -> None:
-    desk = desk_type(marks=False)
+def test_the_last_epoch_is_followed_by_a_new_producer_id(committed: bool) -> None:
+    desk = Desk(marks=False)
     last = desk.use_up(desk.producer())
     desk.add(last, A)
     following = desk.told(desk.end(last, committed))
@@ -143,7 +143,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id(desk_type: Any, committ
     assert desk.error(desk.end(last, committed)) is UNMAPPED
 
 
-def test_without_a_new_producer_id_the_end_is_tried_again(desk: Any) -> None:
+def test_without_a_new_producer_id_the_end_is_tried_again(desk: Desk) -> None:
     last = desk.use_up(desk.producer())
     desk.add(last, A)
     desk.auto = False
@@ -159,8 +159,8 @@ def test_without_a_new_producer_id_the_end_is_tried_again(desk: Any) -> None:
 
 
 @both
-def test_the_first_protocol_keeps_its_epoch(desk_type: Any, committed: bool) -> None:
-    desk = desk_type(marks=False)
+def test_the_first_protocol_keeps_its_epoch(committed: bool) -> None:
+    desk = Desk(marks=False)
     who = desk.ongoing()
     assert desk.told(desk.end(who, committed, bump=False)) == who
     assert (desk.sent[0].producer_epoch, desk.sent[0].transaction_version) == (0, 1)
@@ -172,13 +172,13 @@ def test_the_first_protocol_keeps_its_epoch(desk_type: Any, committed: bool) -> 
     assert desk.error(desk.add(who, A)) is NONE
 
 
-def test_the_first_protocol_has_nothing_to_end_in_an_empty_one(desk: Any) -> None:
+def test_the_first_protocol_has_nothing_to_end_in_an_empty_one(desk: Desk) -> None:
     who = desk.producer()
     assert desk.error(desk.end(who, bump=False)) is INVALID
     assert desk.error(desk.end(who, committed=False, bump=False)) is INVALID
 
 
-def test_the_first_protocol_does_not_end_what_was_aborted_above_it(desk: Any) -> None:
+def test_the_first_protocol_does_not_end_what_was_aborted_above_it(desk: Desk) -> None:
     who = desk.ongoing(timeout_ms=1_000)
     desk.pass_time(20_000)
     assert desk.error(desk.end(who, committed=False, bump=False)) is FENCED
@@ -188,7 +188,7 @@ def test_the_first_protocol_does_not_end_what_was_aborted_above_it(desk: Any) ->
 # --- Timeouts ---------------------------------------------------------------------------------------
 
 
-def test_what_is_open_too_long_is_aborted_and_its_producer_told(desk: Any) -> None:
+def test_what_is_open_too_long_is_aborted_and_its_producer_told(desk: Desk) -> None:
     who = desk.ongoing(timeout_ms=15_000)
     desk.pass_time(10_000)
     assert desk.state() is TransactionState.ONGOING
@@ -201,7 +201,7 @@ def test_what_is_open_too_long_is_aborted_and_its_producer_told(desk: Any) -> No
     assert desk.shard.state.counters.timed_out == 1
 
 
-def test_a_timeout_runs_from_the_first_partition_on_and_through_a_move(desk: Any) -> None:
+def test_a_timeout_runs_from_the_first_partition_on_and_through_a_move(desk: Desk) -> None:
     desk.producer(timeout_ms=15_000)
     desk.pass_time(60_000)
     desk.add((1_000, 0), A)
@@ -213,14 +213,14 @@ def test_a_timeout_runs_from_the_first_partition_on_and_through_a_move(desk: Any
     assert desk.state() is TransactionState.COMPLETE_ABORT
 
 
-def test_a_timeout_at_the_last_epoch_rotates_too(desk: Any) -> None:
+def test_a_timeout_at_the_last_epoch_rotates_too(desk: Desk) -> None:
     last = desk.use_up(desk.producer(timeout_ms=1_000))
     desk.add(last, A)
     desk.pass_time(10_000)
     assert desk.told(desk.end(last, committed=False)) == (1_001, 0)
 
 
-def test_a_timeout_waits_for_what_is_under_way(desk: Any) -> None:
+def test_a_timeout_waits_for_what_is_under_way(desk: Desk) -> None:
     who = desk.ongoing(timeout_ms=1_000)
     desk.auto = False
     waiter = desk.end(who)
@@ -231,7 +231,7 @@ def test_a_timeout_waits_for_what_is_under_way(desk: Any) -> None:
     assert desk.state() is TransactionState.PREPARE_COMMIT
 
 
-def test_a_refused_timeout_is_tried_again(desk: Any) -> None:
+def test_a_refused_timeout_is_tried_again(desk: Desk) -> None:
     desk.ongoing(timeout_ms=1_000)
     desk.auto = False
     desk.pass_time(10_000)
@@ -246,8 +246,8 @@ def test_a_refused_timeout_is_tried_again(desk: Any) -> None:
 
 
 @both
-def test_the_next_coordinator_sends_the_markers_again_under_its_epoch(desk_type: Any, committed: bool) -> None:
-    desk = desk_type(marks=False)
+def test_the_next_coordinator_sends_the_markers_again_under_its_epoch(committed: bool) -> None:
+    desk = Desk(marks=False)
     who = desk.ongoing(A, B)
     desk.end(who, committed)
     desk.mark(None, NONE, A)
@@ -260,8 +260,8 @@ def test_the_next_coordinator_sends_the_markers_again_under_its_epoch(desk_type:
     assert desk.state() is COMPLETE_STATE[committed]
 
 
-def test_markers_of_a_former_coordinator_are_no_news(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+def test_markers_of_a_former_coordinator_are_no_news() -> None:
+    desk = Desk(marks=False)
     desk.end(desk.ongoing(A))
     desk.fail_over()
     (new,) = desk.markers
@@ -271,8 +271,8 @@ def test_markers_of_a_former_coordinator_are_no_news(desk_type: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_a_marker_refused_for_good_ends_the_sending(desk_type: Any, error: ErrorCode) -> None:
-    desk = desk_type(marks=False)
+def test_a_marker_refused_for_good_ends_the_sending(error: ErrorCode) -> None:
+    desk = Desk(marks=False)
     desk.end(desk.ongoing(A, B))
     desk.mark(None, error, A)
     assert not desk.markers
@@ -283,7 +283,7 @@ def test_a_marker_refused_for_good_ends_the_sending(desk_type: Any, error: Error
     assert desk.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_completion_is_tried_until_it_is_written(desk: Any) -> None:
+def test_completion_is_tried_until_it_is_written(desk: Desk) -> None:
     who = desk.ongoing()
     desk.auto = False
     desk.end(who)
@@ -305,25 +305,25 @@ def test_completion_is_tried_until_it_is_written(desk: Any) -> None:
 HOUR_MS = 3_600_000
 
 
-def test_an_idle_id_is_forgotten_and_begins_anew(desk_type: Any) -> None:
-    desk = desk_type(transactional_id_expiration_ms=24 * HOUR_MS)
+def test_an_idle_id_is_forgotten_and_begins_anew() -> None:
+    desk = Desk(transactional_id_expiration_ms=24 * HOUR_MS)
     who = desk.producer()
     desk.told(desk.end(who, committed=False))
     desk.pass_time(23 * HOUR_MS)
-    assert desk.entry() is not None
+    assert desk.has_entry()
     desk.pass_time(2 * HOUR_MS)
-    assert desk.entry() is None
+    assert not desk.has_entry()
     assert desk.log[-1].records[0].value is None
     desk.fail_over()
-    assert desk.entry() is None
+    assert not desk.has_entry()
     assert desk.producer() == (1_001, 0)
 
 
-def test_an_open_transaction_is_never_forgotten(desk_type: Any) -> None:
-    desk = desk_type(marks=False, transactional_id_expiration_ms=1, max_timeout_ms=2**31 - 2)
+def test_an_open_transaction_is_never_forgotten() -> None:
+    desk = Desk(marks=False, transactional_id_expiration_ms=1, max_timeout_ms=2**31 - 2)
     desk.ongoing(A, transactional_id="open", timeout_ms=2**31 - 2)
     desk.ongoing(A, transactional_id="prepared", two_phase=True)
-    desk.prepare(desk.entry("prepared").value.identity, "prepared")
+    desk.prepare(desk.value("prepared").identity, "prepared")
     who = desk.ongoing(A, transactional_id="decided")
     desk.end(who, transactional_id="decided")
     desk.producer("idle")
@@ -331,8 +331,8 @@ def test_an_open_transaction_is_never_forgotten(desk_type: Any) -> None:
     assert set(desk.shard.state.entries) == {"open", "prepared", "decided"}
 
 
-def test_while_an_id_is_being_forgotten_nothing_begins_with_it(desk_type: Any) -> None:
-    desk = desk_type(transactional_id_expiration_ms=1)
+def test_while_an_id_is_being_forgotten_nothing_begins_with_it() -> None:
+    desk = Desk(transactional_id_expiration_ms=1)
     who = desk.producer()
     desk.auto = False
     desk.pass_time(HOUR_MS)
@@ -342,8 +342,8 @@ def test_while_an_id_is_being_forgotten_nothing_begins_with_it(desk_type: Any) -
     assert desk.error(waiting) is UNMAPPED
 
 
-def test_a_refused_tombstone_leaves_the_id_as_it_was(desk_type: Any) -> None:
-    desk = desk_type(transactional_id_expiration_ms=1)
+def test_a_refused_tombstone_leaves_the_id_as_it_was() -> None:
+    desk = Desk(transactional_id_expiration_ms=1)
     who = desk.producer()
     desk.auto = False
     desk.pass_time(HOUR_MS)
@@ -353,8 +353,8 @@ def test_a_refused_tombstone_leaves_the_id_as_it_was(desk_type: Any) -> None:
     assert desk.error(waiter) is NONE
 
 
-def test_tombstones_come_in_batches_that_the_topic_takes(desk_type: Any) -> None:
-    desk = desk_type(transactional_id_expiration_ms=1)
+def test_tombstones_come_in_batches_that_the_topic_takes() -> None:
+    desk = Desk(transactional_id_expiration_ms=1)
     desk.shard.state.batch_bytes_max = 1_000
     for number in range(50):
         desk.producer(f"transactional-{number}")
@@ -365,8 +365,8 @@ def test_tombstones_come_in_batches_that_the_topic_takes(desk_type: Any) -> None
     assert sum(len(append.records) for append in desk.log[written:]) == 50
 
 
-def test_listing(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+def test_listing() -> None:
+    desk = Desk(marks=False)
     desk.producer("empty")
     desk.ongoing(A, transactional_id="open")
     desk.pass_time(5_000)
@@ -378,7 +378,7 @@ def test_listing(desk_type: Any) -> None:
     assert desk.listed(states=("Nonsense",)) == []
 
 
-def test_describing(desk: Any) -> None:
+def test_describing(desk: Desk) -> None:
     assert desk.shard.describe("nobody").error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     who = desk.producer()
     described = desk.shard.describe("t")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.model.sinks import SinkAttempt
-from tidelog.proto.coordinator_records import CoordinatorRecord
-from tidelog.proto.sink_api import DescribedSink
-from tidelog.proto.sink_records import decode_sink_key, decode_sink_value
-from tidelog.proto.transaction_records import (
+from tidelog.proto.calls.sink_api import DescribedSink
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+from tidelog.proto.logs.sink_records import decode_sink_key, decode_sink_value
+from tidelog.proto.logs.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
     decode_transaction_key,
     decode_transaction_value,
 )
 from tidelog.transactions.transitions import TransactionState
+
+from .conftest import Desk
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 3)
@@ -35,26 +37,25 @@ def name(batch: int, job: str, attempt: str, sink: str = "s") -> str:
     return SinkAttempt(sink, batch, job, attempt).transactional_id
 
 
-def state(desk: Any, batch: int, job: str, attempt: str) -> TransactionState | None:
+def state(desk: Desk, batch: int, job: str, attempt: str) -> TransactionState | None:
     """None: forgotten, or never heard of."""
-    entry = desk.entry(name(batch, job, attempt))
+    entry = desk.shard.state.entries.get(name(batch, job, attempt))
     return None if entry is None or entry.value is None else entry.value.state
 
 
-def sink(desk: Any, of: str = "s") -> DescribedSink:
-    found: DescribedSink = desk.shard.describe_sink(of)
-    return found
+def sink(desk: Desk, of: str = "s") -> DescribedSink:
+    return desk.shard.describe_sink(of)
 
 
-def outcomes(desk: Any) -> dict[int, bool]:
-    """What the partitions were told, by producer id."""
+def outcomes(desk: Desk) -> dict[int, bool]:
+    """The outcomes sent to the partitions, by producer id."""
     told: dict[int, bool] = {}
     for marker in desk.sent:
         assert told.setdefault(marker.producer_id, marker.committed) is marker.committed
     return told
 
 
-def already(desk: Any, waiter: int) -> bool:
+def already(desk: Desk, waiter: int) -> bool:
     answer = desk.answers[waiter]
     assert answer.error is NONE, answer
     found: bool = answer.already_committed
@@ -64,7 +65,7 @@ def already(desk: Any, waiter: int) -> bool:
 # --- The whole way ----------------------------------------------------------------------------------
 
 
-def test_a_batch_is_committed_whole(desk: Any) -> None:
+def test_a_batch_is_committed_whole(desk: Desk) -> None:
     one = desk.write_attempt(0, "j", "one", A)
     two = desk.write_attempt(0, "j", "two", A, B)
     assert not desk.sent
@@ -76,13 +77,14 @@ def test_a_batch_is_committed_whole(desk: Any) -> None:
     assert (found.last_batch, found.last_job, found.batch, found.transactions) == (0, "j", -1, ())
 
 
-def test_the_decision_is_one_record_batch(desk: Any) -> None:
+def test_the_decision_is_one_record_batch(desk: Desk) -> None:
     desk.auto = desk.marks = False
-    for step in (
+    steps: tuple[Callable[[], int], ...] = (
         lambda: desk.begin_sink(0, "j", "won"),
         lambda: desk.begin_sink(0, "j", "lost"),
         lambda: desk.begin_sink(0, "j", "empty"),
-    ):
+    )
+    for step in steps:
         step()
         desk.allocate()
         desk.end_append()
@@ -97,6 +99,7 @@ def test_the_decision_is_one_record_batch(desk: Any) -> None:
     (append,) = desk.appends
     ledger, *others = append.records
     assert decode_sink_key(ledger.key) == "s"
+    assert ledger.value is not None
     assert decode_sink_value(ledger.value)[:2] == (0, "j")
     found: dict[str, TransactionLogValue | None] = {}
     for key, value in others:
@@ -114,7 +117,7 @@ def test_the_decision_is_one_record_batch(desk: Any) -> None:
     assert outcomes(desk) == {1_000: True, 1_001: False}
 
 
-def test_begin_is_idempotent_per_attempt(desk: Any) -> None:
+def test_begin_is_idempotent_per_attempt(desk: Desk) -> None:
     first = desk.told(desk.begin_sink(0, "j", "a"))
     written = len(desk.log)
     assert desk.told(desk.begin_sink(0, "j", "a")) == first
@@ -124,7 +127,7 @@ def test_begin_is_idempotent_per_attempt(desk: Any) -> None:
     assert desk.told(desk.begin_sink(0, "j", "b")) != first
 
 
-def test_begin_asked_twice_at_once_makes_one_transaction(desk: Any) -> None:
+def test_begin_asked_twice_at_once_makes_one_transaction(desk: Desk) -> None:
     desk.auto = False
     first, second = desk.begin_sink(0, "j", "a"), desk.begin_sink(0, "j", "a")
     desk.allocate()
@@ -136,7 +139,7 @@ def test_begin_asked_twice_at_once_makes_one_transaction(desk: Any) -> None:
     assert len(desk.shard.state.entries) == 1
 
 
-def test_a_batch_that_is_decided_is_not_written_again(desk: Any) -> None:
+def test_a_batch_that_is_decided_is_not_written_again(desk: Desk) -> None:
     desk.commit_batch(4, "j", {"a": desk.write_attempt(4, "j", "a")})
     for batch in (0, 4):
         waiter = desk.begin_sink(batch, "k", "b")
@@ -145,14 +148,14 @@ def test_a_batch_that_is_decided_is_not_written_again(desk: Any) -> None:
     assert sink(desk).job == ""
 
 
-def test_a_batch_without_rows_is_decided_without_winners(desk: Any) -> None:
+def test_a_batch_without_rows_is_decided_without_winners(desk: Desk) -> None:
     assert not already(desk, desk.commit_batch(0, "j", {}))
     assert sink(desk).last_batch == 0
     desk.fail_over()
     assert already(desk, desk.commit_batch(0, "k", {}))
 
 
-def test_a_job_without_winners_takes_over_and_decides(desk: Any) -> None:
+def test_a_job_without_winners_takes_over_and_decides(desk: Desk) -> None:
     other = desk.write_attempt(0, "j", "a")
     assert not already(desk, desk.commit_batch(0, "k", {}))
     assert outcomes(desk) == {other[0]: False}
@@ -161,7 +164,7 @@ def test_a_job_without_winners_takes_over_and_decides(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("fail_over", [False, True])
-def test_another_job_takes_over(desk: Any, fail_over: bool) -> None:
+def test_another_job_takes_over(desk: Desk, fail_over: bool) -> None:
     prepared = desk.write_attempt(0, "j", "prepared", A)
     ongoing = desk.write_attempt(0, "j", "ongoing", B, prepare=False)
     desk.begin_sink(0, "j", "empty")
@@ -180,7 +183,7 @@ def test_another_job_takes_over(desk: Any, fail_over: bool) -> None:
     assert already(desk, desk.begin_sink(0, "j", "more"))
 
 
-def test_a_sink_of_two_owners_keeps_its_promises(desk: Any) -> None:
+def test_a_sink_of_two_owners_keeps_its_promises(desk: Desk) -> None:
     later = desk.write_attempt(6, "j", "a")
     sooner = desk.write_attempt(5, "k", "a")
     assert outcomes(desk) == {later[0]: False}
@@ -192,7 +195,7 @@ def test_a_sink_of_two_owners_keeps_its_promises(desk: Any) -> None:
     assert sink(desk).fenced == ()
 
 
-def test_a_winner_has_to_be_prepared_and_the_jobs(desk: Any) -> None:
+def test_a_winner_has_to_be_prepared_and_the_jobs(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a", prepare=False)
     assert desk.error(desk.commit_batch(0, "j", {"a": who})) is INVALID
     desk.prepare(who, name(0, "j", "a"))
@@ -206,14 +209,14 @@ def test_a_winner_has_to_be_prepared_and_the_jobs(desk: Any) -> None:
     assert not already(desk, desk.commit_batch(0, "j", {"a": who}))
 
 
-def test_what_is_prepared_takes_nothing_in(desk: Any) -> None:
+def test_what_is_prepared_takes_nothing_in(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a", A)
     assert desk.error(desk.add(who, B, transactional_id=name(0, "j", "a"))) is INVALID
     assert desk.error(desk.prepare(who, name(0, "j", "a"))) is NONE
     assert desk.error(desk.begin_sink(0, "j", "a")) is INVALID
 
 
-def test_sinks_are_apart(desk: Any) -> None:
+def test_sinks_are_apart(desk: Desk) -> None:
     mine = desk.write_attempt(0, "j", "a", sink="mine")
     theirs = desk.write_attempt(0, "j", "a", sink="theirs/with slash")
     desk.commit_batch(0, "j", {"a": mine}, sink="mine")
@@ -228,7 +231,7 @@ def test_sinks_are_apart(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("fail_over", [False, True])
-def test_a_job_is_aborted(desk: Any, fail_over: bool) -> None:
+def test_a_job_is_aborted(desk: Desk, fail_over: bool) -> None:
     who = desk.write_attempt(0, "j", "a")
     assert not already(desk, desk.abort_job(0, "j"))
     if fail_over:
@@ -241,21 +244,21 @@ def test_a_job_is_aborted(desk: Any, fail_over: bool) -> None:
     assert not already(desk, desk.commit_batch(0, "k", {"a": again}))
 
 
-def test_a_job_that_has_written_nothing_is_kept_out(desk: Any) -> None:
+def test_a_job_that_has_written_nothing_is_kept_out(desk: Desk) -> None:
     desk.abort_job(0, "j")
     assert desk.error(desk.begin_sink(0, "j", "a")) is FENCED
     desk.fail_over()
     assert desk.error(desk.begin_sink(0, "j", "a")) is FENCED
 
 
-def test_aborting_another_job_leaves_the_current_one(desk: Any) -> None:
+def test_aborting_another_job_leaves_the_current_one(desk: Desk) -> None:
     who = desk.write_attempt(0, "k", "a")
     desk.abort_job(0, "j")
     assert not desk.sent
     assert not already(desk, desk.commit_batch(0, "k", {"a": who}))
 
 
-def test_nothing_is_aborted_once_it_is_decided(desk: Any) -> None:
+def test_nothing_is_aborted_once_it_is_decided(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.commit_batch(0, "j", {"a": who})
     written = len(desk.log)
@@ -264,7 +267,7 @@ def test_nothing_is_aborted_once_it_is_decided(desk: Any) -> None:
     assert outcomes(desk) == {who[0]: True}
 
 
-def test_a_task_may_abort_its_own_attempt_but_not_commit_it(desk: Any) -> None:
+def test_a_task_may_abort_its_own_attempt_but_not_commit_it(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     other = desk.write_attempt(0, "j", "b")
     assert desk.error(desk.end(who, True, transactional_id=name(0, "j", "a"))) is ErrorCode.INVALID_REQUEST
@@ -275,7 +278,7 @@ def test_a_task_may_abort_its_own_attempt_but_not_commit_it(desk: Any) -> None:
     assert not already(desk, desk.commit_batch(0, "j", {"b": other}))
 
 
-def test_the_ids_are_the_ledgers_alone(desk: Any) -> None:
+def test_the_ids_are_the_ledgers_alone(desk: Desk) -> None:
     answer = desk.answers[desk.init(name(0, "j", "a"))]
     assert answer.error is ErrorCode.INVALID_REQUEST
     assert "ledgers of sinks" in answer.error_message
@@ -288,8 +291,8 @@ def test_the_ids_are_the_ledgers_alone(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("fail_over", [False, True])
-def test_an_open_transaction_times_out(desk_type: Any, fail_over: bool) -> None:
-    desk = desk_type(sink_timeout_ms=60_000, sink_prepared_timeout_ms=HOUR_MS)
+def test_an_open_transaction_times_out(fail_over: bool) -> None:
+    desk = Desk(sink_timeout_ms=60_000, sink_prepared_timeout_ms=HOUR_MS)
     who = desk.write_attempt(0, "j", "a", prepare=False)
     desk.begin_sink(0, "j", "empty")
     if fail_over:
@@ -306,8 +309,8 @@ def test_an_open_transaction_times_out(desk_type: Any, fail_over: bool) -> None:
 
 
 @pytest.mark.parametrize("fail_over", [False, True])
-def test_a_prepared_one_times_out_later_and_its_batch_is_to_be_run_again(desk_type: Any, fail_over: bool) -> None:
-    desk = desk_type(sink_timeout_ms=60_000, sink_prepared_timeout_ms=HOUR_MS)
+def test_a_prepared_one_times_out_later_and_its_batch_is_to_be_run_again(fail_over: bool) -> None:
+    desk = Desk(sink_timeout_ms=60_000, sink_prepared_timeout_ms=HOUR_MS)
     who = desk.write_attempt(0, "j", "a")
     if fail_over:
         desk.fail_over()
@@ -321,7 +324,7 @@ def test_a_prepared_one_times_out_later_and_its_batch_is_to_be_run_again(desk_ty
     assert outcomes(desk) == {who[0]: False, again[0]: True}
 
 
-def test_a_ledger_never_expires(desk: Any) -> None:
+def test_a_ledger_never_expires(desk: Desk) -> None:
     desk.commit_batch(7, "j", {"a": desk.write_attempt(7, "j", "a")})
     desk.pass_time(60 * 24 * HOUR_MS)
     desk.fail_over()
@@ -331,7 +334,7 @@ def test_a_ledger_never_expires(desk: Any) -> None:
 # --- DeleteSink -------------------------------------------------------------------------------------
 
 
-def test_a_sink_is_forgotten_when_it_is_deleted(desk: Any) -> None:
+def test_a_sink_is_forgotten_when_it_is_deleted(desk: Desk) -> None:
     who = desk.write_attempt(3, "j", "a")
     assert desk.error(desk.delete_sink()) is INVALID
     desk.commit_batch(3, "j", {"a": who})
@@ -346,8 +349,8 @@ def test_a_sink_is_forgotten_when_it_is_deleted(desk: Any) -> None:
     assert not already(desk, desk.commit_batch(0, "j", {"a": again}))
 
 
-def test_a_sink_is_not_deleted_before_its_markers_are_written(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+def test_a_sink_is_not_deleted_before_its_markers_are_written() -> None:
+    desk = Desk(marks=False)
     desk.commit_batch(0, "j", {"a": desk.write_attempt(0, "j", "a")})
     assert desk.error(desk.delete_sink()) is INVALID
     desk.mark()
@@ -357,7 +360,7 @@ def test_a_sink_is_not_deleted_before_its_markers_are_written(desk_type: Any) ->
 # --- Bounds -----------------------------------------------------------------------------------------
 
 
-def test_a_decision_that_does_not_fit_is_refused(desk: Any) -> None:
+def test_a_decision_that_does_not_fit_is_refused(desk: Desk) -> None:
     desk.batch_bytes_max = 1_000
     desk.fail_over()
     winners = {f"a{number}": desk.write_attempt(0, "j", f"a{number}", A) for number in range(12)}
@@ -369,7 +372,7 @@ def test_a_decision_that_does_not_fit_is_refused(desk: Any) -> None:
     assert set(outcomes(desk).values()) == {False}
 
 
-def test_losers_that_do_not_fit_beside_the_winners_are_aborted_after_them(desk: Any) -> None:
+def test_losers_that_do_not_fit_beside_the_winners_are_aborted_after_them(desk: Desk) -> None:
     desk.batch_bytes_max = 1_000
     desk.fail_over()
     attempts = {f"a{number}": desk.write_attempt(0, "j", f"a{number}", A) for number in range(12)}
@@ -378,8 +381,8 @@ def test_losers_that_do_not_fit_beside_the_winners_are_aborted_after_them(desk: 
     assert not desk.shard.state.entries
 
 
-def test_sinks_and_their_transactions_are_bounded(desk_type: Any) -> None:
-    desk = desk_type(sinks_max=1, sink_transactions_max=2)
+def test_sinks_and_their_transactions_are_bounded() -> None:
+    desk = Desk(sinks_max=1, sink_transactions_max=2)
     desk.begin_sink(0, "j", "a")
     assert desk.error(desk.begin_sink(0, "j", "a", sink="t")) is POLICY
     assert desk.error(desk.commit_batch(0, "j", {}, sink="t")) is POLICY
@@ -391,8 +394,8 @@ def test_sinks_and_their_transactions_are_bounded(desk_type: Any) -> None:
     assert desk.error(desk.begin_sink(0, "j", "a")) is NONE
 
 
-def test_of_many_fenced_jobs_the_oldest_are_forgotten(desk_type: Any) -> None:
-    desk = desk_type(sink_fenced_jobs_max=2)
+def test_of_many_fenced_jobs_the_oldest_are_forgotten() -> None:
+    desk = Desk(sink_fenced_jobs_max=2)
     for job in "abcd":
         desk.write_attempt(0, job, "x")
     assert [item.job for item in sink(desk).fenced] == ["b", "c"]
@@ -401,7 +404,7 @@ def test_of_many_fenced_jobs_the_oldest_are_forgotten(desk_type: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["begin", "commit", "abort", "delete"])
-def test_a_record_that_cannot_be_written_changes_nothing(desk: Any, call: str) -> None:
+def test_a_record_that_cannot_be_written_changes_nothing(desk: Desk, call: str) -> None:
     who = desk.write_attempt(0, "j", "a")
     if call == "delete":
         desk.commit_batch(0, "j", {"a": who})
@@ -423,13 +426,14 @@ def test_a_record_that_cannot_be_written_changes_nothing(desk: Any, call: str) -
     assert len(desk.shard.state.entries) == (0 if call == "delete" else 1)
 
 
-def test_a_sink_whose_first_record_cannot_be_written_leaves_nothing(desk: Any) -> None:
+def test_a_sink_whose_first_record_cannot_be_written_leaves_nothing(desk: Desk) -> None:
     desk.auto = False
-    for ask in (
+    asks: tuple[Callable[[], int], ...] = (
         lambda: desk.begin_sink(0, "j", "a"),
         lambda: desk.commit_batch(0, "j", {}),
         lambda: desk.abort_job(0, "j"),
-    ):
+    )
+    for ask in asks:
         ask()
         if desk.allocations:
             desk.allocate()
@@ -441,7 +445,7 @@ def test_a_sink_whose_first_record_cannot_be_written_leaves_nothing(desk: Any) -
 # --- At the same time -------------------------------------------------------------------------------
 
 
-def test_what_is_being_written_when_another_takes_over_is_aborted_after_it(desk: Any) -> None:
+def test_what_is_being_written_when_another_takes_over_is_aborted_after_it(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a", A, prepare=False)
     desk.auto = False
     adding = desk.add(who, B, transactional_id=name(0, "j", "a"))
@@ -459,7 +463,7 @@ def test_what_is_being_written_when_another_takes_over_is_aborted_after_it(desk:
     assert {(item.topic, item.partition) for item in desk.sent[0].partitions} == {A, B}
 
 
-def test_an_attempt_that_begins_while_its_batch_is_decided_is_told_so(desk: Any) -> None:
+def test_an_attempt_that_begins_while_its_batch_is_decided_is_told_so(desk: Desk) -> None:
     winner = desk.write_attempt(0, "j", "a")
     desk.auto = False
     late = desk.begin_sink(0, "j", "b")
@@ -474,8 +478,8 @@ def test_an_attempt_that_begins_while_its_batch_is_decided_is_told_so(desk: Any)
     assert not desk.shard.state.entries
 
 
-def test_a_winner_that_is_timing_out_is_not_committed(desk_type: Any) -> None:
-    desk = desk_type(sink_prepared_timeout_ms=60_000)
+def test_a_winner_that_is_timing_out_is_not_committed() -> None:
+    desk = Desk(sink_prepared_timeout_ms=60_000)
     who = desk.write_attempt(0, "j", "a")
     desk.auto = False
     desk.pass_time(75_000)
@@ -485,8 +489,8 @@ def test_a_winner_that_is_timing_out_is_not_committed(desk_type: Any) -> None:
     assert outcomes(desk) == {who[0]: False}
 
 
-def test_a_fenced_job_that_is_forgotten_has_no_winners(desk_type: Any) -> None:
-    desk = desk_type(sink_fenced_jobs_max=1)
+def test_a_fenced_job_that_is_forgotten_has_no_winners() -> None:
+    desk = Desk(sink_fenced_jobs_max=1)
     who = desk.write_attempt(0, "j", "a")
     desk.auto = False
     for job in "kl":
@@ -500,7 +504,7 @@ def test_a_fenced_job_that_is_forgotten_has_no_winners(desk_type: Any) -> None:
     assert desk.error(desk.commit_batch(0, "j", {"a": who})) is INVALID
 
 
-def test_an_abort_that_cannot_be_written_is_tried_again_after_a_pause(desk: Any) -> None:
+def test_an_abort_that_cannot_be_written_is_tried_again_after_a_pause(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.auto = False
     desk.abort_job(0, "j")
@@ -518,7 +522,7 @@ def test_an_abort_that_cannot_be_written_is_tried_again_after_a_pause(desk: Any)
 # --- Crashes: each row of the table on the page -----------------------------------------------------
 
 
-def crash(desk: Any, *, written: bool) -> None:
+def crash(desk: Desk, *, written: bool) -> None:
     """The coordinator dies with an append under way, of which the log has all or nothing."""
     (append,) = desk.appends
     desk.appends.clear()
@@ -528,7 +532,7 @@ def crash(desk: Any, *, written: bool) -> None:
     desk.fail_over()
 
 
-def rewritten(desk: Any, batch: int, job: str, expected: dict[int, bool]) -> None:
+def rewritten(desk: Desk, batch: int, job: str, expected: dict[int, bool]) -> None:
     """The query has started again, under a new job, and brings the batch to its end."""
     who = desk.write_attempt(batch, job, "again", A)
     desk.fail_over()
@@ -539,19 +543,19 @@ def rewritten(desk: Any, batch: int, job: str, expected: dict[int, bool]) -> Non
     assert outcomes(desk) == {**expected, who[0]: True}
 
 
-def test_crash_mid_write(desk: Any) -> None:
+def test_crash_mid_write(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a", prepare=False)
     desk.fail_over()
     rewritten(desk, 0, "k", {who[0]: False})
 
 
-def test_crash_of_the_driver_when_all_is_prepared(desk: Any) -> None:
+def test_crash_of_the_driver_when_all_is_prepared(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.fail_over()
     rewritten(desk, 0, "k", {who[0]: False})
 
 
-def test_crash_of_a_worker_after_prepare(desk: Any) -> None:
+def test_crash_of_a_worker_after_prepare(desk: Desk) -> None:
     orphan = desk.write_attempt(0, "j", "first")
     desk.fail_over()
     second = desk.write_attempt(0, "j", "second")
@@ -560,7 +564,7 @@ def test_crash_of_a_worker_after_prepare(desk: Any) -> None:
     assert outcomes(desk) == {orphan[0]: False, second[0]: True}
 
 
-def test_crash_after_the_decision_before_it_is_noted(desk: Any) -> None:
+def test_crash_after_the_decision_before_it_is_noted(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.commit_batch(0, "j", {"a": who})
     desk.fail_over()
@@ -569,7 +573,7 @@ def test_crash_after_the_decision_before_it_is_noted(desk: Any) -> None:
     assert outcomes(desk) == {who[0]: True}
 
 
-def test_an_answer_lost_after_the_decision_and_then_an_abort(desk: Any) -> None:
+def test_an_answer_lost_after_the_decision_and_then_an_abort(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.auto = False
     waiter = desk.commit_batch(0, "j", {"a": who})
@@ -579,7 +583,7 @@ def test_an_answer_lost_after_the_decision_and_then_an_abort(desk: Any) -> None:
     assert outcomes(desk) == {who[0]: True}
 
 
-def test_a_request_lost_before_the_decision_and_then_an_abort(desk: Any) -> None:
+def test_a_request_lost_before_the_decision_and_then_an_abort(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.auto = False
     desk.commit_batch(0, "j", {"a": who})
@@ -588,7 +592,7 @@ def test_a_request_lost_before_the_decision_and_then_an_abort(desk: Any) -> None
     rewritten(desk, 0, "k", {who[0]: False})
 
 
-def test_a_frozen_driver_thaws_after_another_has_finished_the_batch(desk: Any) -> None:
+def test_a_frozen_driver_thaws_after_another_has_finished_the_batch(desk: Desk) -> None:
     frozen = desk.write_attempt(0, "j", "a")
     rewritten(desk, 0, "k", {frozen[0]: False})
     assert already(desk, desk.commit_batch(0, "j", {"a": frozen}))
@@ -600,8 +604,8 @@ def test_a_frozen_driver_thaws_after_another_has_finished_the_batch(desk: Any) -
 
 
 @pytest.mark.parametrize(("written", "marked"), [(False, 0), (True, 0), (True, 1), (True, 2)])
-def test_the_broker_dies_around_the_decision(desk_type: Any, written: bool, marked: int) -> None:
-    desk = desk_type(marks=False)
+def test_the_broker_dies_around_the_decision(written: bool, marked: int) -> None:
+    desk = Desk(marks=False)
     one = desk.write_attempt(0, "j", "one", A)
     two = desk.write_attempt(0, "j", "two", B)
     lost = desk.write_attempt(0, "j", "lost", B)
@@ -621,9 +625,9 @@ def test_the_broker_dies_around_the_decision(desk_type: Any, written: bool, mark
     assert not desk.markers
 
 
-def test_winners_are_rolled_forward_whatever_became_of_the_ledger(desk_type: Any) -> None:
+def test_winners_are_rolled_forward_whatever_became_of_the_ledger() -> None:
     """Compaction keeps the last record of each key: the ledger may be batches ahead of a winner's decision."""
-    desk = desk_type(marks=False)
+    desk = Desk(marks=False)
     one = desk.write_attempt(0, "j", "a", A)
     desk.commit_batch(0, "j", {"a": one})
     desk.commit_batch(1, "k", {})
@@ -645,7 +649,7 @@ def test_winners_are_rolled_forward_whatever_became_of_the_ledger(desk_type: Any
     assert sink(desk).last_batch == 2
 
 
-def test_a_transaction_whose_ledger_is_lost_is_aborted(desk: Any) -> None:
+def test_a_transaction_whose_ledger_is_lost_is_aborted(desk: Desk) -> None:
     who = desk.write_attempt(0, "j", "a")
     desk.log = [
         type(append)(append.token, kept, append.timestamp_ms)

@@ -1,4 +1,4 @@
-"""The parts beneath the coordinator: transitions, what a record makes of a transaction, logs of Kafka's."""
+"""The parts beneath the coordinator: transitions, transactions from records, Kafka's logs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
+from tests.transition_pages import diagram, table
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
-from tidelog.proto.coordinator_records import CoordinatorRecord
-from tidelog.proto.transaction_records import TransactionLogValue, encode_transaction_key, encode_transaction_value
-from tidelog.replication.coordinator_log import Token
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+from tidelog.proto.logs.transaction_records import TransactionLogValue, encode_transaction_key, encode_transaction_value
+from tidelog.replication.coordinators.coordinator_log import Token
 from tidelog.transactions.effects import Append
 from tidelog.transactions.ledger_deciding import LedgerDeciding
 from tidelog.transactions.shard_state import ShardState
-from tidelog.transactions.transaction import NOBODY, Identity, loaded
-from tidelog.transactions.transitions import TRANSITIONS, Cause, TransactionState, Transition, diagram, table
+from tidelog.transactions.transaction import NOBODY, Entry, Identity, Transaction, loaded
+from tidelog.transactions.transitions import TRANSITIONS, Cause, TransactionState, Transition
+
+from .conftest import Desk
 
 DOCS = Path(__file__).parents[2] / "docs" / "transactions.md"
 A = TopicPartition("a", 0)
@@ -25,8 +28,8 @@ A = TopicPartition("a", 0)
 
 def test_the_page_shows_the_table() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert f"```mermaid\n{diagram()}\n```" in text
-    assert table() in text
+    assert f"```mermaid\n{diagram(TRANSITIONS, TransactionState.EMPTY, TransactionState.DEAD)}\n```" in text
+    assert table(TRANSITIONS) in text
 
 
 def test_each_transition_stands_once() -> None:
@@ -39,19 +42,36 @@ def test_each_transition_stands_once() -> None:
     assert len(decided) == 4, "and nowhere else"
 
 
-def test_another_transition_is_a_bug(desk: Any) -> None:
+def test_another_transition_is_a_bug(desk: Desk) -> None:
     desk.producer()
-    value = loaded(desk.entry().value.stored()._replace(status=2))
+    value = loaded(desk.value().stored()._replace(status=2))
     with pytest.raises(AssertionError, match="PREPARE_COMMIT"):
         desk.shard.state.move(desk.entry(), value, Cause.COMMITTED, (), desk.now)
 
 
-def test_every_transition_happens(desk_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("apart", [-1, 1])
+def test_what_ends_under_another_leader_epoch_changes_nothing(apart: int) -> None:
+    desk = Desk(auto=False)
+    waiter = desk.init()
+    (allocation,) = desk.allocations
+    other = allocation._replace(leader_epoch=LeaderEpoch(allocation.leader_epoch + apart))
+    assert desk.shard.allocated(other, ProducerId(7), desk.now) == []
+    desk.allocate()
+    other = desk.appends[0].token._replace(leader_epoch=other.leader_epoch)
+    assert desk.shard.appended(other, ErrorCode.NONE, desk.now) == []
+    assert waiter not in desk.answers
+    desk.end_append()
+    assert desk.error(waiter) is ErrorCode.NONE
+
+
+def test_every_transition_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row of the table, brought about by requests, time and appends."""
     seen: set[Transition] = set()
     move = ShardState.move
 
-    def watched(self: Any, entry: Any, after: Any, cause: Cause, *rest: Any, **more: Any) -> None:
+    def watched(
+        self: ShardState, entry: Entry, after: Transaction | None, cause: Cause, *rest: Any, **more: Any
+    ) -> None:
         before = TransactionState.EMPTY if entry.value is None else entry.value.state
         seen.add(Transition(before, TransactionState.DEAD if after is None else after.state, cause))
         move(self, entry, after, cause, *rest, **more)
@@ -67,12 +87,12 @@ def test_every_transition_happens(desk_type: Any, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(LedgerDeciding, "_move", watched_decision)
 
-    def empty() -> Any:
-        desk = desk_type(transactional_id_expiration_ms=3_600_000)
+    def empty() -> Desk:
+        desk = Desk(transactional_id_expiration_ms=3_600_000)
         desk.producer(two_phase=True)
         return desk
 
-    def ended(committed: bool) -> Any:
+    def ended(committed: bool) -> Desk:
         desk = empty()
         desk.add((1_000, 0), A)
         desk.end((1_000, 0), committed)
@@ -87,23 +107,23 @@ def test_every_transition_happens(desk_type: Any, monkeypatch: pytest.MonkeyPatc
         desk = make()
         before = desk.state()
         desk.pass_time(2 * 3_600_000)
-        assert desk.entry() is None
+        assert not desk.has_entry()
         seen.add(Transition(before, TransactionState.DEAD, Cause.EXPIRED))
-    desk = desk_type()
+    desk = Desk()
     who = desk.ongoing(A)
     desk.add(who, TopicPartition("b", 0))
     desk.init()
-    desk = desk_type()
+    desk = Desk()
     desk.ongoing(A)
     desk.pass_time(100_000)
     for committed in (True, False):
-        desk = desk_type()
+        desk = Desk()
         desk.end(desk.prepared(A), committed)
-    desk = desk_type()
+    desk = Desk()
     desk.prepared(A)
     desk.init(keep=True)
     desk.init()
-    desk = desk_type()
+    desk = Desk()
     winner = desk.write_attempt(0, "j", "won")
     desk.write_attempt(0, "j", "lost")
     desk.write_attempt(0, "j", "open", prepare=False)
@@ -118,7 +138,7 @@ def test_every_transition_happens(desk_type: Any, monkeypatch: pytest.MonkeyPatc
 # --- Logs that others wrote -------------------------------------------------------------------------
 
 
-def written(desk: Any, *records: tuple[bytes, bytes | None]) -> None:
+def written(desk: Desk, *records: tuple[bytes, bytes | None]) -> None:
     for record in records:
         desk.log.append(Append(Token(LeaderEpoch(0), 0), (CoordinatorRecord(*record),), desk.wall_ms))
     desk.fail_over()
@@ -133,26 +153,26 @@ def kafkas(status: int, epoch: int, **changes: Any) -> tuple[bytes, bytes]:
     return encode_transaction_key("t"), encode_transaction_value(changed)
 
 
-def test_a_decision_of_kafkas_is_carried_out(desk: Any) -> None:
+def test_a_decision_of_kafkas_is_carried_out(desk: Desk) -> None:
     written(desk, kafkas(2, 4))
     (marker,) = desk.sent
     assert (marker.producer_id, marker.producer_epoch, marker.committed) == (77, 4, True)
     assert desk.told(desk.end((77, 3))) == (77, 4), "a repetition is known by the epoch"
 
 
-def test_after_the_first_protocol_no_repetition_is_seen(desk: Any) -> None:
+def test_after_the_first_protocol_no_repetition_is_seen(desk: Desk) -> None:
     written(desk, kafkas(4, 4, client_version=0))
     assert desk.error(desk.end((77, 3))) is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_open_transaction_of_kafkas_times_out(desk: Any) -> None:
+def test_an_open_transaction_of_kafkas_times_out(desk: Desk) -> None:
     written(desk, kafkas(1, 4))
     assert desk.state() is TransactionState.ONGOING
     desk.pass_time(70_000)
     assert desk.state() is TransactionState.COMPLETE_ABORT
 
 
-def test_a_transaction_that_kafka_would_not_time_out_is_not_timed_out(desk: Any) -> None:
+def test_a_transaction_that_kafka_would_not_time_out_is_not_timed_out(desk: Desk) -> None:
     written(desk, kafkas(1, 4, timeout_ms=2**31 - 1))
     desk.wall_ms += 2**32
     desk.pass_time(100_000)
@@ -171,7 +191,7 @@ def test_the_following_producer_id_of_kafkas_begins_with_epoch_0() -> None:
     assert idle.following == NOBODY
 
 
-def test_records_that_cannot_be_used_stop_nothing(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_that_cannot_be_used_stop_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     key, value = kafkas(0, 4)
     with caplog.at_level(logging.WARNING):
         written(

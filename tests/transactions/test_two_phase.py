@@ -10,6 +10,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.transactions.transitions import TransactionState
 
+from .conftest import Desk
+
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 3)
 NONE = ErrorCode.NONE
@@ -20,7 +22,7 @@ INVALID = ErrorCode.INVALID_TXN_STATE
 both = pytest.mark.parametrize("committed", [True, False])
 
 
-def test_what_is_prepared_takes_nothing_in(desk: Any) -> None:
+def test_what_is_prepared_takes_nothing_in(desk: Desk) -> None:
     who = desk.prepared(A)
     assert desk.state() is TransactionState.PREPARED
     assert desk.error(desk.add(who, B)) is INVALID
@@ -30,7 +32,7 @@ def test_what_is_prepared_takes_nothing_in(desk: Any) -> None:
     assert desk.shard.describe("t").state == "Prepared"
 
 
-def test_asked_again_it_is_prepared_already(desk: Any) -> None:
+def test_asked_again_it_is_prepared_already(desk: Desk) -> None:
     who = desk.prepared(A)
     written = len(desk.log)
     assert desk.error(desk.prepare(who)) is NONE
@@ -39,7 +41,7 @@ def test_asked_again_it_is_prepared_already(desk: Any) -> None:
     assert len(desk.log) == written
 
 
-def test_it_is_told_only_once_it_is_replicated(desk: Any) -> None:
+def test_it_is_told_only_once_it_is_replicated(desk: Desk) -> None:
     who = desk.ongoing(two_phase=True)
     desk.auto = False
     waiter = desk.prepare(who)
@@ -51,7 +53,7 @@ def test_it_is_told_only_once_it_is_replicated(desk: Any) -> None:
 
 
 @both
-def test_nothing_times_it_out_and_the_token_ends_it_after_a_move(desk: Any, committed: bool) -> None:
+def test_nothing_times_it_out_and_the_token_ends_it_after_a_move(desk: Desk, committed: bool) -> None:
     token = desk.prepared(A)
     desk.pass_time(10 * 24 * 3_600_000)
     desk.fail_over()
@@ -66,7 +68,7 @@ def test_nothing_times_it_out_and_the_token_ends_it_after_a_move(desk: Any, comm
     assert desk.error(desk.prepare(token)) is FENCED
 
 
-def test_the_timeout_counts_until_it_is_prepared_and_for_the_next_one(desk: Any) -> None:
+def test_the_timeout_counts_until_it_is_prepared_and_for_the_next_one(desk: Desk) -> None:
     who = desk.ongoing(two_phase=True, timeout_ms=15_000)
     assert desk.error(desk.prepare(who)) is NONE
     desk.fail_over()
@@ -76,13 +78,13 @@ def test_the_timeout_counts_until_it_is_prepared_and_for_the_next_one(desk: Any)
     assert desk.state() is TransactionState.COMPLETE_ABORT
 
 
-def test_it_has_to_be_asked_for_at_the_beginning(desk: Any) -> None:
+def test_it_has_to_be_asked_for_at_the_beginning(desk: Desk) -> None:
     who = desk.ongoing()
     assert desk.error(desk.prepare(who)) is INVALID
     assert desk.state() is TransactionState.ONGOING
 
 
-def test_a_transaction_without_partitions_can_be_prepared_too(desk: Any) -> None:
+def test_a_transaction_without_partitions_can_be_prepared_too(desk: Desk) -> None:
     who = desk.producer(two_phase=True)
     assert desk.error(desk.prepare(who)) is NONE
     following = desk.told(desk.end(who))
@@ -92,13 +94,13 @@ def test_a_transaction_without_partitions_can_be_prepared_too(desk: Any) -> None
     assert desk.told(desk.end(following, committed=False)) == (who[0], 2)
 
 
-def test_the_first_protocol_does_not_end_it(desk: Any) -> None:
+def test_the_first_protocol_does_not_end_it(desk: Desk) -> None:
     token = desk.prepared(A)
     assert desk.error(desk.end(token, bump=False)) is INVALID
     assert desk.state() is TransactionState.PREPARED
 
 
-def test_strangers(desk: Any) -> None:
+def test_strangers(desk: Desk) -> None:
     token = desk.prepared(A)
     assert desk.error(desk.prepare((token[0], 1))) is FENCED
     assert desk.error(desk.prepare((token[0] + 1, 0))) is UNMAPPED
@@ -106,15 +108,15 @@ def test_strangers(desk: Any) -> None:
     assert desk.error(desk.end((token[0], 1))) is FENCED
 
 
-def test_after_the_decision_there_is_nothing_to_prepare(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+def test_after_the_decision_there_is_nothing_to_prepare() -> None:
+    desk = Desk(marks=False)
     token = desk.prepared(A)
     following = desk.told(desk.end(token))
     assert desk.error(desk.prepare(token)) is INVALID
     assert desk.error(desk.prepare(following)) is CONCURRENT
 
 
-def test_a_new_producer_aborts_it_unless_it_says_otherwise(desk: Any) -> None:
+def test_a_new_producer_aborts_it_unless_it_says_otherwise(desk: Desk) -> None:
     token = desk.prepared(A)
     assert desk.error(desk.init(two_phase=True)) is CONCURRENT
     assert [marker.committed for marker in desk.sent] == [False]
@@ -125,14 +127,14 @@ def test_a_new_producer_aborts_it_unless_it_says_otherwise(desk: Any) -> None:
 # --- keep_prepared_transaction ----------------------------------------------------------------------
 
 
-def keep(desk: Any, **changes: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+def keep(desk: Desk, **changes: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     waiter = desk.init(two_phase=True, keep=True, **changes)
     answer = desk.answers[waiter]
     return desk.told(waiter), (answer.ongoing_producer_id, answer.ongoing_producer_epoch)
 
 
 @both
-def test_who_keeps_it_learns_of_it_and_gets_an_identity_of_its_own(desk: Any, committed: bool) -> None:
+def test_who_keeps_it_learns_of_it_and_gets_an_identity_of_its_own(desk: Desk, committed: bool) -> None:
     token = desk.prepared(A)
     mine, ongoing = keep(desk)
     assert (mine, ongoing) == ((1_001, 0), token)
@@ -148,8 +150,8 @@ def test_who_keeps_it_learns_of_it_and_gets_an_identity_of_its_own(desk: Any, co
     assert desk.error(desk.add(mine, B)) is NONE
 
 
-def test_the_new_one_waits_for_the_markers_like_anybody(desk_type: Any) -> None:
-    desk = desk_type(marks=False)
+def test_the_new_one_waits_for_the_markers_like_anybody() -> None:
+    desk = Desk(marks=False)
     token = desk.prepared(A)
     mine, _ = keep(desk)
     desk.end(token)
@@ -160,7 +162,7 @@ def test_the_new_one_waits_for_the_markers_like_anybody(desk_type: Any) -> None:
     assert desk.error(waiting) is NONE
 
 
-def test_who_keeps_it_again_fences_the_former_keeper(desk: Any) -> None:
+def test_who_keeps_it_again_fences_the_former_keeper(desk: Desk) -> None:
     token = desk.prepared(A)
     first, _ = keep(desk)
     second, ongoing = keep(desk)
@@ -173,7 +175,7 @@ def test_who_keeps_it_again_fences_the_former_keeper(desk: Any) -> None:
     assert desk.error(desk.add(third, B)) is NONE
 
 
-def test_who_does_not_keep_what_another_kept_aborts_it(desk: Any) -> None:
+def test_who_does_not_keep_what_another_kept_aborts_it(desk: Desk) -> None:
     desk.prepared(A)
     mine, _ = keep(desk)
     assert desk.error(desk.init(two_phase=True)) is CONCURRENT
@@ -181,7 +183,7 @@ def test_who_does_not_keep_what_another_kept_aborts_it(desk: Any) -> None:
     assert desk.producer(two_phase=True) == (mine[0], 1)
 
 
-def test_there_may_be_nothing_to_keep(desk: Any) -> None:
+def test_there_may_be_nothing_to_keep(desk: Desk) -> None:
     assert keep(desk) == ((1_000, 0), (-1, -1))
     who, _ = keep(desk)
     desk.add(who, A)
@@ -189,7 +191,7 @@ def test_there_may_be_nothing_to_keep(desk: Any) -> None:
     assert keep(desk) == ((who[0], 3), (-1, -1))
 
 
-def test_a_token_at_the_last_epoch(desk: Any) -> None:
+def test_a_token_at_the_last_epoch(desk: Desk) -> None:
     token = desk.use_up(desk.producer(two_phase=True))
     desk.add(token, A)
     assert desk.error(desk.prepare(token)) is NONE

@@ -1,4 +1,4 @@
-"""What ``./dev check`` holds the tree to, besides the tests."""
+"""The checks of ``./dev check``, besides the tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dev import preflight
+from dev import blocking_forms, preflight
 from dev.environment import variables, venv_bin
 from dev.preflight import ROOT
+
+V1 = Path("tidelog/proto/v1")
+"""Where the contracts and their generated code lie, below ``src``."""
 
 
 def _run(*command: str) -> str | None:
@@ -41,12 +44,36 @@ def links() -> str | None:
 
 
 def generate(into: Path) -> str | None:
-    """Generate the protobuf code of every contract under ``into``; paths as below ``src``."""
-    contracts = sorted(str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/tidelog/proto/v1").glob("*.proto"))
+    """Generate under ``into``, with paths as below ``src``: the contracts from our types, their protobuf code, and the
+    blocking clients from the asyncio ones."""
+    return _generate_contracts(into) or _generate_blocking_clients(into)
+
+
+def _generate_contracts(into: Path) -> str | None:
+    home = into / V1
+    home.mkdir(parents=True, exist_ok=True)
+    if (trouble := _run(venv_bin("python"), "-P", "-m", "tidelog.proto.contracts", str(home))) is not None:
+        return trouble
+    contracts = sorted(str(path.relative_to(into)) for path in home.glob("*.proto"))
     return _run(
-        venv_bin("python"), "-P", "-W", "ignore", "-m", "grpc_tools.protoc", f"-I{ROOT / 'src'}",
+        venv_bin("python"), "-P", "-W", "ignore", "-m", "grpc_tools.protoc", f"-I{into}",
         f"--python_out={into}", f"--pyi_out={into}", *contracts,
     )  # fmt: skip
+
+
+def _generate_blocking_clients(into: Path) -> str | None:
+    for form in blocking_forms.FORMS:
+        text = blocking_forms.module_text(form)
+        for command in (["check", "--fix", "--quiet", "--select", "I"], ["format", "--quiet"]):
+            ruff = [venv_bin("ruff"), *command, "--stdin-filename", str(form.path), "-"]
+            done = subprocess.run(ruff, cwd=ROOT, env=variables(), input=text, capture_output=True, text=True)
+            if done.returncode:
+                return f"{form.path}: {done.stderr.strip()}"
+            text = done.stdout
+        path = into / "tidelog" / form.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return None
 
 
 def generated_code_is_fresh() -> str | None:
@@ -54,10 +81,8 @@ def generated_code_is_fresh() -> str | None:
         fresh = Path(name)
         if (trouble := generate(fresh)) is not None:
             return trouble
-        made = {path.relative_to(fresh): path.read_text() for path in fresh.rglob("*_pb2.py*")}
-    committed = {
-        path.relative_to(ROOT / "src"): path.read_text() for path in (ROOT / "src/tidelog/proto/v1").glob("*_pb2.py*")
-    }
+        made = _generated(fresh)
+    committed = _generated(ROOT / "src")
     stale = sorted(str(name) for name in made.keys() | committed.keys() if made.get(name) != committed.get(name))
     if not stale:
         return None
@@ -65,7 +90,13 @@ def generated_code_is_fresh() -> str | None:
     shown = difflib.unified_diff(
         committed.get(name_first, "").splitlines(), made.get(name_first, "").splitlines(), "committed", "generated", n=0
     )
-    return f"not what its contract generates: {', '.join(stale)}. Run ./dev generate\n" + "\n".join(list(shown)[:20])
+    return f"not what its sources generate: {', '.join(stale)}. Run ./dev generate\n" + "\n".join(list(shown)[:20])
+
+
+def _generated(below: Path) -> dict[Path, str]:
+    found = [path for pattern in ("*.proto", "*_pb2.py*") for path in (below / V1).glob(pattern)]
+    found += [below / "tidelog" / form.path for form in blocking_forms.FORMS]
+    return {path.relative_to(below): path.read_text() for path in found}
 
 
 CHECKS: tuple[tuple[str, Callable[[], str | None]], ...] = (

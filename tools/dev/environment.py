@@ -26,8 +26,14 @@ CACHE = ROOT / ".cache" / "dev"
 STAMPS = VENV / ".steps"
 LOG = CACHE / "setup.log"
 CONSTRAINTS = ROOT / "constraints.txt"
-_BUILT_FROM = ("pyproject.toml", "setup.py", "proto/_codec.pyx", "proto/_rows.pxi")
-"""What an installation of tidelog itself depends on; the codec is compiled where a compiler is."""
+_BUILT_FROM = (
+    "pyproject.toml",
+    "setup.py",
+    "proto/records/_codec.pyx",
+    "proto/records/_rows.pxi",
+    "client/_fast_path.pyx",
+)
+"""What an installation of tidelog itself depends on; some is compiled where a compiler is."""
 
 
 class StepFailed(Exception):
@@ -62,7 +68,7 @@ def _lock() -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            print("Another ./dev is setting up; waiting for it.", flush=True)
+            print("Another ./dev is already setting up; waiting for it.", flush=True)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -78,7 +84,7 @@ def _logged(command: Sequence[str]) -> None:
         cause = (errors or lines)[-1].strip()
         shown = LOG.relative_to(ROOT)
         raise StepFailed(
-            f"{cause}\n      Whole output: {shown}. Mend the cause and run the same command: it goes on here"
+            f"{cause}\n      Whole output: {shown}. Fix the cause and run the same command: it goes on from here"
         )
 
 
@@ -127,6 +133,10 @@ def _install_dev() -> None:
     _pip("--no-build-isolation", *_requirements("dev"))
 
 
+def _install_wheel() -> None:
+    _pip("--no-build-isolation", *_requirements("wheel"))
+
+
 class _Step:
     def __init__(self, name: str, label: str, action: Callable[[], None], inputs: Callable[[], list[object]]) -> None:
         self.name, self.label, self.action, self.inputs = name, label, action, inputs
@@ -151,6 +161,7 @@ _STEPS = {
         _Step("spark", "Spark, Arrow and a Java runtime", _install_spark, lambda: [_requirements("spark"), *_pins()]),
         _Step("picture", "Pillow for the demo's plot", _install_picture, lambda: [_requirements("picture"), *_pins()]),
         _Step("chaos", "driver of toxiproxy", _install_chaos, lambda: [_requirements("chaos"), *_pins()]),
+        _Step("wheel", "tools for wheels", _install_wheel, lambda: [_requirements("wheel"), *_pins()]),
         _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
     )
 }
@@ -158,6 +169,7 @@ RUN = ("environment", "runtime", "tidelog")
 FLIGHTS = (*RUN, "demo")
 DEMO = (*FLIGHTS, "spark", "picture")
 CHAOS = (*RUN, "chaos")
+WHEEL = (*RUN, "wheel")
 DEV = (*DEMO, "chaos", "dev")
 
 
@@ -166,9 +178,9 @@ def ensure(names: Sequence[str]) -> None:
 
     Raises :class:`StepFailed`.
     """
-    stamps = {name: _hash(*_STEPS[name].inputs()) for name in names}
-    if all(_stamp(name) == stamps[name] for name in names):
+    if is_ready(names):
         return
+    stamps = {name: _hash(*_STEPS[name].inputs()) for name in names}
     with _lock():
         LOG.unlink(missing_ok=True)
         for name in names:
@@ -187,6 +199,10 @@ def ensure(names: Sequence[str]) -> None:
             fresh.write_text(stamps[name])
             fresh.replace(STAMPS / name)
             print(f"{time.monotonic() - started:6.1f} s", flush=True)
+
+
+def is_ready(names: Sequence[str]) -> bool:
+    return all(_stamp(name) == _hash(*_STEPS[name].inputs()) for name in names)
 
 
 def _stamp(name: str) -> str | None:

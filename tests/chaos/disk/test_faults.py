@@ -1,4 +1,4 @@
-"""The fault shim: what it does to the calls of a process that Python's own code makes, and what it leaves alone."""
+"""The fault shim: its effect on calls from Python's own code, and the calls that it leaves alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="n
 
 CHILD = """
 import errno, json, os, sys, threading, time
-from tidelog.storage.files import SystemFiles
+from tidelog.storage.disk.files import SystemFiles
 files, root = SystemFiles(), os.environ["TIDELOG_FAULTS_ROOT"]
 opened = {}
 def at(name): return name if name.startswith("/") else f"{root}/{name}"
@@ -65,10 +65,10 @@ for line in sys.stdin:
 class Child:
     """A process with the shim, that does a call at a time."""
 
-    def __init__(self, place: Path) -> None:
-        self.root = place / "disk"
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "disk"
         self.root.mkdir()
-        self.faults = DiskFaults(self.root, place / "control", fault_shim())
+        self.faults = DiskFaults(self.root, directory / "control", fault_shim())
         self.took_s = 0.0
         self.process = subprocess.Popen(
             [sys.executable, "-c", CHILD],
@@ -84,7 +84,7 @@ class Child:
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """What a call returned, or the name of its error."""
+        """The result of a call, or the name of its error."""
         assert self.process.stdout is not None
         outcome, value, self.took_s = json.loads(self.process.stdout.readline())
         return value if outcome == "ok" else outcome

@@ -1,4 +1,4 @@
-"""Whether a cluster is well enough for a drill, and how a drill gets at nodes that are no processes of its own."""
+"""Whether a cluster is well enough for a drill, and how a drill reaches nodes that are not its own processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidelog.chaos.drill.drills import DRILLS
 from tidelog.chaos.drill.objectives import WORDS, Limits
 from tidelog.chaos.drill.reach import CommandReach, HandReach, checked_template, listens
 from tidelog.chaos.drill.report import Voice
-from tidelog.chaos.drill.target import Found, ailments, check_size
-from tidelog.chaos.live.observer import Held
+from tidelog.chaos.drill.target import Found, ailments, check_racks, check_size
 from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.watch import PartitionState as Held
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.network import Address
+from tidelog.proto.transport.network import Address
 
 WELL = Found(
     "id",
@@ -66,6 +66,40 @@ def test_a_cluster_of_which_none_can_be_lost() -> None:
         check_size(replace(WELL, voters=(1,)))
 
 
+def in_racks(racks: str, voters: tuple[int, ...] = (1, 2, 3), **replicas: tuple[int, ...]) -> Found:
+    """Brokers 1, 2 … in the racks of these letters, and a partition 0 of each topic."""
+    return Found(
+        "id",
+        {number: Address("127.0.0.1", number) for number in range(1, len(racks) + 1)},
+        voters,
+        controller=1,
+        partitions={TopicPartition(topic, 0): Held(on[0], on, on) for topic, on in replicas.items()},
+        racks={number: rack for number, rack in enumerate(racks, 1) if rack != "-"},
+    )
+
+
+def test_racks_that_can_be_lost() -> None:
+    check_racks(in_racks("abc", orders=(1, 2, 3)))
+    check_racks(in_racks("abcab", voters=(1, 2, 3, 4, 5), orders=(1, 4, 2)))
+    check_racks(in_racks("abc", voters=(7, 8, 9)))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (in_racks("---"), r"expected a rack of each broker \(broker.rack\), found none of 1, 2, 3"),
+        (in_racks("ab-"), "found none of 3"),
+        (in_racks("aabc"), r"rack a has 2 of 3 controllers \(nodes 1, 2\): without a majority no metadata can change"),
+        (in_racks("abcab", voters=(1, 2, 3, 4)), "rack a has 2 of 4 controllers"),
+        (in_racks("abcab", orders=(4, 1), u=(2, 3)), r"rack a has every replica of 1 of 2 partitions \(orders-0\)"),
+        (in_racks("abab", voters=(5, 6, 7)), r"there are only 2 racks \(a, b\): of three replicas, two are in one"),
+    ],
+)
+def test_racks_of_which_one_cannot_be_lost(found: Found, words: str) -> None:
+    with pytest.raises(CommandFailed, match=words):
+        check_racks(found)
+
+
 @pytest.mark.parametrize("name", DRILLS)
 def test_every_drill_says_what_it_does_and_what_is_expected(name: str) -> None:
     drill = DRILLS[name]
@@ -100,7 +134,7 @@ def test_a_program_that_is_not_there() -> None:
 
 @pytest.fixture
 def nodes() -> Iterator[dict[int, socket.socket]]:
-    """Three that listen, as brokers would; who closes one has stopped it."""
+    """Three listeners in place of brokers; closing one stops that broker."""
     made = {number: socket.create_server(("127.0.0.1", 0)) for number in (1, 2, 3)}
     yield made
     for each in made.values():

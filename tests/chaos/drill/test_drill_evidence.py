@@ -1,4 +1,4 @@
-"""What a drill measures, from what its clients and its watcher saw."""
+"""A drill's measures, from the observations of its clients and its watcher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog.chaos.drill.evidence import (
     resumed,
 )
 from tidelog.chaos.drill.objectives import WORDS, Judgement, Limits, Objective, judged, limit_words, value_words
-from tidelog.chaos.live.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import Standing
 
 
 def test_a_partition_is_back_with_the_first_record_that_was_sent_after_the_fault() -> None:
@@ -117,6 +117,6 @@ def test_words_and_units() -> None:
     assert limit_words("lost", 0) == "none"
     assert value_words("lost", 1_234) == "1,234"
     assert value_words("whole_s", 1.239) == "1.24 s"
-    assert value_words("whole_s", None) == "it did not come about"
+    assert value_words("whole_s", None) == "it did not happen"
     assert Limits() == Limits(3.0, 1.0, 10.0)
     assert all(measure in WORDS for measure in ("lost", "duplicated", "errors", "unhealthy"))

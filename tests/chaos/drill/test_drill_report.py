@@ -1,4 +1,4 @@
-"""A drill as people, programs and a picture are told of it."""
+"""The report of a drill, for people, for programs and as a picture."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_person_is_told_the_verdict_last(capsys: pytest.CaptureFixture[str]) -
     assert lines[-1] == "MET: leader-loss, 2 objectives"
     (row,) = [line for line in lines if line.startswith("every replica in sync after the start")]
     assert " ".join(row.split()).endswith("1.25 s at most 10 s met")
-    assert any("first metadata change committed" in line and "it did not come about" in line for line in lines)
+    assert any("first metadata change committed" in line and "it did not happen" in line for line in lines)
     assert "reader was told after 1.20 s: ValueError: no" in lines
     report.print_held(held(2))
     assert capsys.readouterr().out.splitlines()[-1] == "MISSED: lost"

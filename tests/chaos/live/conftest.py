@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.live.laboratory import Laboratory
-from tidelog.chaos.live.toxiproxy_build import toxiproxy_server
+from tidelog.chaos.laboratory.links.toxiproxy_build import toxiproxy_server
+from tidelog.chaos.laboratory.processes.laboratory import Laboratory
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Disks and clocks of a real node: the shim reaches it, what it answers, and how it comes back."""
+"""Disks and clocks of a real node: the shim reaches it, its errors, and how it recovers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from tidelog import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tidelog.chaos.disk.damage import damage_tail
 from tidelog.chaos.disk.shim_build import COMPILERS, fault_shim
-from tidelog.chaos.live.laboratory import Laboratory
+from tidelog.chaos.laboratory.processes.laboratory import Laboratory
 from tidelog.client.errors import CorruptRecordError, TidelogError
-from tidelog.storage.checkpoints import RECOVERY_POINTS
+from tidelog.storage.disk.checkpoints import RECOVERY_POINTS
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler to make the shim")
 
@@ -26,8 +26,8 @@ VALUE = b"x" * 2_000
 
 @pytest.fixture(scope="module")
 def laboratory(toxiproxy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    place = tmp_path_factory.mktemp("laboratory") / "it"
-    with Laboratory.running(place, toxiproxy, nodes=1, shim=fault_shim()) as made:
+    directory = tmp_path_factory.mktemp("laboratory") / "it"
+    with Laboratory.running(directory, toxiproxy, nodes=1, shim=fault_shim()) as made:
         yield made
 
 

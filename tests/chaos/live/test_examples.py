@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.live import nemesis, workloads
-from tidelog.chaos.live.command import EXIT_HELD, main
-from tidelog.chaos.live.history_file import read_history
+from tidelog.chaos.laboratory.command import EXIT_HELD, main
+from tidelog.chaos.laboratory.faults import nemesis
+from tidelog.chaos.laboratory.history.history_file import read_history
+from tidelog.chaos.laboratory.workloads import workloads
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "chaos.md"
 

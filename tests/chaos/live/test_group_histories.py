@@ -1,4 +1,4 @@
-"""What members of groups wrote down is judged: a history as it should be holds, and each way to spoil it is found."""
+"""The lines of group members are judged: a correct history holds, and each way to spoil it is found."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidelog.chaos.checkers.history import Outcome, Polled, Positioned, Sent
-from tidelog.chaos.live.history_file import HistoryFile, read_history
-from tidelog.chaos.live.judgement import judge
+from tidelog.chaos.laboratory.history.history_file import HistoryFile, read_history
+from tidelog.chaos.laboratory.judge.judgement import judge
 from tidelog.model.ids import TopicPartition
 
 A, B = TopicPartition("shared", 0), TopicPartition("shared", 1)
@@ -37,7 +37,7 @@ class Group:
         self.commit("g.1", "one", 1, A, 3, 1.7)
         self._works("g.2", B, 0, 5, 1.5)
         self.commit("g.2", "two", 1, B, 6, 1.8)
-        self.line("member", "g.1", what="killed", at=2.0, partitions=[])
+        self.line("member", "g.1", what="ended", at=2.0)
         self._member("g.2", "two", 2, [A, B], 3.0)
         self.fetched("g.2", 2, A, 3, 3.1)
         self._works("g.2", A, 3, 5, 3.5)
@@ -58,8 +58,8 @@ class Group:
     def _works(self, who: str, at: TopicPartition, first: int, last: int, ended: float) -> None:
         records = [record(at, offset) for offset in range(first, last + 1)]
         self.polls.append(Polled(who, at, records, ended - 0.1, ended))
-        ranges = [[at.topic, at.partition, first, last]]
-        self.line("member", who, what="done", ranges=ranges, partitions=[], at=ended + 0.05)
+        where = [at.topic, at.partition]
+        self.line("member", who, what="done", partition=where, first=first, last=last, at=ended + 0.05)
 
     def commit(
         self, who: str, member: str, generation: int, at: TopicPartition, offset: int, began: float, told: str = "NONE"
@@ -143,7 +143,7 @@ def _asks_backwards(group: Group) -> None:
 
 
 def _unread(group: Group) -> None:
-    group.lines = [line for line in group.lines if line.get("ranges") != [["shared", 0, 3, 5]]]
+    group.lines = [line for line in group.lines if (line.get("partition"), line.get("first")) != (["shared", 0], 3)]
 
 
 def _skips(group: Group) -> None:

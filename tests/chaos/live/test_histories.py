@@ -1,4 +1,4 @@
-"""Histories as files: what is written is read again, a run that was cut short is told, and what is wrong is found."""
+"""Histories as files: they are read back as written, a run that was cut short is reported, and errors are found."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.chaos.checkers.history import Outcome, Polled, Positioned, Sent, TransactionKey
-from tidelog.chaos.live.history_file import BadHistory, HistoryFile, read_history
-from tidelog.chaos.live.judgement import Verdict, judge, shown
+from tidelog.chaos.laboratory.history.history_file import BadHistory, HistoryFile, read_history
+from tidelog.chaos.laboratory.judge.judgement import Verdict, judge, shown
 from tidelog.model.ids import TopicPartition
 
 AT = TopicPartition("log", 0)
@@ -215,6 +215,16 @@ def test_a_reader_that_is_not_shown_what_counts_is_found(bank: Bank) -> None:
 def test_a_teller_that_finds_another_sum_is_found(bank: Bank) -> None:
     bank.snapshot["5"] = 90
     assert any("the sum: b0.2 found 590" in text for text in bank.judged())
+
+
+def test_a_tellers_sign_is_no_balance(bank: Bank) -> None:
+    sign = (5, b"sign=b0.2:1:0")
+    bank.records[1].append(sign)
+    bank.final.append(sign)
+    bank.shown.append((sign, 1.5))
+    assert bank.judged() == []
+    del bank.final[-1]
+    assert any("torn" in text for text in bank.judged())
 
 
 def test_a_line_that_was_being_written_is_left_out(story: Story) -> None:

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from tidelog import Admin, Consumer, NewTopic, Producer
-from tidelog.chaos.live.connections import connections, past_proxies
-from tidelog.chaos.live.detours import NoDetour
-from tidelog.chaos.live.laboratory import CONTROLLER, Laboratory
-from tidelog.chaos.live.links import Impairment, Links, Route, Way, both
-from tidelog.chaos.live.proxy_server import ProxyServer
-from tidelog.chaos.live.toxiproxy_build import VERSION
+from tidelog.chaos.laboratory.links.connections import connections, past_proxies
+from tidelog.chaos.laboratory.links.detours import NoDetour
+from tidelog.chaos.laboratory.links.links import Impairment, Links, Route, Way, both
+from tidelog.chaos.laboratory.links.proxy_server import ProxyServer
+from tidelog.chaos.laboratory.links.toxiproxy_build import VERSION
+from tidelog.chaos.laboratory.processes.laboratory import CONTROLLER, Laboratory
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local_process import mark_of
-from tidelog.proto.network import Address
+from tidelog.cli.local.process import mark_of
+from tidelog.proto.transport.network import Address
 from tidelog.testing import ports
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
@@ -114,8 +114,8 @@ def test_only_controllers_can_be_cut_off_from_one_another(laboratory: Laboratory
 
 
 def test_a_cluster_of_an_address_that_no_proxy_stands_for_is_refused() -> None:
-    from tidelog.chaos.live.detours import DetouredNetwork
-    from tidelog.proto.grpc_transport import GrpcNetwork
+    from tidelog.chaos.laboratory.links.detours import DetouredNetwork
+    from tidelog.proto.transport.grpc_transport import GrpcNetwork
 
     known, led = Address("127.0.0.1", 20_001), Address("127.0.0.1", 20_002)
     network = DetouredNetwork(GrpcNetwork(), {known: led})
@@ -180,7 +180,7 @@ def wire(laboratory: Laboratory) -> Iterator[Wire]:
 
 
 def says(peer: socket.socket, text: bytes, within_s: float = 5.0) -> bytes:
-    """What comes back of what is said: nothing within the time is ``b"-"``, the end is ``b""``."""
+    """The echo of what is sent: nothing within the time is ``b"-"``, the end is ``b""``."""
     peer.settimeout(within_s)
     try:
         peer.sendall(text)
@@ -320,7 +320,7 @@ def test_every_process_ends_with_the_laboratory_even_one_that_stands_still(toxip
         f"""\
         import signal, time
         from pathlib import Path
-        from tidelog.chaos.live.laboratory import Laboratory
+        from tidelog.chaos.laboratory.processes.laboratory import Laboratory
         with Laboratory.running(Path({str(tmp_path / "lab")!r}), Path({str(toxiproxy)!r}), nodes=1) as laboratory:
             node = laboratory.cluster.nodes[1]
             print(node.pid, laboratory.server.pid, flush=True)

@@ -1,4 +1,4 @@
-"""Links: which proxies' directions a cut is made of, who heals what, and topologies by their meaning."""
+"""Links: the proxies' directions that make up a cut, healing by owner, and topologies by their meaning."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
-from tidelog.chaos.live.links import CLIENTS, Impairment, Links, Route, Way, both, bridge, isolate, ring, topology
-from tidelog.proto.network import Address
+from tidelog.chaos.laboratory.links.links import (
+    CLIENTS,
+    Impairment,
+    Links,
+    Route,
+    Way,
+    both,
+    bridge,
+    isolate,
+    ring,
+    topology,
+)
+from tidelog.proto.transport.network import Address
 
 NODES = (1, 2, 3)
 

@@ -1,4 +1,4 @@
-"""Pages of runs: whole by themselves, escaped, and they show the operations of what they tell."""
+"""Pages of runs: self-contained, escaped, and with the operations behind each finding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tidelog.chaos.checkers.history import Outcome, Polled, Positioned, Sent, TransactionKey
-from tidelog.chaos.live.command import EXIT_BROKEN, EXIT_HELD, EXIT_REFUSED, main
-from tidelog.chaos.live.evidence import OPERATIONS_MAX, Witness
-from tidelog.chaos.live.history_file import HistoryFile, read_history
-from tidelog.chaos.live.page import joined, page, tag
-from tidelog.chaos.live.report_command import EXIT_SLOW
+from tidelog.chaos.laboratory.command import EXIT_BROKEN, EXIT_HELD, EXIT_REFUSED, main
+from tidelog.chaos.laboratory.history.history_file import HistoryFile, read_history
+from tidelog.chaos.laboratory.report.evidence import OPERATIONS_MAX, Witness
+from tidelog.chaos.laboratory.report.page import joined, page, tag
+from tidelog.chaos.laboratory.report_command import EXIT_SLOW
 from tidelog.model.ids import TopicPartition
 
 AT = TopicPartition("log", 0)
@@ -85,7 +85,7 @@ def written(path: Path, *, lost: bool = False, slow: bool = False, **head: Any) 
 
 
 def test_a_page_stands_by_itself_and_escapes_what_it_tells(tmp_path: Path) -> None:
-    head = {"settings": {"name": HOSTILE}, "again": HOSTILE, "made_by": {"python": HOSTILE}}
+    head: dict[str, Any] = {"settings": {"name": HOSTILE}, "again": HOSTILE, "made_by": {"python": HOSTILE}}
     history = written(tmp_path / "run.jsonl", lost=True, **head)
     assert main(["report", str(history)]) == EXIT_BROKEN
     text = (tmp_path / "run.html").read_text()

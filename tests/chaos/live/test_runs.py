@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.live.command import EXIT_BROKEN, EXIT_HELD, EXIT_INTERRUPTED, EXIT_REFUSED, main
-from tidelog.chaos.live.history_file import read_history
-from tidelog.chaos.live.objectives import CONTROLLER, LEADER, samples
+from tidelog.chaos.laboratory.command import EXIT_BROKEN, EXIT_HELD, EXIT_INTERRUPTED, EXIT_REFUSED, main
+from tidelog.chaos.laboratory.history.history_file import read_history
+from tidelog.chaos.laboratory.judge.compaction_judgement import cleaned
+from tidelog.chaos.laboratory.judge.objectives import CONTROLLER, LEADER, samples
+from tidelog.chaos.proc import commands
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
 
 
 def descendants_that_serve(directory: Path) -> list[str]:
     """Processes whose command line names a directory."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-            except OSError:
-                continue
-            if str(directory) in words:
-                found.append(words)
-    return found
+    found = (" ".join(words) for words in commands())
+    return [line for line in found if str(directory) in line]
 
 
 def schedule(path: Path, *rows: tuple[float, int, str, str]) -> Path:
@@ -68,7 +62,7 @@ def test_a_run_under_three_faults_holds(toxiproxy: Path, tmp_path: Path, capsys:
     assert len(recorded.standings) > 2
     assert recorded.elections
     assert [len(row["copies"]) for row in recorded.replicas] == [3, 3, 3, 3]
-    assert {step.consumer for step in recorded.history.reads} == {"r0", "r1", "g0", "g1"}
+    assert {step.consumer for step in recorded.history.reads} == {"r0", "r1", "readers.1", "readers.2"}
     assert recorded.machine["processors"] >= 1
     assert recorded.phases["mending"] - recorded.phases["faults"] > 10
     recoveries = samples(recorded, path.name)
@@ -108,16 +102,39 @@ def test_a_broken_rule_is_caught(toxiproxy: Path, tmp_path: Path, capsys: pytest
     assert list((tmp_path / "runs").glob("*/cluster/node-1/data"))
 
 
-def test_an_interrupt_leaves_no_process(toxiproxy: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "tidelog.chaos.live", "run", "--nodes", "1", "--dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+def test_a_compacted_topic_holds_when_its_leader_dies(toxiproxy: Path, tmp_path: Path) -> None:
+    plan = schedule(tmp_path / "plan.jsonl", (0.5, 1, "kill", "leader:0"), (1.5, 1, "start", "leader:0"))
+    asked = ["run", "--workload", "keyed", "--seconds", "3", "--replay", str(plan), "--dir", str(tmp_path / "runs")]
+    assert main(asked) == EXIT_HELD
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    recorded = read_history(path)
+    assert [fault["trouble"] for fault in recorded.faults] == ["", ""]
+    assert {row["node"] for row in recorded.keyed if row["kind"] == "kept"} == {1, 2, 3}
+    assert cleaned(recorded) > 0
+
+
+def test_a_cleaner_that_takes_the_latest_value_is_caught(
+    toxiproxy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = schedule(tmp_path / "plan.jsonl")
+    asked = ["run", "--workload", "keyed", "--seconds", "2", "--nodes", "1", "--replay", str(plan)]
+    asked += ["--mutant", "cleaner-drops-a-live-key", "--dir", str(tmp_path / "runs")]
+    assert main(asked) == EXIT_BROKEN
+    assert "latest value: keyed-r" in capsys.readouterr().out
+
+
+def test_an_interrupt_leaves_no_process(
+    toxiproxy: Path, tmp_path: Path, interruptible: Callable[[Sequence[str]], list[str]]
+) -> None:
+    command = [sys.executable, "-P", "-m", "tidelog.chaos.laboratory", "run", "--nodes", "1", "--dir", str(tmp_path)]
+    with subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         for line in started.stdout:
             if "begins" in line:
                 break
         assert descendants_that_serve(tmp_path)
         started.send_signal(signal.SIGINT)
-        _, said = started.communicate(timeout=60)
+        _, said = started.communicate(timeout=240)
     assert started.returncode == EXIT_INTERRUPTED
     assert "interrupted" in said
     assert descendants_that_serve(tmp_path) == []
@@ -149,7 +166,7 @@ def test_what_cannot_be_run_is_refused(
 def test_without_the_proxies_driver_it_says_what_to_install() -> None:
     program = (
         "import runpy, sys; sys.modules['toxiproxy'] = None; "
-        "runpy.run_module('tidelog.chaos.live', run_name='__main__')"
+        "runpy.run_module('tidelog.chaos.laboratory', run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=100)
     assert done.returncode == EXIT_REFUSED

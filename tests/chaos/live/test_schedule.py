@@ -1,4 +1,4 @@
-"""Schedules: of one seed always the same, every episode mended, kept and read again, refused where they are none."""
+"""Schedules: always the same for one seed, every episode mended, stored and read again, refused if malformed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.chaos.live.links import topology
-from tidelog.chaos.live.nemesis import FIRST_S, MIXED, NEMESES, plan
-from tidelog.chaos.live.schedule import ENDS, BadSchedule, Step, length_s, steps_of
+from tidelog.chaos.laboratory.faults.nemesis import FIRST_S, MIXED, NEMESES, plan
+from tidelog.chaos.laboratory.faults.schedule import ENDS, BadSchedule, Step, length_s, steps_of
+from tidelog.chaos.laboratory.links.links import topology
 
 PAIRS = {
     "kill": "start",
@@ -25,7 +25,11 @@ PAIRS = {
     "clock": "clock-mend",
     "elect": "assign-back",
     "reassign": "assign-back",
+    "drain": "undrain",
+    "kill-rack": "start-all",
 }
+ASKED_FOR = {"drain", "undrain", "kill-rack"}
+"""Acts of nemeses that do not come by themselves."""
 WHOLE = {"roll", "damage"}
 """Acts that are over when they are done; a node that is damaged is one that was killed, and is started again."""
 
@@ -56,12 +60,23 @@ def test_seeds_differ() -> None:
 def test_the_mix_has_every_nemesis() -> None:
     acts = {step.act for seed in range(60) for step in plan(seed, 120)}
     kinds = {step.options["kind"] for seed in range(60) for step in plan(seed, 120) if step.act == "impair"}
-    assert acts == {*PAIRS, *PAIRS.values(), *WHOLE}
+    assert acts == {*PAIRS, *PAIRS.values(), *WHOLE} - ASKED_FOR
     assert kinds == {"cut", "hold", "refuse", "latency", "throttle", "loss", "reset", "limit", "slow-close"}
 
 
+def test_a_drain_has_other_faults_beside_it() -> None:
+    steps = plan(5, 60, ["drain"])
+    begin, end = (next(step.at_s for step in steps if step.act == act) for act in ("drain", "undrain"))
+    beside = [step for step in steps if begin < step.at_s < end]
+    assert len({step.episode for step in beside}) > 1
+    assert not {step.act for step in beside} & {"roll", "elect", "reassign"}
+    assert {step.episode for step in steps if step.act == "drain"} == {
+        step.episode for step in steps if step.act == "undrain"
+    }
+
+
 def test_each_impairment_of_a_plan_can_be_made() -> None:
-    from tidelog.chaos.live.links import REFUSE, Impairment
+    from tidelog.chaos.laboratory.links.links import REFUSE, Impairment
 
     for seed in range(40):
         for step in plan(seed, 60):

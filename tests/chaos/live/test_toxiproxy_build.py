@@ -1,4 +1,4 @@
-"""Where the toxiproxy server comes from: by name, from the cache, built by a Go that is new enough, or refused."""
+"""Sources of the toxiproxy server: by name, from the cache, built by a Go that is new enough, or refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.live import toxiproxy_build
-from tidelog.chaos.live.toxiproxy_build import VARIABLE, VERSION, ToxiproxyMissing, go_version, toxiproxy_server
+from tidelog.chaos.laboratory.links import toxiproxy_build
+from tidelog.chaos.laboratory.links.toxiproxy_build import (
+    VARIABLE,
+    VERSION,
+    ToxiproxyMissing,
+    go_version,
+    toxiproxy_server,
+)
 
 
 def program(path: Path, text: str) -> Path:

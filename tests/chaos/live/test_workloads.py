@@ -6,23 +6,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tidelog.chaos.checkers.history import Outcome, Polled, Positioned, Sent
-from tidelog.chaos.live.client_network import ClientNetwork
-from tidelog.chaos.live.command import EXIT_HELD, EXIT_REFUSED, main
-from tidelog.chaos.live.history_file import HistoryFile, read_history
-from tidelog.chaos.live.judgement import judge
-from tidelog.chaos.live.lives import Lives
-from tidelog.chaos.live.workload import derived_value, made_of
-from tidelog.chaos.live.workloads import WORKLOADS, workloads_named
+from tidelog.chaos.laboratory.command import EXIT_HELD, EXIT_REFUSED, main
+from tidelog.chaos.laboratory.history.history_file import HistoryFile, read_history
+from tidelog.chaos.laboratory.history.recording import Budget
+from tidelog.chaos.laboratory.judge.judgement import judge
+from tidelog.chaos.laboratory.links.client_network import ClientNetwork
+from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld, Stage, stopped
+from tidelog.chaos.laboratory.workloads.workload import derived_value, made_of
+from tidelog.chaos.laboratory.workloads.workloads import WORKLOADS, workloads_named
+from tidelog.chaos.workloads.incarnation import Incarnation, Roster
 from tidelog.cli.failure import CommandFailed
-from tidelog.model.ids import TopicPartition
-from tidelog.proto.api import MetadataRequest
-from tidelog.proto.grpc_transport import GrpcNetwork
-from tidelog.proto.network import Address, ConnectionLost
+from tidelog.model.ids import NodeId, TopicPartition
+from tidelog.proto.calls.api import MetadataRequest, MetadataResponse
+from tidelog.proto.transport.grpc_transport import GrpcNetwork
+from tidelog.proto.transport.network import Address, CallContext, ConnectionLost, Service
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a machine builds the server
 
@@ -31,7 +34,7 @@ IN, OUT = TopicPartition("in", 0), TopicPartition("out", 0)
 
 def test_workloads_are_named_once_each() -> None:
     assert workloads_named("append,transactions,append") == ["append", "transactions"]
-    assert set(WORKLOADS) == {"append", "transactions", "groups", "transform", "kafka", "spark"}
+    assert set(WORKLOADS) == {"append", "transactions", "groups", "transform", "keyed", "kafka", "spark"}
 
 
 @pytest.mark.parametrize(("text", "found"), [("apend", "apend"), (",", "nothing"), ("append,x,y", "x, y")])
@@ -42,9 +45,6 @@ def test_a_workload_that_is_none_is_refused(text: str, found: str) -> None:
 
 
 def test_no_two_workloads_share_topics_or_names_of_clients(tmp_path: Path) -> None:
-    from tidelog.chaos.live.recording import Budget
-    from tidelog.chaos.live.workload import Stage
-
     async def names() -> tuple[list[str], list[str]]:
         history = HistoryFile(tmp_path / "history.jsonl")
         stage = Stage("127.0.0.1:1", "127.0.0.1:1", tmp_path, history, 1, 100.0, Budget(1))
@@ -174,31 +174,80 @@ async def test_what_a_client_was_about_to_ask_goes_out_when_it_goes_on_though_it
         await asyncio.wait_for(connection.call(MetadataRequest(()), timeout_s=0.5), 0.1)
     assert heard == []
     network.resume()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not heard:
             await asyncio.sleep(0.01)
     assert heard == [None]  # nobody is there
     await connection.close()
 
 
-async def test_lives_follow_one_another_until_they_are_told_to_stop(tmp_path: Path) -> None:
-    history = HistoryFile(tmp_path / "history.jsonl")
-    begun: list[ClientNetwork] = []
-    stop = asyncio.Event()
+async def test_an_answer_is_heard_when_it_is_there_though_the_client_that_asked_stands_still() -> None:
+    heard: list[object] = []
+    network = ClientNetwork(GrpcNetwork(), lambda request: lambda answer, server: heard.append(answer))
 
-    async def live(network: ClientNetwork) -> None:
-        begun.append(network)
-        if len(begun) == 2:
-            await stop.wait()
+    async def answered(request: MetadataRequest, context: CallContext) -> MetadataResponse:
+        network.hold()
+        return MetadataResponse(cluster_id="here", controller_id=NodeId(1), brokers=(), topics=())
 
-    lives = Lives("x", live, history, random.Random(1))
-    running = asyncio.ensure_future(lives.run())
-    async with asyncio.timeout(20):
-        while len(begun) < 2:
+    server = await GrpcNetwork().serve("CLIENT", Address("127.0.0.1", 0), Service({MetadataRequest: answered}, {}))
+    connection = network.connect(server.address)
+    asking = asyncio.ensure_future(connection.call(MetadataRequest(()), timeout_s=20.0))
+    await _until(lambda: bool(heard))
+    assert not asking.done()
+    network.resume()
+    assert heard == [await asking]
+    await connection.close()
+    await server.close(0.0)
+
+
+class Idle(Incarnation):
+    """Waits until it is told to stop; the first one of a slot ends by itself."""
+
+    async def _run(self) -> None:
+        while not (self.stopping or self.name.endswith(".1")):
             await asyncio.sleep(0.01)
-    lives.stop()
-    stop.set()
-    await asyncio.wait_for(running, 20)
-    assert len(begun) == 2
-    assert begun[0] is not begun[1]
-    history.abandon()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(100):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_one_incarnation_follows_the_other_until_the_roster_stops(tmp_path: Path) -> None:
+    history = HistoryFile(tmp_path / "history.jsonl")
+    world = LaboratoryWorld(Stage("127.0.0.1:1", "", tmp_path, history, 1, 1.0, Budget(1)), "test")
+    roster = Roster(world, random.Random(1), ["x"], lambda slot, name: Idle(name, world))
+    roster.begin()
+    await _until(lambda: len(roster.everyone) == 2)
+    _, killed = roster.everyone
+    assert roster.kill(0, 0.1)
+    await _until(lambda: len(roster.everyone) == 3)
+    assert killed.task.cancelled()
+    roster.forget()
+    assert [client.name for client in roster.everyone] == ["x.3"]
+    await _until(lambda: [process.name for process in world._processes] == ["x.3"])
+    assert roster.pause(0, 600.0)
+    assert not roster.kill(0, 0.1)  # it stands still
+    world.calm()
+    assert roster.second(0, 0.0)
+    assert [client.name for client in roster.everyone if client.at_work] == ["x.3", "x.4"]
+    await stopped(world, roster, 20.0)
+    await world.close()
+    history.close()
+    assert roster.count == 4
+    assert "wrong" not in history.path.read_text()
+
+
+async def test_what_ends_a_client_of_the_laboratory_is_written_down(tmp_path: Path) -> None:
+    class Broken(Incarnation):
+        async def _run(self) -> None:
+            raise ValueError("no such thing")
+
+    history = HistoryFile(tmp_path / "history.jsonl")
+    world = LaboratoryWorld(Stage("127.0.0.1:1", "", tmp_path, history, 1, 1.0, Budget(1)), "test")
+    client = Broken("x", world)
+    await _until(client.task.done)
+    await world.close()
+    history.close()
+    assert '"text":"x ended with ValueError: no such thing"' in history.path.read_text()

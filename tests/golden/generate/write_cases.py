@@ -7,6 +7,7 @@ concatenated SHA-256 digests of "seed/0", "seed/1", … cut to size. A record wi
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ def text(value: str) -> str:
     return value.encode().hex()
 
 
-def record(ts: int, key: Any, value: Any, headers: list[list[Any]] | None = None, times: int = 1) -> dict[str, Any]:
-    return {"timestamp": ts, "key": key, "value": value, "headers": headers or [], "times": times}
+def record(
+    ts: int, key: Any, value: Any, headers: Sequence[Sequence[str | None]] = (), times: int = 1
+) -> dict[str, Any]:
+    return {"timestamp": ts, "key": key, "value": value, "headers": list(headers), "times": times}
 
 
 def case(name: str, records: list[dict[str, Any]], compressions: list[str] = ALL, **fields: Any) -> dict[str, Any]:
@@ -37,7 +40,7 @@ def case(name: str, records: list[dict[str, Any]], compressions: list[str] = ALL
 
 
 PLAIN = [record(T, None, text("first")), record(T + 1, text("key"), text("second")), record(T + 2, None, text("third"))]
-HEADERS = [
+HEADERS: list[list[str | None]] = [
     ["trace", text("abc")],
     ["trace", text("again")],
     ["größe ✓", "00ff80"],

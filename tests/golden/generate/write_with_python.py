@@ -6,11 +6,7 @@ Incompressible data is left to the Java writer.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from cases_as_text import GOLDEN, load

@@ -1,0 +1,303 @@
+"""``./dev beside-kafka``: warms Kafka up, gives both clusters the same work in turns, and prints medians and ratios."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from tidelog.bench import clusters, history
+from tidelog.bench.clusters import PARTITIONS
+from tidelog.bench.kafka_side import kafka
+from tidelog.bench.kafka_side.clients import (
+    LIBRDKAFKA_RECORDS,
+    LIBRDKAFKA_WARM_UP,
+    apart,
+    java_consume,
+    java_latency,
+    java_produce,
+)
+from tidelog.cli.local.process import ProcessMark, use_of
+
+CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "kafka-side"
+CONSUMED: Final = 6_000_000
+OURS: Final = "tidelog"
+THEIRS: Final = "kafka"
+IDLE_S: Final = 10.0
+FIGURE: Final = "beside-kafka"
+
+
+class Side(NamedTuple):
+    """One cluster, and where clients find it; Tidelog's takes the SDK there too."""
+
+    name: str
+    bootstrap: str
+    nodes: Sequence[ProcessMark]
+
+    def cpu_s(self) -> float:
+        return sum(use.cpu_s for mark in self.nodes if (use := use_of(mark)) is not None)
+
+    def memory(self) -> float:
+        """MB of the largest node."""
+        return max(use.memory_bytes for mark in self.nodes if (use := use_of(mark)) is not None) / 1e6
+
+
+class Row(NamedTuple):
+    """A ratio of two measurements, above 1 where Tidelog is better."""
+
+    name: str
+    ours: str
+    theirs: str
+    less_is_better: bool = False
+
+
+def _both(what: str) -> tuple[str, str]:
+    return f"{OURS}_{what}", f"{THEIRS}_{what}"
+
+
+ROWS: Final = (
+    Row("records(), Java's consumer", "sdk_records", "kafka_java_consume"),
+    Row("records(), confluent-kafka's consume()", "sdk_records", "kafka_confluent_consume"),
+    Row("send() RF 1, Java's producer", "sdk_send_rf1", "kafka_java_100_rf1"),
+    Row("send() RF 3, Java's producer", "sdk_send_rf3", "kafka_java_100_rf3"),
+    Row("send() RF 1, confluent-kafka's produce()", "sdk_send_rf1", "kafka_confluent_rf1"),
+    Row("send() RF 3, confluent-kafka's produce()", "sdk_send_rf3", "kafka_confluent_rf3"),
+    Row("send_many RF 3, librdkafka at our Kafka listener", "sdk_send_many_rf3", "tidelog_librdkafka_100_rf3"),
+    Row("librdkafka 100 B RF 3", "tidelog_librdkafka_100_rf3", "kafka_librdkafka_100_rf3"),
+    Row("librdkafka 1 KiB RF 3", "tidelog_librdkafka_1024_rf3", "kafka_librdkafka_1024_rf3"),
+    Row("Java 100 B RF 3", "tidelog_java_100_rf3", "kafka_java_100_rf3"),
+    Row("Java 1 KiB RF 3", "tidelog_java_1024_rf3", "kafka_java_1024_rf3"),
+    Row("nodes' processor time of a record, librdkafka 100 B RF 3, µs", *_both("librdkafka_100_rf3_cpu"), True),
+    Row("nodes' processor time of a record, librdkafka 1 KiB RF 3, µs", *_both("librdkafka_1024_rf3_cpu"), True),
+    Row("memory of the largest node, MB", *_both("memory"), True),
+    Row("processor time of idle nodes, %", *_both("idle"), True),
+    Row("one-record requests, Java, p50", "tidelog_java_p50", "kafka_java_p50", less_is_better=True),
+    Row("one-record requests, Java, p99", "tidelog_java_p99", "kafka_java_p99", less_is_better=True),
+)
+
+Measure = Callable[[], Mapping[str, float]]
+
+
+class Bench:
+    """Both clusters, and what is measured in one round."""
+
+    def __init__(self, classes: str, ours: Side, theirs: Side) -> None:
+        self._classes = classes
+        self._ours = ours
+        self._theirs = theirs
+        self._topics = 0
+
+    def round(self) -> dict[str, float]:
+        """Every measurement once; of two that are compared, one follows the other."""
+        found: dict[str, float] = {}
+        for measure in self._measurements():
+            values = measure()
+            found |= values
+            print(", ".join(f"{name} {value:,.6g}" for name, value in values.items()), file=sys.stderr, flush=True)
+        return found
+
+    def warm(self, seconds: float) -> None:
+        """Load for Kafka's brokers, so that their JIT has compiled what matters."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for size in (100, 1024):
+                self._java(self._theirs, size, 3)
+                self._librdkafka(self._theirs, size)
+            self._consume()
+            self._latency(self._theirs)
+
+    def _measurements(self) -> list[Measure]:
+        ours, theirs = self._ours, self._theirs
+        sides = (ours, theirs)
+        return [
+            self._consume,
+            lambda: self._sdk("sdk_send", "sdk_send_rf1", 1),
+            lambda: self._java(theirs, 100, 1),
+            lambda: self._confluent(1),
+            lambda: self._sdk("sdk_send", "sdk_send_rf3", 3),
+            lambda: self._java(theirs, 100, 3),
+            lambda: self._java(ours, 100, 3),
+            lambda: self._confluent(3),
+            lambda: self._sdk("sdk_send_many", "sdk_send_many_rf3", 3),
+            *(lambda side=side, size=size: self._librdkafka(side, size) for size in (100, 1024) for side in sides),
+            lambda: self._java(ours, 1024, 3),
+            lambda: self._java(theirs, 1024, 3),
+            lambda: self._latency(ours),
+            lambda: self._latency(theirs),
+            self._resources,
+        ]
+
+    # --- One measurement each -------------------------------------------------------------------------
+
+    def _java(self, side: Side, size: int, copies: int) -> Mapping[str, float]:
+        with Topic(side, self._name(), copies) as topic:
+            return {f"{side.name}_java_{size}_rf{copies}": java_produce(self._classes, side.bootstrap, topic, size)}
+
+    def _librdkafka(self, side: Side, size: int) -> Mapping[str, float]:
+        with Topic(side, self._name(), 3) as topic:
+            before = side.cpu_s()
+            rate = apart("librdkafka_produce", side.bootstrap, topic, size, PARTITIONS)
+            cpu_us = (side.cpu_s() - before) / (LIBRDKAFKA_RECORDS[size] + LIBRDKAFKA_WARM_UP) * 1e6
+            return {f"{side.name}_librdkafka_{size}_rf3": rate, f"{side.name}_librdkafka_{size}_rf3_cpu": cpu_us}
+
+    def _confluent(self, copies: int) -> Mapping[str, float]:
+        with Topic(self._theirs, self._name(), copies) as topic:
+            return {f"kafka_confluent_rf{copies}": apart("confluent_produce", self._theirs.bootstrap, topic, 100)}
+
+    def _sdk(self, loop: str, figure: str, copies: int) -> Mapping[str, float]:
+        with Topic(self._ours, self._name(), copies) as topic:
+            return {figure: apart(loop, self._ours.bootstrap, topic, 100)}
+
+    def _latency(self, side: Side) -> Mapping[str, float]:
+        with Topic(side, self._name(), 3) as topic:
+            half, most = java_latency(self._classes, side.bootstrap, topic)
+            return {f"{side.name}_java_p50": half, f"{side.name}_java_p99": most}
+
+    def _resources(self) -> Mapping[str, float]:
+        """Both at rest."""
+        sides = (self._ours, self._theirs)
+        before = [side.cpu_s() for side in sides]
+        time.sleep(IDLE_S)
+        found = {
+            f"{side.name}_idle": (side.cpu_s() - cpu) / IDLE_S * 100 for side, cpu in zip(sides, before, strict=True)
+        }
+        return found | {f"{side.name}_memory": side.memory() for side in sides}
+
+    def _consume(self) -> Mapping[str, float]:
+        found = {}
+        for side in (self._ours, self._theirs):
+            with Topic(side, self._name(), 1) as topic:
+                apart("librdkafka_produce", side.bootstrap, topic, 100, PARTITIONS)
+                if side is self._ours:
+                    found["sdk_records"] = apart("sdk_records", side.bootstrap, topic, CONSUMED)
+                else:
+                    found["kafka_java_consume"] = java_consume(self._classes, side.bootstrap, topic, CONSUMED)
+                    found["kafka_confluent_consume"] = apart(
+                        "confluent_consume", side.bootstrap, topic, PARTITIONS, CONSUMED
+                    )
+        return found
+
+    def _name(self) -> str:
+        self._topics += 1
+        return f"side-{self._topics}"
+
+
+class Topic:
+    """A topic for one measurement, made and deleted by librdkafka's admin client, the same for both."""
+
+    def __init__(self, side: Side, name: str, copies: int) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._name = name
+        self._copies = copies
+        self._admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": "3"})
+
+    def __enter__(self) -> str:
+        from confluent_kafka.admin import NewTopic
+
+        settings = {"min.insync.replicas": str(max(1, self._copies - 1))}
+        wanted = NewTopic(self._name, PARTITIONS, self._copies, config=settings)
+        for made in self._admin.create_topics([wanted]).values():
+            made.result(60)
+        end = time.monotonic() + 60
+        while not self._whole():
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self._name}: expected every replica in sync within 60 s")
+            time.sleep(0.2)
+        return self._name
+
+    def _whole(self) -> bool:
+        found = self._admin.list_topics(self._name, 10).topics[self._name].partitions.values()
+        return len(found) == PARTITIONS and all(len(one.isrs) == self._copies and one.leader > 0 for one in found)
+
+    def __exit__(self, *_: object) -> None:
+        for gone in self._admin.delete_topics([self._name]).values():
+            gone.result(60)
+
+
+def ratio(row: Row, rounds: Sequence[Mapping[str, float]]) -> float:
+    """Median of the rounds' own ratios: what slowed a whole round down slowed both."""
+    found = [one[row.ours] / one[row.theirs] for one in rounds]
+    return median(1 / each for each in found) if row.less_is_better else median(found)
+
+
+def report(rounds: Sequence[Mapping[str, float]]) -> list[str]:
+    """A table in Markdown: medians of both, and the ratio."""
+    lines = ["| figure | Tidelog | other side | ratio |", "|---|---|---|---|"]
+    for row in ROWS:
+        ours, theirs = (median(one[name] for one in rounds) for name in (row.ours, row.theirs))
+        lines.append(f"| {row.name} | {ours:,.6g} | {theirs:,.6g} | {ratio(row, rounds):.2f} |")
+    return lines
+
+
+def entries(rounds: Sequence[Mapping[str, float]], command: str, now: datetime) -> list[dict[str, Any]]:
+    """Lines for the history, one for each row."""
+    return [
+        {
+            "time": now.isoformat(timespec="seconds"),
+            "commit": history.commit(),
+            "figure": f"{FIGURE}: {row.name}",
+            "median": round(ratio(row, rounds), 4),
+            "unit": "ratio",
+            "values": [[round(one[row.ours], 4), round(one[row.theirs], 4)] for one in rounds],
+            "workload": f"Apache Kafka {kafka.VERSION}, three nodes each, in turns",
+            "command": command,
+            "machine": history.machine(),
+        }
+        for row in ROWS
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0; 1 if something failed; 2 wrong usage or no Java."""
+    parser = argparse.ArgumentParser(
+        prog="./dev beside-kafka", description=f"Tidelog and Apache Kafka {kafka.VERSION} on this machine, in turns."
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians of them are shown (5)")
+    parser.add_argument("--warm", type=float, default=10.0, metavar="MINUTES", help="load for Kafka's JIT before (10)")
+    parser.add_argument("--no-history", action="store_true", help="do not append to bench/history/")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"expected at least 1 round, found {options.rounds}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nodes are stopped on the way out
+    try:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        classes = kafka.class_path(CACHE)
+    except kafka.KafkaMissing as missing:
+        print(f"./dev beside-kafka: {missing}", file=sys.stderr)
+        return 2
+    root = Path(tempfile.mkdtemp(prefix="tidelog-beside-kafka-"))
+    try:
+        with ExitStack() as stack:
+            theirs = Side(THEIRS, *stack.enter_context(kafka.running(classes, root)))
+            cluster = stack.enter_context(clusters.running(root, kafka.NODES))
+            marks = [node.mark for node in cluster.nodes.values() if node.mark is not None]
+            ours = Side(OURS, cluster.bootstrap, marks)
+            bench = Bench(classes, ours, theirs)
+            print(f"warming Kafka up for {options.warm:g} min", file=sys.stderr, flush=True)
+            bench.warm(60 * options.warm)
+            rounds = []
+            for number in range(options.rounds):
+                print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+                rounds.append(bench.round())
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    now = datetime.now(UTC)
+    if not options.no_history:
+        command = " ".join(["./dev beside-kafka", *(sys.argv[1:] if arguments is None else arguments)])
+        history.append(entries(rounds, command, now), now)
+    print("\n".join(report(rounds)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

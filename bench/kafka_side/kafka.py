@@ -1,0 +1,141 @@
+"""Apache Kafka from Maven Central: its jars, three nodes of it, and its own tools."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidelog.cli.local.process import ProcessMark, mark_of
+from tidelog.testing.ports import free_ports
+
+VERSION: Final = "4.3.1"
+COORDINATES: Final = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.slf4j", "slf4j-nop", "1.7.36"),
+)
+JVM: Final = (
+    "-server", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
+)  # fmt: skip
+"""What Kafka's own start script gives its JVM."""
+NODES: Final = 3
+STARTS_S: Final = 120.0
+STOPS_S: Final = 30.0
+LATENCY_PACE: Final = 1_000
+
+
+class KafkaMissing(RuntimeError):
+    """Java, Maven or the jars are not there; the text says what to do."""
+
+
+def class_path(cache: Path) -> str:
+    """Have Maven put the jars below ``cache``, once. Raises :class:`KafkaMissing`."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise KafkaMissing(f"expected {program} on PATH, found none: install Java (17 or later) and Maven")
+    libraries = cache / f"kafka-{VERSION}"
+    if not (libraries / "complete").exists():
+        libraries.mkdir(parents=True, exist_ok=True)
+        dependencies = "".join(
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+            for group, name, version in COORDINATES
+        )
+        project = cache / "pom.xml"
+        project.write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>tidelog</groupId><artifactId>kafka-side</artifactId><version>1</version>"
+            f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n"
+        )
+        command = (
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(project),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={libraries}",
+        )
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise KafkaMissing(f"Maven could not bring Kafka {VERSION}: {done.stdout[-2000:]}")
+        (libraries / "complete").touch()
+    return f"{libraries}/*"
+
+
+def java(classes: str, main: str, *arguments: str, timeout_s: float = 300.0) -> str:
+    """Run a Java program; returns what it printed. Raises ``RuntimeError`` if it failed."""
+    done = subprocess.run(("java", "-cp", classes, main, *arguments), capture_output=True, text=True, timeout=timeout_s)
+    if done.returncode:
+        raise RuntimeError(f"{main} ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
+
+
+@contextmanager
+def running(classes: str, root: Path) -> Iterator[tuple[str, list[ProcessMark]]]:
+    """Three nodes, each broker and controller; yields their addresses and marks. They are ended by their process
+    ids."""
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    ports = free_ports(2 * NODES)
+    voters = ",".join(f"{n + 1}@127.0.0.1:{ports[2 * n + 1]}" for n in range(NODES))
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(NODES):
+            directory = root / f"kafka-{number + 1}"
+            directory.mkdir(parents=True)
+            settings = directory / "server.properties"
+            settings.write_text(_settings(number + 1, ports[2 * number], ports[2 * number + 1], voters, directory))
+            java(classes, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings))
+            with (directory / "out").open("wb") as out:
+                command = ("java", *JVM, "-cp", classes, "kafka.Kafka", str(settings))
+                processes.append(subprocess.Popen(command, stdout=out, stderr=out))
+        bootstrap = ",".join(f"127.0.0.1:{ports[2 * n]}" for n in range(NODES))
+        _wait(bootstrap, processes)
+        yield bootstrap, [mark for process in processes if (mark := mark_of(process.pid)) is not None]
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOPS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _settings(node: int, broker: int, controller: int, voters: str, directory: Path) -> str:
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": node,
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": directory / "data",
+        "offsets.topic.replication.factor": NODES,
+        "transaction.state.log.replication.factor": NODES,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _wait(bootstrap: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    deadline = time.monotonic() + STARTS_S
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": "0"})
+    while time.monotonic() < deadline:
+        if any(process.poll() is not None for process in processes):
+            raise RuntimeError("a node of Kafka ended while it was starting")
+        try:
+            if len(admin.list_topics(timeout=5).brokers) == NODES:
+                return
+        except Exception:  # librdkafka's, while nobody listens
+            time.sleep(0.5)
+    raise RuntimeError(f"expected {NODES} nodes of Kafka within {STARTS_S:g} s")

@@ -1,0 +1,188 @@
+"""What one caller may do, and a node's access control as a whole.
+
+Without ``authorizer.class.name`` there is no access control: :meth:`AccessControl.of` says ``None``, and nothing is
+asked anywhere. The audit log hears of denials, logins and, if it wants to, of what was allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tidelog.metadata_quorum.image.change import MetadataDelta
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.errors import Refusal
+from tidelog.model.names import AUDIT_TOPIC
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.acl_api import binding_of
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.acls import CLUSTER_NAME, IMPLIES, AclOperation, ResourceType
+from tidelog.security.audit import Audit, AuditEvent, AuditKind, Touched
+from tidelog.security.authorizer import StandardAuthorizer, Who
+from tidelog.security.principal import ANONYMOUS
+from tidelog.security.session import Session
+
+CALLERS_MAX: Final = 10_000
+"""Connections whose callers are remembered; with more, all are forgotten."""
+
+
+class Trail(NamedTuple):
+    """Where the audit log hears of what one request was allowed or denied."""
+
+    audit: Audit
+    listener: str
+    request: str
+    allowed: bool
+    """Whether it hears of what is allowed,"""
+    denied: bool
+    """and of denials."""
+
+
+class Access(NamedTuple):
+    """What ``who`` may do; asked anew for each request."""
+
+    authorizer: StandardAuthorizer
+    who: Who
+    trail: Trail | None = None
+
+    def topic(self, operation: AclOperation, name: str) -> bool:
+        if name == AUDIT_TOPIC:
+            return self._audit_topic(operation)
+        return self._allows(operation, ResourceType.TOPIC, name)
+
+    def group(self, operation: AclOperation, name: str) -> bool:
+        return self._allows(operation, ResourceType.GROUP, name)
+
+    def transaction(self, operation: AclOperation, name: str) -> bool:
+        return self._allows(operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def cluster(self, operation: AclOperation) -> bool:
+        return self._allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def user(self, operation: AclOperation, principal: str) -> bool:
+        """``principal``: whose delegation tokens it is about."""
+        return self._allows(operation, ResourceType.USER, principal)
+
+    def delegation_token(self, operation: AclOperation, token_id: str) -> bool:
+        return self._allows(operation, ResourceType.DELEGATION_TOKEN, token_id)
+
+    def any_topic(self, operation: AclOperation) -> bool:
+        """Whether there could be a topic that ``who`` may do it to. The audit log does not hear of it."""
+        return self.authorizer.allows_any(self.who, operation, ResourceType.TOPIC)
+
+    def any_delegation_token(self, operation: AclOperation) -> bool:
+        """Likewise, a delegation token."""
+        enough = (operation, *IMPLIES.get(operation, ()))
+        return any(self.authorizer.allows_any(self.who, each, ResourceType.DELEGATION_TOKEN) for each in enough)
+
+    def _audit_topic(self, operation: AclOperation) -> bool:
+        """Entries about topics are not enough, as many users have one for all of them. What is allowed here is not
+        told: who reads the audit log would make the next line of it by each."""
+        reads = operation in (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+        access = self.denials_only
+        return access._allows(operation, ResourceType.TOPIC, AUDIT_TOPIC) and access.cluster(
+            AclOperation.DESCRIBE if reads else AclOperation.ALTER
+        )
+
+    @property
+    def denials_only(self) -> Access:
+        """The same; the audit log does not hear of what is allowed."""
+        return self if self.trail is None else self._replace(trail=self.trail._replace(allowed=False))
+
+    @property
+    def quiet(self) -> Access:
+        """The same, for questions that may be denied without anything being refused: a list is made shorter, or
+        another right will do. The audit log does not hear of the denials."""
+        return self if self.trail is None else self._replace(trail=self.trail._replace(denied=False))
+
+    def of_request(self, name: str) -> Access:
+        """The same, for another request of the caller."""
+        return self if self.trail is None else self._replace(trail=self.trail._replace(request=name))
+
+    def _allows(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        allowed = self.authorizer.allows(self.who, operation, resource_type, name)
+        trail = self.trail
+        if trail is not None and (trail.allowed if allowed else trail.denied):
+            kind = AuditKind.ALLOWED if allowed else AuditKind.DENIED
+            what = (Touched(resource_type.name.lower(), name),)
+            event = AuditEvent(kind, *self.who, trail.listener, allowed, trail.request, operation.name.lower(), what)
+            trail.audit.note(event, lambda: str(self.authorizer.judge(self.who, operation, resource_type, name)))
+        return allowed
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """What may be done to a resource, as bits (KIP-430)."""
+        found = self.authorizer.operations(self.who, resource_type, name)
+        if resource_type is ResourceType.TOPIC and name == AUDIT_TOPIC:
+            found = sum(1 << each for each in AclOperation if found >> each & 1 and self.quiet.topic(each, name))
+        return found
+
+
+class AccessControl:
+    """A node's authorizer, kept up with the metadata. ``authorizer`` is ``None`` where everybody may do everything.
+    ``audit`` hears of what it decides, and of logins; ``None`` where nobody does."""
+
+    def __init__(self, config: NodeConfig, audit: Audit | None = None) -> None:
+        self._callers: dict[str, tuple[Session, Who]] = {}
+        """By the address of the connection."""
+        self.audit = audit
+        self.failed_logins = 0
+        """Handshakes and logins that were refused, at any listener."""
+        self.authorizer: StandardAuthorizer | None = None
+        if config.authorizer_class_name is not None:
+            self.authorizer = StandardAuthorizer(
+                config.super_users, allows_unnamed=config.allow_everyone_if_no_acl_found
+            )
+
+    def of(self, context: CallContext, request: str = "") -> Access | None:
+        """What the sender of a request may do; ``None`` where nobody is asked. ``request``: Kafka's name of it."""
+        if self.authorizer is None:
+            if self.audit is not None:
+                self.who(context)
+            return None
+        audit = self.audit
+        trail = None
+        if audit is not None:
+            allowed, denied = audit.wants(AuditKind.ALLOWED), audit.wants(AuditKind.DENIED)
+            trail = Trail(audit, context.listener, request, allowed, denied)
+        return Access(self.authorizer, self.who(context), trail)
+
+    def who(self, context: CallContext) -> Who:
+        """The sender of a request. The first one of a session tells the audit log of a login, as neither gRPC nor a
+        session that is renewed does."""
+        known = self._callers.get(context.peer)
+        if known is not None and known[0] is context.session:
+            return known[1]
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers.clear()
+        session = context.session
+        who = Who(str(session.principal), context.host)
+        self._callers[context.peer] = session, who
+        if session.principal != ANONYMOUS:
+            self.logged_in(context.listener, who, session.protocol.name)
+        return who
+
+    def logged_in(self, listener: str, who: Who, protocol: str, refused: str = "") -> None:
+        """Somebody proved an identity, or did not: ``refused`` says why, in words without a secret."""
+        if refused:
+            self.failed_logins += 1
+        if self.audit is not None:
+            event = AuditEvent(AuditKind.AUTHENTICATION, *who, listener, not refused, protocol)
+            self.audit.note(event, lambda: refused)
+
+    def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
+        """Take over what changed at once, in no steps, so that no right outlives the image."""
+        self.take_over(image, delta)
+        return ()
+
+    def take_over(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Take over the entries that changed."""
+        if self.authorizer is None:
+            return
+        for acl_id in delta.acls:
+            record = image.acls.get(acl_id)
+            if record is None:
+                self.authorizer.remove(acl_id)
+                continue
+            acl = binding_of(record)
+            assert not isinstance(acl, Refusal), f"expected an entry that the controller judged, found {record}"
+            self.authorizer.add(acl_id, acl)

@@ -1,0 +1,264 @@
+"""Which calls change the cluster, and what the audit log says of each: names, and the names of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import Any, Final
+
+from tidelog.broker.access.access import AccessControl
+from tidelog.broker.services import Calls
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import TopicId, id_text
+from tidelog.proto.calls.acl_api import AclEntry, AclEntryFilter, CreateAclsRequest, DeleteAclsRequest
+from tidelog.proto.calls.api import (
+    AlterReplicaLogDirsRequest,
+    AlterResource,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest, HoldTransactionsRequest, ImportRecordsRequest
+from tidelog.proto.calls.delegation_token_api import (
+    CreateDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
+from tidelog.proto.calls.group_api import DeleteGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest
+from tidelog.proto.calls.quota_api import AlterClientQuotasRequest, QuotaAlteration
+from tidelog.proto.calls.reassignment_api import AlterPartitionReassignmentsRequest, ElectLeadersRequest
+from tidelog.proto.calls.request import Request
+from tidelog.proto.calls.sink_api import AbortJobRequest, DeleteSinkRequest
+from tidelog.proto.calls.user_api import AlterUserScramCredentialsRequest
+from tidelog.proto.transport.network import CallContext, CallHandler
+from tidelog.security.acls import CLUSTER_NAME
+from tidelog.security.audit import Audit, AuditEvent, AuditKind, Touched
+
+UNKNOWN: Final = "OUTCOME_UNKNOWN"
+"""In place of an error: the call was given up before its answer."""
+_NAMES_MAX: Final = 20
+"""Names of one change that are told; more are counted."""
+
+Image = Callable[[], MetadataImage]
+Says = Callable[[Any, Any, MetadataImage], Iterable[Touched]]
+"""The changes of a request: from the request, its answer (``None`` if it was given up) and the metadata before it."""
+
+
+def _error(found: Any) -> str:
+    """The name of an answer's or a result's error; none where there is none."""
+    error = getattr(found, "error", ErrorCode.NONE)
+    return "" if error is ErrorCode.NONE else error.name
+
+
+def _each(
+    items: str, answered: str, said: Callable[[Any, MetadataImage], Touched], whole: Callable[[Any], bool] | None = None
+) -> Says:
+    """One change for each item of the request's field; its error is the whole answer's, or that of the result in the
+    same place of the answer's field. ``whole``: whether the request is a change at all."""
+
+    def says(request: Any, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+        if getattr(request, "validate_only", False) or (whole is not None and not whole(request)):
+            return
+        asked: Sequence[Any] = getattr(request, items)
+        results: Sequence[Any] = getattr(answer, answered, ())
+        for item, result in zip_longest(asked, results[: len(asked)]):
+            error = UNKNOWN if answer is None else _error(answer) or _error(result)
+            yield said(item, image)._replace(error=error)
+
+    return says
+
+
+def _one(said: Callable[[Any], Touched]) -> Says:
+    """A request that is one change."""
+
+    def says(request: Any, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+        yield said(request)._replace(error=UNKNOWN if answer is None else _error(answer))
+
+    return says
+
+
+def _named(change: str = "") -> Callable[[Any, MetadataImage], Touched]:
+    return lambda item, _: Touched("topic", item.name, change)
+
+
+def _deleted_topics(request: DeleteTopicsRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+    def name(topic_id: TopicId) -> str:
+        topic = image.topics.get(topic_id)
+        return id_text(topic_id) if topic is None else topic.name
+
+    names = (*request.names, *map(name, request.topic_ids))
+    results = () if answer is None else answer.topics
+    for found, result in zip_longest(names, results[: len(names)]):
+        yield Touched("topic", found, "", UNKNOWN if answer is None else _error(result))
+
+
+def _settings(item: AlterResource, _: MetadataImage) -> Touched:
+    named = [f"{each.operation} {each.name}" for each in item.changes[:_NAMES_MAX]]
+    if len(item.changes) > _NAMES_MAX:
+        named.append(f"{len(item.changes) - _NAMES_MAX} more")
+    return Touched(item.resource.resource_type, item.resource.name, ", ".join(named))
+
+
+def _quotas(item: QuotaAlteration, _: MetadataImage) -> Touched:
+    parts = [
+        f"{part.entity_type}={'<default>' if part.entity_name is None else part.entity_name}" for part in item.entity
+    ]
+    changes = [("delete " if each.value is None else "set ") + each.key for each in item.changes[:_NAMES_MAX]]
+    return Touched("quota", ",".join(parts), ", ".join(changes))
+
+
+def _users(request: AlterUserScramCredentialsRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+    errors = {} if answer is None else {result.user: _error(result) for result in answer.results}
+    whole = UNKNOWN if answer is None else _error(answer)
+    changes = [(each.user, "delete the password") for each in request.deletions]
+    changes += [(each.user, "set the password") for each in request.upsertions]
+    for user, change in changes:
+        yield Touched("user", user, change, whole or errors.get(user, ""))
+
+
+def _new_token(request: CreateDelegationTokenRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+    made = getattr(answer, "token", None)
+    owner = "the caller" if request.owner is None else request.owner
+    error = UNKNOWN if answer is None else _error(answer)
+    yield Touched("delegation_token", "" if made is None else made.token_id, f"create for {owner}", error)
+
+
+def _old_token(change: str) -> Says:
+    """A token that is named by its secret: the answer tells its id."""
+
+    def says(_: Any, answer: Any, __: MetadataImage) -> Iterable[Touched]:
+        token_id = "" if answer is None else answer.token_id
+        yield Touched("delegation_token", token_id, change, UNKNOWN if answer is None else _error(answer))
+
+    return says
+
+
+def _entry(entry: AclEntry | AclEntryFilter) -> Touched:
+    change = f"{entry.permission} {entry.principal} from {entry.host}: {entry.operation} ({entry.pattern_type})"
+    return Touched(entry.resource_type, entry.resource_name or "*", change)
+
+
+def _deleted_entries(request: DeleteAclsRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+    """The entries that are gone; of a filter that met an error, the filter."""
+    results = () if answer is None else answer.results
+    for wanted, result in zip_longest(request.filters, results[: len(request.filters)]):
+        error = UNKNOWN if answer is None else _error(answer) or _error(result)
+        gone = () if result is None else result.entries
+        yield from map(_entry, gone) if not error else (_entry(wanted)._replace(error=error),)
+
+
+def _placed(item: Any, _: MetadataImage) -> Touched:
+    to = "cancel" if item.cancel else f"to {','.join(map(str, item.replicas))}"
+    return Touched("topic", item.topic, f"partition {item.partition} {to}")
+
+
+def _partition(change: str) -> Callable[[Any, MetadataImage], Touched]:
+    return lambda item, _: Touched("topic", item.topic, f"partition {item.partition}: {change}")
+
+
+def _elected(request: ElectLeadersRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+    if request.all_partitions:
+        error = UNKNOWN if answer is None else _error(answer)
+        return (Touched("cluster", CLUSTER_NAME, f"{request.election} election of all leaders", error),)
+    return _each("partitions", "partitions", _partition(f"{request.election} election"))(request, answer, image)
+
+
+def _of_group(change: str, concerns: Callable[[Any], bool] = lambda _: True) -> Says:
+    """A change of a group's offsets: how many partitions, and the first error."""
+
+    def says(request: Any, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+        if not concerns(request):
+            return
+        topics = sorted({item.topic for item in request.partitions})
+        told = ", ".join(topics[:_NAMES_MAX]) + (", …" if len(topics) > _NAMES_MAX else "")
+        errors = filter(None, map(_error, () if answer is None else (answer, *answer.results)))
+        error = UNKNOWN if answer is None else next(errors, "")
+        yield Touched("group", request.group_id, f"{change} of {len(request.partitions)} partitions: {told}", error)
+
+    return says
+
+
+def _imported(request: ImportRecordsRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+    if request.link:  # many a second; the audit log tells of the link's topics when they are made and promoted
+        return ()
+    topic = image.topics.get(request.topic_id)
+    name = request.topic_id.hex() if topic is None else topic.name
+    what = f"partition {request.partition}: records restored from offset {request.log_end_offset} on"
+    return (Touched("topic", name, what, UNKNOWN if answer is None else _error(answer)),)
+
+
+CHANGES: Final[dict[type[Request[Any]], Says]] = {
+    CreateTopicsRequest: _each("topics", "topics", _named()),
+    DeleteTopicsRequest: _deleted_topics,
+    CreatePartitionsRequest: _each(
+        "topics", "topics", lambda item, _: Touched("topic", item.name, f"{item.count} partitions")
+    ),
+    IncrementalAlterConfigsRequest: _each("resources", "resources", _settings),
+    UpdateFeaturesRequest: _each("features", "", lambda item, _: Touched("feature", item.name, f"level {item.level}")),
+    UnregisterBrokerRequest: _one(lambda request: Touched("broker", str(request.node_id), "unregister")),
+    AlterReplicaLogDirsRequest: _each("replicas", "replicas", _partition("move to a log directory")),
+    AlterPartitionReassignmentsRequest: _each("partitions", "partitions", _placed),
+    ElectLeadersRequest: _elected,
+    AlterClientQuotasRequest: _each("entries", "entries", _quotas),
+    AlterUserScramCredentialsRequest: _users,
+    CreateDelegationTokenRequest: _new_token,
+    RenewDelegationTokenRequest: _old_token("renew"),
+    ExpireDelegationTokenRequest: _old_token("expire"),
+    CreateAclsRequest: _each("entries", "results", lambda item, _: _entry(item)),
+    DeleteAclsRequest: _deleted_entries,
+    DeleteRecordsRequest: _each("partitions", "results", _partition("delete records")),
+    DeleteGroupsRequest: _each("group_ids", "results", lambda item, _: Touched("group", item, "delete")),
+    OffsetDeleteRequest: _of_group("delete offsets"),
+    # Without a generation it is no member's: an administrator's, or that of a consumer that has no group.
+    OffsetCommitRequest: _of_group("set offsets", lambda request: request.generation_id < 0),
+    AbortJobRequest: _one(lambda request: Touched("sink", request.sink, f"abort batch {request.batch}")),
+    DeleteSinkRequest: _one(lambda request: Touched("sink", request.sink, "delete")),
+    HoldTransactionsRequest: _one(
+        lambda request: Touched("cluster", CLUSTER_NAME, f"transactions held for {request.hold_ms} ms")
+    ),
+    ImportRecordsRequest: _imported,
+    AdvanceProducerIdsRequest: _one(
+        lambda request: Touched("cluster", CLUSTER_NAME, f"producer ids beyond {request.beyond}")
+    ),
+}
+
+
+def audited(calls: Calls, control: AccessControl, image: Image) -> Calls:
+    """The same calls; the audit log hears of those that change the cluster, once their outcome is known."""
+    audit = control.audit
+    if audit is None or not audit.wants(AuditKind.CHANGE):
+        return calls
+
+    def wrapped(request_type: type[Request[Any]], handler: CallHandler, audit: Audit) -> CallHandler:
+        says = CHANGES.get(request_type)
+        if says is None:
+            return handler
+
+        async def serve(request: Any, context: CallContext) -> Any:
+            answer, before = None, image()
+            try:
+                answer = await handler(request, context)
+            finally:
+                touched = tuple(says(request, answer, before))
+                if touched:
+                    who = control.who(context)
+                    done = not any(each.error for each in touched)
+                    name = api_of(request_type)
+                    audit.note(
+                        AuditEvent(AuditKind.CHANGE, who.principal, who.host, context.listener, done, name, "", touched)
+                    )
+            return answer
+
+        return serve
+
+    return {request_type: wrapped(request_type, handler, audit) for request_type, handler in calls.items()}
+
+
+def api_of(request_type: type[Request[Any]]) -> str:
+    """Kafka's name of a call."""
+    return request_type.__name__.removesuffix("Request")

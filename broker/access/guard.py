@@ -1,0 +1,137 @@
+"""Puts the permissions of :mod:`tidelog.broker.access.permissions` in front of a broker's calls and data streams."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar
+
+from tidelog.broker.access.access import Access, AccessControl
+from tidelog.broker.access.changes import Image, api_of, audited
+from tidelog.broker.access.permissions import NO_TRANSACTION, PERMISSIONS, READ, WRITE, topic_by_id, transaction_name
+from tidelog.broker.access.rules import TEXTS, Rule
+from tidelog.broker.futures import then
+from tidelog.broker.services import Calls
+from tidelog.model.buffer import Buffer
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.transport.frames import (
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProduceRequest,
+)
+from tidelog.proto.transport.network import CallContext, CallHandler
+from tidelog.replication.partition.waiters import Produced
+
+T = TypeVar("T")
+
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
+_ATTRIBUTES_LOW_AT: Final = 22
+_TRANSACTIONAL: Final = 0x10
+
+
+def guarded(calls: Calls, control: AccessControl, image: Image) -> Calls:
+    """The same calls, each of which does what its sender may, and tells the audit log. Every call has a row in
+    the table."""
+    rules = {request_type: PERMISSIONS[request_type] for request_type in calls}
+    calls = audited(calls, control, image)
+    if control.authorizer is None and control.audit is None:
+        return calls
+    return {
+        request_type: _guarded(api_of(request_type), rules[request_type], handler, control, image)
+        for request_type, handler in calls.items()
+    }
+
+
+def _guarded(name: str, rule: Rule, handler: CallHandler, control: AccessControl, image: Image) -> CallHandler:
+    async def serve(request: Any, context: CallContext) -> Any:
+        access = control.of(context, name)
+        if access is None:
+            return await handler(request, context)
+        return await rule(request, access, image(), lambda passed: handler(passed, context))
+
+    return serve
+
+
+class Replicas(Protocol):
+    """What data streams ask for."""
+
+    def produce(self, request: ProduceRequest) -> Produced: ...
+    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]: ...
+
+
+class GuardedReplicas:
+    """The replicas as one caller may use them, topics by id."""
+
+    def __init__(self, replicas: Replicas, access: Access, image: Image) -> None:
+        self._replicas = replicas
+        self._produces = access.of_request("Produce")
+        self._fetches = access.of_request("Fetch")
+        self._image = image
+
+    def produce(self, request: ProduceRequest) -> Produced:
+        access = self._produces
+        error = produce_fault(request.transactional_id, [part.records for part in request.partitions], access)
+        image = self._image()
+        faults = [error or topic_by_id(image, part.topic_id, access, WRITE) for part in request.partitions]
+        if not any(faults):
+            return self._replicas.produce(request)
+        pairs = list(zip(request.partitions, faults, strict=True))
+        refused = [
+            ProducedPartition(part.topic_id, part.partition, fault, error_message=TEXTS[fault]) if fault else None
+            for part, fault in pairs
+        ]
+        done = self._replicas.produce(request._replace(partitions=[part for part, fault in pairs if not fault]))
+        if isinstance(done, list):
+            return _merged(refused, done)
+        return then(done, lambda finished: _merged(refused, finished.result()))
+
+    def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
+        """A fetch of which something is refused does not wait for more."""
+        image, access = self._image(), self._fetches
+        faults = [topic_by_id(image, part.topic_id, access, READ) for part in request.partitions]
+        if not any(faults):
+            return self._replicas.fetch(request)
+        pairs = list(zip(request.partitions, faults, strict=True))
+        refused = [FetchedPartition(part.topic_id, part.partition, fault) if fault else None for part, fault in pairs]
+        kept = [part for part, fault in pairs if not fault]
+        fetched = self._replicas.fetch(replace(request, partitions=kept, wait_ms_max=0))
+        return then(fetched, lambda done: _with_refused(done.result(), refused))
+
+
+def produce_fault(transactional_id: str | None, records: Sequence[Buffer | None], access: Access) -> ErrorCode:
+    """Whether records may be written under a transactional id. Those that say they are of a transaction, without one,
+    may not (CVE-2018-17196)."""
+    if transactional_id is None:
+        if not any(batch is not None and _is_transactional(batch) for batch in records):
+            return ErrorCode.NONE
+    elif access.transaction(WRITE, transaction_name(transactional_id)):
+        return ErrorCode.NONE
+    return NO_TRANSACTION
+
+
+def _is_transactional(records: Buffer) -> bool:
+    """Whether one of these batches is, as far as they can be read; those that cannot be are refused later."""
+    view = memoryview(records)
+    while len(view) > _ATTRIBUTES_LOW_AT:
+        if view[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
+            return True
+        (length,) = _LENGTH.unpack_from(view, _LENGTH_AT)
+        view = view[_LENGTH_AT + _LENGTH.size + max(length, 0) :]
+    return False
+
+
+def _merged(refused: Sequence[T | None], served: Sequence[T]) -> list[T]:
+    """The results of what was served, between those of what was refused."""
+    rest = iter(served)
+    return [next(rest) if each is None else each for each in refused]
+
+
+def _with_refused(answer: FetchResponse, refused: Sequence[FetchedPartition | None]) -> FetchResponse:
+    if answer.error is not ErrorCode.NONE:
+        return answer
+    return replace(answer, partitions=_merged(refused, answer.partitions))

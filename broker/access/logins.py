@@ -1,0 +1,307 @@
+"""Logins at one listener: which mechanisms there are, whom they know, and who has logged in.
+
+The mechanisms are pure (:mod:`tidelog.security.sasl`, :mod:`tidelog.security.scram`); here they meet the users of the
+metadata log, the clock and threads. Both kinds of listener log their clients in by these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.clock import Clock
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.config_def import INT_MAX, ConfigError
+from tidelog.model.settings.listener_security import OAUTHBEARER, PLAIN, UNPROTECTED, ListenerSecurity
+from tidelog.model.settings.security_protocol import SecurityProtocol
+from tidelog.security.delegation_tokens import TokenCredentials
+from tidelog.security.issuer import IssuerError, check_url, is_file
+from tidelog.security.oauthbearer import Judge, OAuthServer
+from tidelog.security.principal import USER, Principal
+from tidelog.security.sasl import Accepted, Challenge, Costly, PlainServer, Rejected, ServerMechanism, Step
+from tidelog.security.scram import (
+    BY_SASL_NAME,
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    StoredCredential,
+    is_password_of,
+)
+from tidelog.security.session import Session
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 4
+"""Passwords compared at a time, each some milliseconds of work."""
+LIFETIME_MS_MAX: Final = INT_MAX
+"""A login by a token that is good for years is made again after some weeks: clients compute with what they are told."""
+MESSAGE_BYTES_MAX: Final = 32 * 1024
+"""Longest message of a login, twice the longest token. Reading a longer one would hold the loop for milliseconds, and
+``sasl.server.max.receive.size`` lets through sixteen times as much, as in Kafka."""
+NONCE_BYTES: Final = 24
+_SALT_BYTES: Final = 32
+
+T = TypeVar("T")
+Image = Callable[[], MetadataImage]
+Threads = Callable[[str], ThreadPoolExecutor]
+"""By mechanism: where its costly steps run."""
+
+
+class Users:
+    """The users of the metadata log, as mechanisms ask for them.
+
+    For a user that is not there it names a *decoy*, whose salt and iterations are as good as a real user's and always
+    the same, on all nodes, and which no password fits.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._own_secret = secrets.token_bytes(_SALT_BYTES)
+        self._seen: object = None
+        """The users that what follows is of."""
+        self._shapes: dict[ScramMechanism, list[tuple[int, int]]] = {}
+        """By mechanism: iterations and length of the salt of each user."""
+        self._strongest: list[ScramMechanism] = []
+        """The mechanism that PLAIN checks each user by."""
+
+    def credential(self, name: str, mechanism: ScramMechanism) -> StoredCredential:
+        """A :data:`tidelog.security.scram.FindCredential`."""
+        decoy = self._decoy(name, mechanism)  # also for those who are there, or the time would tell
+        return self._image().users.get((name, mechanism)) or decoy
+
+    def has_password(self, name: str, password: str) -> bool:
+        """Whether it is the user's, for PLAIN. Some milliseconds of work, for users that are not there too."""
+        _, decoy = self._pick(f"{PLAIN} {name}", self._strongest_of_all())
+        found = _strongest(self._image().users, name) or decoy
+        return is_password_of(found, self.credential(name, found), password)
+
+    def is_there(self, name: str) -> bool:
+        """Whether the user has not been deleted."""
+        known = self._image().users
+        return any((name, each) in known for each in ScramMechanism)
+
+    def _decoy(self, name: str, mechanism: ScramMechanism) -> ScramCredential:
+        made, (iterations, size) = self._pick(f"{mechanism.sasl_name} {name}", self._shapes_of(mechanism))
+        salt = hashlib.shake_256(made).digest(size)
+        nothing = secrets.token_bytes(mechanism.key_bytes)
+        return ScramCredential(salt, nothing, nothing, iterations)
+
+    def _pick(self, what: str, choices: Sequence[T]) -> tuple[bytes, T]:
+        """One of the choices and bytes, the same on all nodes each time."""
+        secret = self._image().decoy_secret or self._own_secret  # without a user there is nobody to hide among
+        made = hmac.digest(secret, what.encode(), "sha512")
+        return made, choices[int.from_bytes(made[:8], "big") % len(choices)]
+
+    def _shapes_of(self, mechanism: ScramMechanism) -> list[tuple[int, int]]:
+        self._look()
+        return self._shapes.get(mechanism) or [(ITERATIONS_MIN, _SALT_BYTES)]
+
+    def _strongest_of_all(self) -> list[ScramMechanism]:
+        self._look()
+        return self._strongest or [ScramMechanism.SCRAM_SHA_512]
+
+    def _look(self) -> None:
+        """Take in the users of now."""
+        users = self._image().users
+        if self._seen is users:
+            return
+        shapes: dict[ScramMechanism, list[tuple[int, int]]] = {}
+        strongest = []
+        for (name, number), record in users.items():
+            mechanism = ScramMechanism(number)
+            shapes.setdefault(mechanism, []).append((record.iterations, len(record.salt)))
+            if mechanism is _strongest(users, name):
+                strongest.append(mechanism)
+        self._shapes = {mechanism: sorted(found) for mechanism, found in shapes.items()}
+        self._strongest = sorted(strongest)
+        self._seen = users
+
+
+def _strongest(users: Container[tuple[str, int]], name: str) -> ScramMechanism | None:
+    return next((each for each in reversed(ScramMechanism) if (name, each) in users), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A login that succeeded. ``ends_s`` is on the event loop's clock; ``None``: when the connection ends."""
+
+    session: Session
+    token: bytes
+    lifetime_ms: int
+    """As Kafka tells its clients; 0: without end."""
+    ends_s: float | None
+    still: Callable[[], bool]
+    """Whether neither the user nor the delegation token has been deleted since."""
+
+    def over(self, now_s: float) -> bool:
+        """Whether nothing is served any more under it."""
+        return (self.ends_s is not None and now_s > self.ends_s) or not self.still()
+
+
+@dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """``reason`` is for the node's log alone."""
+
+    reason: str
+
+
+class Login:
+    """One exchange. What a client hears of its failure, it hears after a fixed time, whatever the reason."""
+
+    def __init__(self, logins: Logins, mechanism: str, server: ServerMechanism) -> None:
+        self.mechanism = mechanism
+        self._logins = logins
+        self._server = server
+
+    async def step(self, token: bytes) -> Challenge | LoggedIn | LoginFailed:
+        """Take the client's next message."""
+        began_s = asyncio.get_running_loop().time()
+        found = await self._judge(token)
+        match found:
+            case Challenge():
+                return found
+            case Accepted():
+                return self._logins.logged_in(found, self.mechanism)
+            case _:
+                return await self._logins.failed(found.reason, began_s)
+
+    async def _judge(self, token: bytes) -> Challenge | Accepted | Rejected:
+        if len(token) > MESSAGE_BYTES_MAX:
+            return Rejected(f"expected a message of at most {MESSAGE_BYTES_MAX} bytes, found {len(token)}")
+        step: Step = self._server.step(token)
+        if isinstance(step, Costly):
+            threads = self._logins.threads_of(self.mechanism)
+            step = await asyncio.get_running_loop().run_in_executor(threads, step.work)
+        return step
+
+
+class Logins:
+    """See the module. ``listener`` is one whose protocol has a login."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        listener: str,
+        users: Users,
+        tokens: TokenCredentials | None,
+        clock: Clock,
+        threads: Threads,
+    ) -> None:
+        found = config.security_of(listener)
+        self.mechanisms: Final = found.sasl_enabled_mechanisms
+        self.receive_bytes_max: Final = found.sasl_server_max_receive_size
+        self.threads_of: Final = threads
+        self._protocol: SecurityProtocol = config.protocol_of(listener)
+        self._reauth_ms = found.connections_max_reauth_ms
+        self._delay_s = config.connection_failed_authentication_delay_ms / 1000
+        self._users = users
+        self._tokens = tokens
+        self._clock = clock
+        self._judge = _judge_of(listener, found) if OAUTHBEARER in self.mechanisms else None
+
+    def begin(self, mechanism: str) -> Login | None:
+        """A login by the mechanism; ``None`` for one that is not enabled."""
+        if mechanism not in self.mechanisms:
+            return None
+        if mechanism == PLAIN:
+            return Login(self, mechanism, PlainServer(self._users.has_password))
+        if self._judge is not None and mechanism == OAUTHBEARER:
+            return Login(self, mechanism, OAuthServer(self._judge))
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        find_token = None if self._tokens is None else self._tokens.find
+        scram = ScramServer(BY_SASL_NAME[mechanism], self._users.credential, nonce, find_token)
+        return Login(self, mechanism, scram)
+
+    def logged_in(self, accepted: Accepted, mechanism: str) -> LoggedIn:
+        by_token = bool(accepted.delegation_token)
+        session = Session(Principal(USER, accepted.name), self._protocol, by_token)
+        lifetime_ms = self._reauth_ms
+        if accepted.until_ms is not None:
+            rest_ms = min(max(1, accepted.until_ms - self._clock.now_ms()), LIFETIME_MS_MAX)
+            lifetime_ms = min(lifetime_ms or rest_ms, rest_ms)
+        ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 if lifetime_ms else None
+        return LoggedIn(session, accepted.token, lifetime_ms, ends_s, self._still(accepted, mechanism))
+
+    def _still(self, accepted: Accepted, mechanism: str) -> Callable[[], bool]:
+        tokens = self._tokens
+        if accepted.delegation_token and tokens is not None:
+            return lambda: tokens.is_valid(accepted.delegation_token)  # whose owner may have no password
+        if mechanism == OAUTHBEARER:
+            return lambda: True  # the issuer's users are not the cluster's
+        return lambda: self._users.is_there(accepted.name)
+
+    async def failed(self, reason: str, began_s: float | None = None) -> LoginFailed:
+        """Return when the client may hear of it; ``began_s``: when it sent what was judged, now if left out."""
+        now_s = asyncio.get_running_loop().time()
+        left_s = (now_s if began_s is None else began_s) + self._delay_s - now_s
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+        return LoginFailed(reason)
+
+
+def _judge_of(listener: str, found: ListenerSecurity) -> Judge:
+    """Who judges the tokens that come to a listener. Raises :class:`ConfigError`."""
+    try:
+        from tidelog.security.token_judge import Expected, IssuerKeys, TokenJudge
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"listener {listener}: {OAUTHBEARER}: {missing}: pip install 'tidelog[security]' brings it"
+        ) from None
+    setting = "sasl.oauthbearer.jwks.endpoint.url"
+    url, issuer = found.sasl_oauthbearer_jwks_endpoint_url or "", found.sasl_oauthbearer_expected_issuer or ""
+    try:
+        keys = IssuerKeys(check_url(url), found.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000)
+        if is_file(url):
+            keys.fetch()
+    except (ValueError, IssuerError) as error:
+        raise ConfigError(f"listener {listener}: {setting}: {error}") from None
+    audience, skew_s = found.sasl_oauthbearer_expected_audience, found.sasl_oauthbearer_clock_skew_seconds
+    return TokenJudge(keys, Expected(issuer, audience, skew_s, found.sasl_oauthbearer_sub_claim_name))
+
+
+FindLogins = Callable[[str], Logins | None]
+"""By a listener's name: how clients log in there, ``None`` where they do not."""
+
+
+class NodeLogins:
+    """The logins of a node's listeners."""
+
+    def __init__(self, config: NodeConfig, image: Image, clock: Clock) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "login")  # it starts none before there is work
+        self._waiting = ThreadPoolExecutor(THREADS, "issuer")
+        users = Users(image)
+        key = config.delegation_token_secret_key
+        tokens = TokenCredentials(key, lambda: image().delegation_tokens, clock.now_ms) if key else None
+        self._logins = {
+            found.name: Logins(config, found.name, users, tokens, clock, self._threads_of)
+            for found in config.listeners
+            if config.protocol_of(found.name).sasl
+        }
+
+        for name, found in self._logins.items():
+            if not config.protocol_of(name).tls:
+                for mechanism in set(found.mechanisms) & {*UNPROTECTED}:
+                    text = "listener %s: %s sends a secret that everybody on the way can read: use SASL_SSL"
+                    log.warning(text, name, mechanism)
+
+    def find(self, listener: str) -> Logins | None:
+        """A :data:`FindLogins`."""
+        return self._logins.get(listener)
+
+    def close(self) -> None:
+        """Passwords that are being compared are given up."""
+        for threads in (self._threads, self._waiting):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _threads_of(self, mechanism: str) -> ThreadPoolExecutor:
+        """An issuer that lets a node wait holds up no passwords."""
+        return self._waiting if mechanism == OAUTHBEARER else self._threads

@@ -1,0 +1,1 @@
+"""Group and transaction coordinators on the logs of their partitions, and the markers they send."""

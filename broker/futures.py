@@ -1,0 +1,40 @@
+"""Futures that follow others without a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def then(source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], R]) -> asyncio.Future[R]:
+    """A future of what ``finish`` makes of another one. Cancelling it cancels ``source``; what either raises, it
+    raises."""
+    out: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    follow(out, source, finish)
+    return out
+
+
+def follow(out: asyncio.Future[R], source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], R]) -> None:
+    """The same for a future that is there already."""
+
+    def done(_: asyncio.Future[T]) -> None:
+        if out.done():
+            return
+        if source.cancelled():
+            out.cancel()
+            return
+        try:
+            out.set_result(finish(source))
+        except Exception as error:
+            out.set_exception(error)
+
+    def dropped(_: asyncio.Future[R]) -> None:
+        if out.cancelled():
+            source.cancel()
+
+    source.add_done_callback(done)
+    out.add_done_callback(dropped)

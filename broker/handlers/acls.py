@@ -1,0 +1,93 @@
+"""Calls about access control lists: described from this node's authorizer, changed by the active controller.
+
+Source: Kafka's ``AclApis``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.broker.services import Calls
+from tidelog.metadata_quorum.controller.acl_changes import id_of
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.proto.calls.acl_api import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    SaidEntry,
+    binding_of,
+    entry_of,
+    filter_of,
+)
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.authorizer import StandardAuthorizer
+
+DISABLED: Final = (
+    "expected an authorizer (authorizer.class.name), found none: this cluster lets everybody do everything"
+)
+
+
+class Acls:
+    """``authorizer`` ``None``: there is no access control, and every call says so."""
+
+    def __init__(self, authorizer: StandardAuthorizer | None, channel: ControllerChannel, view: MetadataView) -> None:
+        self._authorizer = authorizer
+        self._channel = channel
+        self._view = view
+
+    def calls(self) -> Calls:
+        return {
+            DescribeAclsRequest: self.describe,
+            CreateAclsRequest: self.create,
+            DeleteAclsRequest: self.delete,
+        }
+
+    async def describe(self, request: DescribeAclsRequest, _: CallContext) -> DescribeAclsResponse:
+        if self._authorizer is None:
+            return DescribeAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
+        wanted = filter_of(request.filter)
+        if isinstance(wanted, Refusal):
+            return DescribeAclsResponse(wanted.code, error_message=wanted.message)
+        found = [acl for _, acl in sorted(self._authorizer.acls().items()) if wanted.matches(acl)]
+        return DescribeAclsResponse(ErrorCode.NONE, tuple(map(entry_of, found)))
+
+    async def create(self, request: CreateAclsRequest, _: CallContext) -> CreateAclsResponse:
+        if self._authorizer is None:
+            return CreateAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
+        try:
+            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return CreateAclsResponse(code, error_message=text)
+        results = zip(request.entries, answer.results, strict=False)
+        made = [_id(said) for said, result in results if result.error is ErrorCode.NONE]
+        await self._view.wait_until(lambda image: all(each in image.acls for each in made), timeout_s=VISIBLE_TIMEOUT_S)
+        return answer
+
+    async def delete(self, request: DeleteAclsRequest, _: CallContext) -> DeleteAclsResponse:
+        """After an unknown outcome it is asked again, and what the first try deleted is then not among the answer's
+        entries."""
+        if self._authorizer is None:
+            return DeleteAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
+        try:
+            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return DeleteAclsResponse(code, error_message=text)
+        gone = [_id(said) for result in answer.results for said in result.entries]
+        await self._view.wait_until(
+            lambda image: not any(each in image.acls for each in gone), timeout_s=VISIBLE_TIMEOUT_S
+        )
+        return answer
+
+
+def _id(said: SaidEntry) -> bytes:
+    acl = binding_of(said)
+    assert not isinstance(acl, Refusal), "the controller refuses what it cannot read"
+    return id_of(acl)

@@ -1,0 +1,51 @@
+"""Calls that restores make; what backups ask of coordinators is in :mod:`tidelog.broker.handlers.transactions`."""
+
+from __future__ import annotations
+
+from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.broker.services import Calls
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.backup_api import (
+    AdvanceProducerIdsRequest,
+    AdvanceProducerIdsResponse,
+    ImportRecordsRequest,
+    ImportRecordsResponse,
+)
+from tidelog.proto.transport.network import CallContext
+from tidelog.replication.manager import ReplicaManager
+
+
+class Backups:
+    """See the module."""
+
+    def __init__(self, replicas: ReplicaManager, channel: ControllerChannel, view: MetadataView) -> None:
+        self._replicas = replicas
+        self._channel = channel
+        self._view = view
+
+    def calls(self) -> Calls:
+        return {ImportRecordsRequest: self.import_records, AdvanceProducerIdsRequest: self.advance_producer_ids}
+
+    async def import_records(self, request: ImportRecordsRequest, _: CallContext) -> ImportRecordsResponse:
+        return await self._replicas.importing.take(request)
+
+    async def advance_producer_ids(
+        self, request: AdvanceProducerIdsRequest, _: CallContext
+    ) -> AdvanceProducerIdsResponse:
+        """An error unless this broker's image has the change: the caller relies on how new its metadata is."""
+        try:
+            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return AdvanceProducerIdsResponse(code, error_message=text)
+        if answer.error is not ErrorCode.NONE:
+            return answer
+        shown = await self._view.wait_until(
+            lambda image: image.next_producer_id > answer.first_producer_id, timeout_s=VISIBLE_TIMEOUT_S
+        )
+        if not shown:
+            text = "this broker has not heard of the change that it asked for: ask another one"
+            return AdvanceProducerIdsResponse(ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+        return answer

@@ -1,0 +1,142 @@
+"""Calls about delegation tokens: described from this node's metadata, changed by the active controller.
+
+Source: Kafka's ``KafkaApis.handleCreateTokenRequest`` and its neighbours (KIP-48, KIP-373).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
+from tidelog.broker.handlers.users import confidential
+from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.broker.services import Calls
+from tidelog.metadata_quorum.controller.token_changes import DISABLED, described
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.calls.delegation_token_api import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribedDelegationToken,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.delegation_tokens import is_of
+from tidelog.security.principal import ANONYMOUS
+
+NOT_ALLOWED: Final = (
+    "expected a client that proved its identity otherwise than by a delegation token, over TLS or on the node's own "
+    "machine: whoever reads the answer on the way could log in"
+)
+AT_A_TIME: Final = 500
+"""Tokens whose secrets are computed before others get their turn: some 2 ms."""
+_NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+class DelegationTokens:
+    """See the module."""
+
+    def __init__(self, config: NodeConfig, channel: ControllerChannel, view: MetadataView) -> None:
+        self._key = config.delegation_token_secret_key
+        self._channel = channel
+        self._view = view
+
+    def calls(self) -> Calls:
+        return {
+            CreateDelegationTokenRequest: self.create,
+            RenewDelegationTokenRequest: self.renew,
+            ExpireDelegationTokenRequest: self.expire,
+            DescribeDelegationTokenRequest: self.describe,
+        }
+
+    async def create(
+        self, request: CreateDelegationTokenRequest, context: CallContext
+    ) -> CreateDelegationTokenResponse:
+        if not _may_ask(context):
+            return CreateDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
+        asked = replace(request, requester=str(context.session.principal))
+        try:
+            # Not repeated after an unknown outcome: there would be two tokens.
+            answer = await self._channel.call(asked, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False, patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return CreateDelegationTokenResponse(code, error_message=text)
+        if (made := answer.token) is not None:
+            await self._visible(lambda image: made.token_id in image.delegation_tokens)
+        return answer
+
+    async def renew(self, request: RenewDelegationTokenRequest, context: CallContext) -> RenewDelegationTokenResponse:
+        if not _may_ask(context):
+            return RenewDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
+        asked = replace(request, requester=str(context.session.principal))
+        try:
+            answer = await self._channel.call(asked, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return RenewDelegationTokenResponse(code, error_message=text)
+        if answer.error is ErrorCode.NONE:
+            until_ms = answer.expiry_timestamp_ms
+            await self._visible(lambda image: _expiry_ms(image, answer.token_id) == until_ms)
+        return answer
+
+    async def expire(
+        self, request: ExpireDelegationTokenRequest, context: CallContext
+    ) -> ExpireDelegationTokenResponse:
+        if not _may_ask(context):
+            return ExpireDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
+        asked = replace(request, requester=str(context.session.principal))
+        try:
+            # Not repeated after an unknown outcome: what was removed would then not be found.
+            answer = await self._channel.call(asked, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False, patient=True)
+        except ControllerUnavailable as error:
+            code, text = timed_out(error)
+            return ExpireDelegationTokenResponse(code, error_message=text)
+        if answer.error is ErrorCode.NONE:
+            until_ms = None if request.expiry_time_period_ms < 0 else answer.expiry_timestamp_ms
+            await self._visible(lambda image: _expiry_ms(image, answer.token_id) == until_ms)
+        return answer
+
+    async def describe(
+        self, request: DescribeDelegationTokenRequest, context: CallContext
+    ) -> DescribeDelegationTokenResponse:
+        """All tokens that are meant; the permission has named those that the caller may see."""
+        if not _may_ask(context):
+            return DescribeDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
+        if not self._key:
+            return DescribeDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, error_message=DISABLED)
+        known = self._view.image.delegation_tokens
+        named = set(request.token_ids).intersection(known) if request.by_id else known
+        meant = [
+            known[token_id]
+            for token_id in sorted(named)
+            if request.all_owners or any(is_of(known[token_id], owner) for owner in request.owners)
+        ]
+        found: list[DescribedDelegationToken] = []
+        for begin in range(0, len(meant), AT_A_TIME):
+            found += (described(record, self._key) for record in meant[begin : begin + AT_A_TIME])
+            await asyncio.sleep(0)
+        return DescribeDelegationTokenResponse(ErrorCode.NONE, tuple(found))
+
+    async def _visible(self, shown: Callable[[MetadataImage], bool]) -> None:
+        await self._view.wait_until(shown, timeout_s=VISIBLE_TIMEOUT_S)
+
+
+def _may_ask(context: CallContext) -> bool:
+    """As ``KafkaApis.allowTokenRequests``; and nobody on the way may read an HMAC, as with salted passwords."""
+    session = context.session
+    return not session.by_token and session.principal != ANONYMOUS and confidential(context)
+
+
+def _expiry_ms(image: MetadataImage, token_id: str) -> int | None:
+    found = image.delegation_tokens.get(token_id)
+    return None if found is None else found.expiration_timestamp_ms

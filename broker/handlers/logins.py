@@ -1,0 +1,119 @@
+"""Logins where calls do not keep to a connection: a login gives a token, and each call and stream shows it.
+
+The token is good at one listener of one node, for callers of one address, and as long as the login lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.broker.access.access import AccessControl
+from tidelog.broker.access.logins import FindLogins, LoggedIn, Login, LoginFailed
+from tidelog.broker.notices import Notices
+from tidelog.broker.services import Calls
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.user_api import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.authorizer import Who
+from tidelog.security.sasl import failure
+from tidelog.security.session import FindSession, Session
+
+EXCHANGES_MAX: Final = 1_000
+"""Logins under way; beyond it the oldest is forgotten."""
+SESSIONS_MAX: Final = 10_000
+"""Logins that last; beyond it the one that was used longest ago is forgotten, and its client logs in again."""
+EXCHANGE_S: Final = 10.0
+TOKEN_BYTES: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    login: Login
+    host: str
+    until_s: float
+
+
+class TokenLogins:
+    """See the module."""
+
+    def __init__(self, find: FindLogins, control: AccessControl) -> None:
+        self._find = find
+        self._control = control
+        self._notices = Notices()
+        self._exchanges: OrderedDict[bytes, _Exchange] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[LoggedIn, str, str]] = OrderedDict()
+        """By token, with listener and host."""
+
+    def calls(self) -> Calls:
+        return {SaslAuthenticateRequest: self.authenticate}
+
+    def sessions(self, listener: str) -> FindSession | None:
+        """How a listener finds the sessions of its callers; ``None`` where nobody logs in."""
+        if self._find(listener) is None:
+            return None
+        return lambda token, host: self._session(listener, token, host)
+
+    async def authenticate(self, request: SaslAuthenticateRequest, context: CallContext) -> SaslAuthenticateResponse:
+        logins = self._find(context.listener)
+        if logins is None:
+            text = f"listener {context.listener} has no logins (listener.security.protocol.map)"
+            return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
+        began = self._exchanges.pop(request.exchange, None) if request.exchange else None
+        login = logins.begin(request.mechanism) if not request.exchange else None if began is None else began.login
+        if login is None and not request.exchange:
+            text = f"expected one of {', '.join(logins.mechanisms)} (sasl_mechanism), found {request.mechanism[:40]!r}"
+            self._note(context, (await logins.failed(text)).reason)
+            return SaslAuthenticateResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, error_message=text)
+        now_s = asyncio.get_running_loop().time()
+        if login is None or (began is not None and (began.host != context.host or now_s > began.until_s)):
+            return self._failed(context, await logins.failed("expected a login under way, found none"), request)
+        if len(request.auth_bytes) > logins.receive_bytes_max:
+            most = logins.receive_bytes_max
+            return self._failed(context, await logins.failed(f"expected a message of at most {most}"), request)
+        found = await login.step(request.auth_bytes)
+        if isinstance(found, LoginFailed):
+            return self._failed(context, found, request)
+        if isinstance(found, LoggedIn):
+            token = secrets.token_urlsafe(TOKEN_BYTES)
+            self._sessions[token] = (found, context.listener, context.host)
+            if len(self._sessions) > SESSIONS_MAX:
+                self._sessions.popitem(last=False)
+            return SaslAuthenticateResponse(
+                ErrorCode.NONE, found.token, session_token=token, session_lifetime_ms=found.lifetime_ms
+            )
+        exchange = secrets.token_bytes(TOKEN_BYTES)
+        self._exchanges[exchange] = began or _Exchange(login, context.host, now_s + EXCHANGE_S)
+        if len(self._exchanges) > EXCHANGES_MAX:
+            self._exchanges.popitem(last=False)
+        return SaslAuthenticateResponse(ErrorCode.NONE, found.token, exchange)
+
+    def _session(self, listener: str, token: str, host: str) -> Session | None:
+        known = self._sessions.get(token)
+        if known is None:
+            return None
+        found, at, of = known
+        if found.over(asyncio.get_running_loop().time()):
+            del self._sessions[token]
+            return None
+        if (at, of) != (listener, host):
+            return None
+        self._sessions.move_to_end(token)
+        return found.session
+
+    def _failed(
+        self, context: CallContext, failed: LoginFailed, request: SaslAuthenticateRequest
+    ) -> SaslAuthenticateResponse:
+        self._note(context, f"{failed.reason} ({request.mechanism[:40]!r})")
+        return SaslAuthenticateResponse(
+            ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failure(request.mechanism[:40])
+        )
+
+    def _note(self, context: CallContext, reason: str) -> None:
+        """Tell the operator."""
+        listener, now_s = context.listener, asyncio.get_running_loop().time()
+        self._notices.say(now_s, listener, context.peer, reason, "refusing the login of")
+        self._control.logged_in(listener, Who("", context.host), context.session.protocol.name, reason)

@@ -1,0 +1,1 @@
+"""Calls of logins, and about users, access control, quotas and tokens."""

@@ -1,0 +1,113 @@
+"""DescribeAcls, CreateAcls and DeleteAcls, translated. Source: Kafka's ``AclApis``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.acl_api import (
+    AclEntry,
+    AclEntryFilter,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from tidelog.security.acls import AclNumber, AclOperation, PatternType, PermissionType, ResourceType
+
+
+async def describe_acls(request: Any, _: int, context: KafkaContext) -> Answer:
+    answer: DescribeAclsResponse = await context.call(DescribeAclsRequest(_filter(request)))
+    resources: dict[tuple[str, str, str], list[AclEntry]] = {}
+    for entry in answer.entries:
+        resources.setdefault((entry.resource_type, entry.resource_name, entry.pattern_type), []).append(entry)
+    return {
+        "error_code": answer.error,
+        "error_message": answer.error_message or None,
+        "resources": [
+            {
+                "resource_type": _code(ResourceType, kind),
+                "resource_name": name,
+                "pattern_type": _code(PatternType, pattern),
+                "acls": [_shown(entry) for entry in entries],
+            }
+            for (kind, name, pattern), entries in resources.items()
+        ],
+    }
+
+
+async def create_acls(request: Any, _: int, context: KafkaContext) -> Answer:
+    entries = tuple(
+        AclEntry(
+            _name(ResourceType, each.resource_type),
+            each.resource_name,
+            _name(PatternType, each.resource_pattern_type),
+            each.principal,
+            each.host,
+            _name(AclOperation, each.operation),
+            _name(PermissionType, each.permission_type),
+        )
+        for each in request.creations
+    )
+    answer: CreateAclsResponse = await context.call(CreateAclsRequest(entries))
+    return {"results": _results(answer, len(entries))}
+
+
+async def delete_acls(request: Any, _: int, context: KafkaContext) -> Answer:
+    filters = tuple(map(_filter, request.filters))
+    answer: DeleteAclsResponse = await context.call(DeleteAclsRequest(filters))
+    results = _results(answer, len(filters))
+    for shown, deleted in zip(results, answer.results, strict=False):
+        shown["matching_acls"] = [
+            {
+                "resource_type": _code(ResourceType, entry.resource_type),
+                "resource_name": entry.resource_name,
+                "pattern_type": _code(PatternType, entry.pattern_type),
+                **_shown(entry),
+            }
+            for entry in deleted.entries
+        ]
+    return {"filter_results": results}
+
+
+def _results(answer: CreateAclsResponse | DeleteAclsResponse, count: int) -> list[dict[str, Any]]:
+    """What is said of the whole call, Kafka's answers say of each item."""
+    if answer.error is not ErrorCode.NONE:
+        return [{"error_code": answer.error, "error_message": answer.error_message} for _ in range(count)]
+    return [{"error_code": each.error, "error_message": each.error_message or None} for each in answer.results]
+
+
+def _filter(said: Any) -> AclEntryFilter:
+    return AclEntryFilter(
+        _name(ResourceType, said.resource_type_filter),
+        said.resource_name_filter,
+        _name(PatternType, said.pattern_type_filter),
+        said.principal_filter,
+        said.host_filter,
+        _name(AclOperation, said.operation),
+        _name(PermissionType, said.permission_type),
+    )
+
+
+def _shown(entry: AclEntry) -> dict[str, Any]:
+    return {
+        "principal": entry.principal,
+        "host": entry.host,
+        "operation": _code(AclOperation, entry.operation),
+        "permission_type": _code(PermissionType, entry.permission),
+    }
+
+
+def _name(of: type[AclNumber], number: int) -> str:
+    """The name of a number; the number itself for one that Kafka does not have, which is refused then."""
+    return of(number).name.lower() if number in of._value2member_map_ else str(number)
+
+
+def _code(of: type[AclNumber], name: str) -> int:
+    return of[name.upper()]
+
+
+APIS: Final = (Api(29, 1, 3, describe_acls), Api(30, 1, 3, create_acls), Api(31, 1, 3, delete_acls))

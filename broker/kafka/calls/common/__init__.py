@@ -1,0 +1,1 @@
+"""What several calls answer in the same way."""

@@ -1,0 +1,1 @@
+"""Calls to the coordinators of groups and transactions."""

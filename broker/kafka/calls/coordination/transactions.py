@@ -1,0 +1,188 @@
+"""Transactions of Kafka's clients, in both protocols.
+
+Which one a client speaks shows in the versions: with ``transaction.version`` 2 finalised, a client of the second
+protocol ends with EndTxn 5 and commits offsets with TxnOffsetCommit 5, and lets leaders and coordinators take
+partitions into its transactions. One of the first adds them itself (AddPartitionsToTxn, AddOffsetsToTxn) and
+keeps its epoch, so that its requests bring the number of their connection: the coordinator refuses those that come
+on one that the client has left (:meth:`tidelog.transactions.transaction.Entry.heard`). That refusal closes the
+connection. No error code would do: a client that is gone receives none, and a client that is there and has several
+connections would ask on the same one again for ever, or take the error for fatal; so it comes again on a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.calls.coordination.group_offsets import committed_partitions
+from tidelog.broker.kafka.wire.apis import Api, KafkaContext
+from tidelog.broker.kafka.wire.pending import CloseConnection
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from tidelog.proto.calls.group_api import NO_GENERATION, NO_MEMBER, GroupPartition, OffsetCommitResult
+from tidelog.proto.calls.transaction_api import (
+    AddedPartition,
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsTransaction,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+from tidelog.proto.kafka.messages import field
+
+_SECOND_PROTOCOL: Final = 5
+"""The version of EndTxn and TxnOffsetCommit."""
+_SEVERAL_TRANSACTIONS: Final = 4
+
+
+def told(error: ErrorCode, version: int, *, fenced: int = 0, abortable: int = 0) -> ErrorCode:
+    """The error as a client of this version knows it: PRODUCER_FENCED since version ``fenced`` of the request,
+    TRANSACTION_ABORTABLE since ``abortable``. Source: ``KafkaApis``, ``AddPartitionsToTxnManager``."""
+    if error is ErrorCode.PRODUCER_FENCED and version < fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+async def _call(request: Any, context: KafkaContext) -> Any:
+    """Call with the number of the connection."""
+    numbered = replace(context.call_context, connection=context.connection)
+    return await context.calls[type(request)](request, numbered)
+
+
+def _close_if_left(error: ErrorCode, transactional_id: str) -> None:
+    if error is ErrorCode.NETWORK_EXCEPTION:
+        text = f"expected the producer of {transactional_id!r} on its newest connection"
+        raise CloseConnection(f"{text}, found a request on one that it used before")
+
+
+async def init_producer_id(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    answer = await _call(
+        InitProducerIdRequest(
+            request.transactional_id,
+            request.transaction_timeout,
+            ProducerId(field(request, "producer_id", NO_PRODUCER_ID)),
+            ProducerEpoch(field(request, "producer_epoch", NO_PRODUCER_EPOCH)),
+        ),
+        context,
+    )
+    return {
+        "error_code": told(answer.error, version, fenced=4, abortable=5),
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.producer_epoch,
+    }
+
+
+async def add_partitions(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    """Of clients one transaction; several, some only to be verified, of Kafka's brokers (since version 4)."""
+    if version >= _SEVERAL_TRANSACTIONS:
+        asked = tuple(
+            AddPartitionsTransaction(
+                each.transactional_id,
+                ProducerId(each.producer_id),
+                ProducerEpoch(each.producer_epoch),
+                _partitions(each.topics),
+                each.verify_only,
+            )
+            for each in request.transactions
+        )
+    else:
+        asked = (
+            AddPartitionsTransaction(
+                request.v3_and_below_transactional_id,
+                ProducerId(request.v3_and_below_producer_id),
+                ProducerEpoch(request.v3_and_below_producer_epoch),
+                _partitions(request.v3_and_below_topics),
+            ),
+        )
+    answer: AddPartitionsToTxnResponse = await _call(AddPartitionsToTxnRequest(asked), context)
+    for each in answer.transactions:
+        for result in each.results:
+            _close_if_left(result.error, each.transactional_id)
+
+    def added(result: AddedPartition) -> dict[str, Any]:
+        return {"partition_error_code": told(result.error, version, fenced=2, abortable=5)}
+
+    results = [
+        {
+            "transactional_id": each.transactional_id,
+            "topic_results": by_topic(each.results, added, partitions="results_by_partition"),
+        }
+        for each in answer.transactions
+    ]
+    if version >= _SEVERAL_TRANSACTIONS:
+        return {"error_code": answer.error, "results_by_transaction": results}
+    return {"results_by_topic_v3_and_below": results[0]["topic_results"]}
+
+
+def _partitions(topics: Any) -> tuple[GroupPartition, ...]:
+    return tuple(GroupPartition(topic.name, number) for topic in topics for number in topic.partitions)
+
+
+async def add_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    answer = await _call(
+        AddOffsetsToTxnRequest(
+            request.transactional_id,
+            ProducerId(request.producer_id),
+            ProducerEpoch(request.producer_epoch),
+            request.group_id,
+        ),
+        context,
+    )
+    _close_if_left(answer.error, request.transactional_id)
+    return {"error_code": told(answer.error, version, fenced=2, abortable=4)}
+
+
+async def end_transaction(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    answer = await _call(
+        EndTxnRequest(
+            request.transactional_id,
+            ProducerId(request.producer_id),
+            ProducerEpoch(request.producer_epoch),
+            request.committed,
+            bump_epoch=version >= _SECOND_PROTOCOL,
+        ),
+        context,
+    )
+    _close_if_left(answer.error, request.transactional_id)
+    return {
+        "error_code": told(answer.error, version, fenced=2, abortable=4),
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.producer_epoch,
+    }
+
+
+async def commit_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    """An error about the member stands at each partition, by the names that version 3 brought (KIP-447)."""
+    answer = await context.call(
+        TxnOffsetCommitRequest(
+            request.transactional_id,
+            request.group_id,
+            ProducerId(request.producer_id),
+            ProducerEpoch(request.producer_epoch),
+            field(request, "generation_id", NO_GENERATION),
+            field(request, "member_id", NO_MEMBER),
+            field(request, "group_instance_id", None),
+            committed_partitions(request.topics),
+            verify_only=version < _SECOND_PROTOCOL,
+        )
+    )
+
+    def committed(result: OffsetCommitResult) -> dict[str, Any]:
+        return {"error_code": told(result.error, version, fenced=2, abortable=4)}
+
+    topics = (topic.name for topic in request.topics)
+    return {"topics": by_topic(answer.results, committed, topics=topics)}
+
+
+APIS: Final = (
+    Api(22, 0, 5, init_producer_id),
+    Api(24, 0, 5, add_partitions),
+    Api(25, 0, 4, add_offsets),
+    Api(26, 0, 5, end_transaction),
+    Api(28, 0, 5, commit_offsets),
+)

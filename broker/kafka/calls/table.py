@@ -1,0 +1,71 @@
+"""Every API that the listener serves through a handler, in one table.
+
+Produce, Fetch and ApiVersions are not among them: the connection itself answers these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog.broker.kafka.calls.access import acls, delegation_tokens, quotas, sasl, users
+from tidelog.broker.kafka.calls.cluster import cluster, features, metadata
+from tidelog.broker.kafka.calls.coordination import (
+    consumer_groups,
+    coordinators,
+    group_admin,
+    group_offsets,
+    groups,
+    transaction_admin,
+    transactions,
+)
+from tidelog.broker.kafka.calls.topics import configs, offsets, reassignments, topics
+from tidelog.broker.kafka.wire.apis import Api
+from tidelog.broker.metadata.dynamic_config import Settings
+from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.model.settings.broker_config import NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """An adapter's knowledge of its node, besides the calls that come with each request."""
+
+    config: NodeConfig
+    view: MetadataView
+    settings: Callable[[], Settings]
+    """The dynamic and static settings in force."""
+
+
+def served(node: Surroundings) -> Mapping[int, Api]:
+    """The APIs of this node by their keys."""
+    return table(
+        metadata.apis(node.view, node.config.node_id),
+        cluster.apis(node.config, node.view),
+        topics.apis(node.settings),
+        configs.APIS,
+        features.APIS,
+        acls.APIS,
+        quotas.APIS,
+        users.APIS,
+        delegation_tokens.APIS,
+        sasl.APIS,
+        reassignments.APIS,
+        offsets.apis(node.view),
+        coordinators.APIS,
+        groups.APIS,
+        consumer_groups.APIS,
+        group_offsets.APIS,
+        group_admin.APIS,
+        transactions.APIS,
+        transaction_admin.APIS,
+    )
+
+
+def table(*rooms: Iterable[Api]) -> Mapping[int, Api]:
+    """The APIs by their keys. Each key is there once."""
+    found: dict[int, Api] = {}
+    for room in rooms:
+        for api in room:
+            assert api.key not in found, f"API {api.key} twice"
+            found[api.key] = api
+    return found

@@ -1,0 +1,1 @@
+"""Calls about topics, their settings, offsets and replicas."""

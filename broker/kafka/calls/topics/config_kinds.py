@@ -1,0 +1,35 @@
+"""Kafka's numbers for what our calls name: kinds of resources, sources and types of settings, operations."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+TOPIC: Final = 2
+BROKER: Final = 4
+RESOURCES: Final = MappingProxyType(
+    {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
+)
+"""``ConfigResource.Type``; only the first two have settings here."""
+
+SOURCES: Final = MappingProxyType(
+    {
+        "DYNAMIC_TOPIC_CONFIG": 1,
+        "DYNAMIC_BROKER_CONFIG": 2,
+        "DYNAMIC_DEFAULT_BROKER_CONFIG": 3,
+        "STATIC_BROKER_CONFIG": 4,
+        "DEFAULT_CONFIG": 5,
+    }
+)
+"""``DescribeConfigsResponse.ConfigSource``."""
+
+TYPES: Final = MappingProxyType({"BOOLEAN": 1, "STRING": 2, "INT": 3, "LONG": 5, "DOUBLE": 6, "LIST": 7, "PASSWORD": 9})
+"""``DescribeConfigsResponse.ConfigType``."""
+
+OPERATIONS: Final = MappingProxyType({0: "set", 1: "delete", 2: "append", 3: "subtract"})
+"""``AlterConfigOp.OpType``."""
+
+
+def resource_type(number: int) -> str:
+    """The name of a kind of resource; the number itself for one that Kafka does not have."""
+    return RESOURCES.get(number, str(number))

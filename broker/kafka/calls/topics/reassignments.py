@@ -1,0 +1,90 @@
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments, translated; the controller judges."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
+from tidelog.model.ids import NodeId
+from tidelog.proto.calls.reassignment_api import (
+    PREFERRED,
+    UNCLEAN,
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    NamedPartition,
+    OngoingReassignment,
+    PartitionReassignment,
+    PartitionResult,
+)
+from tidelog.proto.kafka.messages import field
+
+_ELECTIONS: Final = {0: PREFERRED, 1: UNCLEAN}
+"""Kafka's ``ElectionType``."""
+
+
+async def elect_leaders(request: Any, _: int, context: KafkaContext) -> Answer:
+    """Version 0 knows preferred leaders alone. An election that nobody knows is refused by the controller."""
+    number = field(request, "election_type", 0)
+    topics = request.topic_partitions
+    named = tuple(NamedPartition(at.topic, partition) for at in topics or () for partition in at.partitions)
+    election = _ELECTIONS.get(number, f"election type {number}")
+    answer = await context.call(ElectLeadersRequest(election, named, topics is None, request.timeout))
+    return {
+        "error_code": answer.error,
+        "replica_election_results": by_topic(
+            answer.partitions, _outcome, topic="topic", partitions="partition_result", partition="partition_id"
+        ),
+    }
+
+
+async def alter_reassignments(request: Any, _: int, context: KafkaContext) -> Answer:
+    """Replicas that are null cancel what is under way. From version 1 on the number of replicas may be bound to stay
+    as it is (KIP-860)."""
+    items = tuple(
+        PartitionReassignment(topic.name, at.partition_index, cancel=True)
+        if at.replicas is None
+        else PartitionReassignment(topic.name, at.partition_index, tuple(map(NodeId, at.replicas)))
+        for topic in request.topics
+        for at in topic.partitions
+    )
+    may_change = bool(field(request, "allow_replication_factor_change", True))
+    answer = await context.call(AlterPartitionReassignmentsRequest(items, request.timeout, may_change))
+    return {
+        "allow_replication_factor_change": may_change,
+        "error_code": answer.error,
+        "error_message": answer.error_message or None,
+        "responses": by_topic(answer.partitions, _outcome),
+    }
+
+
+def _outcome(found: PartitionResult) -> dict[str, Any]:
+    return {"error_code": found.error, "error_message": found.error_message or None}
+
+
+async def list_reassignments(request: Any, _: int, context: KafkaContext) -> Answer:
+    """Without topics, of all partitions."""
+    topics = request.topics
+    named = tuple(NamedPartition(topic.name, index) for topic in topics or () for index in topic.partition_indexes)
+    answer = await context.call(ListPartitionReassignmentsRequest(named, topics is None, request.timeout))
+    return {
+        "error_code": answer.error,
+        "error_message": answer.error_message or None,
+        "topics": by_topic(answer.reassignments, _ongoing),
+    }
+
+
+def _ongoing(found: OngoingReassignment) -> dict[str, Any]:
+    return {
+        "replicas": found.replicas,
+        "adding_replicas": found.adding,
+        "removing_replicas": found.removing,
+    }
+
+
+APIS: Final = (
+    Api(43, 0, 2, elect_leaders),
+    Api(45, 0, 1, alter_reassignments),
+    Api(46, 0, 0, list_reassignments),
+)

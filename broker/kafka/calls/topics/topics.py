@@ -1,0 +1,165 @@
+"""CreateTopics, DeleteTopics and CreatePartitions, translated; the controller judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tidelog.broker.kafka.calls.topics.config_kinds import SOURCES
+from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
+from tidelog.broker.metadata.dynamic_config import Settings
+from tidelog.broker.quotas.usage import charged
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import ZERO_TOPIC_ID, NodeId, TopicId
+from tidelog.proto.calls.api import (
+    ConfigEntry,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+    PartitionGrowth,
+    ReplicaAssignment,
+    TopicResult,
+)
+from tidelog.security.acls import AclOperation
+
+STRICT_CREATE_TOPICS: Final = 6
+STRICT_DELETE_TOPICS: Final = 5
+STRICT_CREATE_PARTITIONS: Final = 3
+"""From these versions on, a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
+def apis(settings: Callable[[], Settings]) -> tuple[Api, ...]:
+    """``settings`` returns the settings in force on this node."""
+
+    async def create(request: Any, version: int, context: KafkaContext) -> Answer:
+        return await create_topics(request, version, context, settings)
+
+    return (Api(19, 2, 7, create), Api(20, 1, 6, delete_topics), Api(37, 0, 3, create_partitions))
+
+
+async def create_topics(request: Any, version: int, context: KafkaContext, settings: Callable[[], Settings]) -> Answer:
+    """From version 5 the answer says which settings the topic has (KIP-525)."""
+    topics = tuple(map(_new_topic, request.topics))
+    pays = charged(context.call_context, strict=version >= STRICT_CREATE_TOPICS)
+    answer = await context.call(CreateTopicsRequest(topics, request.timeout, request.validate_only, pays))
+    given = {topic.name: topic.configs for topic in topics}
+    results = []
+    for made in answer.topics:
+        result = _created(made)
+        if version >= 5 and made.error is ErrorCode.NONE and not _may_see_configs(context, made.name):
+            result |= {"topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            result |= {"num_partitions": -1, "replication_factor": -1}
+        elif version >= 5 and made.error is ErrorCode.NONE:
+            values = {entry.name: entry.value for entry in given[made.name] if entry.value is not None}
+            result["configs"] = [
+                {
+                    "name": found.name,
+                    "value": found.value,
+                    "read_only": found.read_only,
+                    "config_source": SOURCES[found.source],
+                    "is_sensitive": found.sensitive,
+                }
+                for found in settings().describe_topic(values)
+            ]
+        results.append(result)
+    return {"topics": results, "throttle_time": answer.throttle_time_ms}
+
+
+def _may_see_configs(context: KafkaContext, name: str) -> bool:
+    return context.access is None or context.access.quiet.topic(AclOperation.DESCRIBE_CONFIGS, name)
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple(
+            ReplicaAssignment(given.partition_index, tuple(map(NodeId, given.broker_ids)))
+            for given in topic.assignments
+        ),
+        tuple(ConfigEntry(given.name, given.value) for given in topic.configs),
+    )
+
+
+def _created(made: CreatedTopic) -> dict[str, Any]:
+    return {
+        "name": made.name,
+        "topic_id": made.topic_id,
+        "error_code": made.error,
+        "error_message": made.error_message or None,
+        "num_partitions": made.num_partitions,
+        "replication_factor": made.replication_factor,
+    }
+
+
+async def delete_topics(request: Any, version: int, context: KafkaContext) -> Answer:
+    """By name, and from version 6 by id (KIP-516). The answers stand in the order of what was asked."""
+    items: list[tuple[str | None, TopicId]] = (
+        [(topic.name, TopicId(topic.topic_id)) for topic in request.topics]
+        if version >= 6
+        else [(name, ZERO_TOPIC_ID) for name in request.topic_names]
+    )
+    names = [name for name, topic_id in items if name is not None and topic_id == ZERO_TOPIC_ID]
+    ids = [topic_id for name, topic_id in items if name is None and topic_id != ZERO_TOPIC_ID]
+    pays = charged(context.call_context, strict=version >= STRICT_DELETE_TOPICS)
+    answer = await context.call(DeleteTopicsRequest(tuple(names), tuple(ids), request.timeout, pays))
+    by_name, by_id = iter(answer.topics[: len(names)]), iter(answer.topics[len(names) :])
+    results = []
+    for name, topic_id in items:
+        if (name is None) is (topic_id == ZERO_TOPIC_ID):
+            found = "neither" if name is None else "both"
+            text = f"expected either the name or the id of a topic, found {found}"
+            results.append(
+                {
+                    "name": name,
+                    "topic_id": topic_id,
+                    "error_code": ErrorCode.INVALID_REQUEST,
+                    "error_message": text,
+                }
+            )
+            continue
+        results.append(_deleted(next(by_id) if name is None else next(by_name), name, version))
+    return {"responses": results, "throttle_time": answer.throttle_time_ms}
+
+
+def _deleted(done: TopicResult, asked: str | None, version: int) -> dict[str, Any]:
+    error = done.error
+    if error is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
+        error = ErrorCode.INVALID_REQUEST  # these versions do not know the other one
+    return {
+        "name": done.name or asked,  # an empty name may be asked for too
+        "topic_id": done.topic_id,
+        "error_code": error,
+        "error_message": done.error_message or None,
+    }
+
+
+async def create_partitions(request: Any, version: int, context: KafkaContext) -> Answer:
+    growths = tuple(
+        PartitionGrowth(topic.name, topic.count, _new_partitions(topic.count, topic.assignments))
+        for topic in request.topics
+    )
+    pays = charged(context.call_context, strict=version >= STRICT_CREATE_PARTITIONS)
+    answer = await context.call(CreatePartitionsRequest(growths, request.timeout, request.validate_only, pays))
+    return {
+        "throttle_time": answer.throttle_time_ms,
+        "results": [
+            {"name": done.name, "error_code": done.error, "error_message": done.error_message or None}
+            for done in answer.topics
+        ],
+    }
+
+
+def _new_partitions(count: int, assignments: Sequence[Any] | None) -> tuple[ReplicaAssignment, ...]:
+    """The replicas of the last partitions of ``count``: Kafka names none, since they can be no others."""
+    if assignments is None:
+        return ()
+    if not assignments:
+        return (ReplicaAssignment(count, ()),)  # no replicas for as many: refused, unlike none at all
+    first = count - len(assignments)
+    return tuple(
+        ReplicaAssignment(first + at, tuple(map(NodeId, given.broker_ids))) for at, given in enumerate(assignments)
+    )

@@ -1,0 +1,160 @@
+"""TLS handshakes of a Kafka listener, away from the event loop: they are costly, and those that knock may be many.
+
+A step of a handshake runs on one of a few threads; OpenSSL lets go of the interpreter while it computes. Between two
+steps the loop waits for the client. Connections that have said nothing cost as little as on a plaintext listener, and
+hold no place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidelog.broker.kafka.fair_places import FairPlaces
+from tidelog.broker.kafka.wire.junk import HTTP2, known_stranger
+from tidelog.broker.kafka.wire.tls_socket import TlsSocket
+from tidelog.proto.transport.http2_referral import Referral
+from tidelog.security.session import Session
+from tidelog.security.tls_store import NotAuthenticated, TlsStore
+
+THREADS: Final = 2
+UNDER_WAY_MAX: Final = 256
+"""Handshakes at a time; further connections wait, and half are for one address at most."""
+TIMEOUT_S: Final = 10.0
+"""Time for the first byte, and then for the handshake."""
+_TLS_HANDSHAKE: Final = 0x16
+_PEEK_BYTES: Final = 12
+
+
+class HandshakeFailed(Exception):
+    """The text is for the log."""
+
+
+class Handshakes:
+    """See the module."""
+
+    def __init__(self, store: TlsStore) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(THREADS, "tls")
+        self._places = FairPlaces(UNDER_WAY_MAX)
+        self.under_way: set[asyncio.Task[None]] = set()
+        """Also those that wait."""
+
+    async def shake(self, sock: socket.socket, host: str) -> tuple[TlsSocket, Session]:
+        """Agree with the client at the other end of a fresh socket, from ``host``. Raises :class:`HandshakeFailed`; the
+        socket is closed then."""
+        found: socket.socket | ssl.SSLSocket = sock
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._expect_tls(sock)
+            async with self._places.place(host), asyncio.timeout(TIMEOUT_S):
+                found = self._store.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                await self._steps(found)
+            return TlsSocket(found), self._store.session_of(found.getpeercert(binary_form=True))
+        except TimeoutError:
+            found.close()
+            raise HandshakeFailed(f"expected a TLS handshake within {TIMEOUT_S:g} s") from None
+        except ssl.SSLError as error:
+            found.close()
+            raise HandshakeFailed(_told(error)) from None
+        except OSError as error:
+            found.close()
+            raise HandshakeFailed(f"the TLS handshake was broken off: {error.strerror or error}") from None
+        except (HandshakeFailed, NotAuthenticated) as failed:
+            found.close()
+            raise HandshakeFailed(str(failed)) from None
+        except asyncio.CancelledError:
+            found.close()
+            raise
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in list(self.under_way):
+            task.cancel()
+        if self.under_way:
+            await asyncio.wait(self.under_way)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _steps(self, found: ssl.SSLSocket) -> None:
+        while True:
+            try:
+                step = self._loop.run_in_executor(self._threads, found.do_handshake)
+                try:
+                    await asyncio.shield(step)
+                except asyncio.CancelledError:
+                    await asyncio.wait((step,))  # the thread must let go of the socket first
+                    step.exception()  # nobody else asks
+                    raise
+                return
+            except ssl.SSLWantReadError:
+                await self._until_ready(found, writing=False)
+            except ssl.SSLWantWriteError:
+                await self._until_ready(found, writing=True)
+
+    async def _expect_tls(self, sock: socket.socket) -> None:
+        """Raise :class:`HandshakeFailed` if the client begins with something else."""
+        await self._until_ready(sock, writing=False)
+        first = sock.recv(_PEEK_BYTES, socket.MSG_PEEK)
+        if first[:1] == bytes((_TLS_HANDSHAKE,)):
+            return
+        if not first:
+            raise HandshakeFailed("the client left before the TLS handshake")
+        if first[:4] == HTTP2:
+            await self._tell_grpc(sock)
+        what = known_stranger(first) or "something else"
+        raise HandshakeFailed(
+            f"expected TLS, found {what} in plaintext: the client needs security.protocol={self._store.rules.protocol}"
+        )
+
+    async def _tell_grpc(self, sock: socket.socket) -> None:
+        referral = Referral(
+            f"{self._store.rules.name} expects TLS: set security_protocol={self._store.rules.protocol}", None
+        )
+        while not referral.over:
+            data = sock.recv(64 * 1024)
+            out = referral.receive(data)
+            if out:
+                sock.send(out)
+            if not data or referral.answered:
+                return
+            await self._until_ready(sock, writing=False)
+
+    async def _until_ready(self, sock: socket.socket, *, writing: bool) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        add, remove = (
+            (self._loop.add_writer, self._loop.remove_writer)
+            if writing
+            else (self._loop.add_reader, self._loop.remove_reader)
+        )
+
+        def say() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        fd = sock.fileno()
+        add(fd, say)
+        try:
+            await ready
+        finally:
+            remove(fd)
+
+
+def _told(error: ssl.SSLError) -> str:
+    """What OpenSSL says, in words for those that meet it most."""
+    reason = error.reason or str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"expected a client certificate of an authority in the truststore: {error.verify_message}"
+    known = {
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE": "expected a client certificate (ssl.client.auth), found none",
+        "UNSUPPORTED_PROTOCOL": "expected one of ssl.enabled.protocols, found another TLS version",
+        "NO_SHARED_CIPHER": "expected a cipher in common, found none",
+    }
+    alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
+    if alert or reason == "UNEXPECTED_EOF_WHILE_READING":
+        said = f" ({alert})" if alert else ""
+        return f"the client broke off the TLS handshake{said}: does it accept this node's certificate?"
+    return f"the TLS handshake failed: {known.get(reason, reason)}"

@@ -1,0 +1,175 @@
+"""The login of one Kafka connection: frames in, frames out. Source: KIP-43, KIP-152, KIP-368 and Kafka's
+``SaslServerAuthenticator``.
+
+===============  ==========================  ==================================================================
+state            frame                       what happens
+===============  ==========================  ==================================================================
+HANDSHAKE        ApiVersions, at most twice  answered
+HANDSHAKE        SaslHandshake               a known mechanism: TOKENS; else UNSUPPORTED_SASL_MECHANISM, the end
+HANDSHAKE        SaslAuthenticate            ILLEGAL_SASL_STATE, the end
+TOKENS           the mechanism's next token  a challenge; or the client is let in: DONE; or 58, the end
+DONE             SaslHandshake               logs in again: TOKENS, with the mechanism and principal of before
+DONE             any other                   not the login's; but the end if the login is over or the user is gone
+HANDSHAKE,       any other                   the end, unread
+TOKENS
+===============  ==========================  ==================================================================
+
+After SaslHandshake of version 0, tokens come and go bare, after version 1 as SaslAuthenticate.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.broker.access.logins import LoggedIn, Login, LoginFailed, Logins
+from tidelog.broker.kafka.wire.pending import CloseConnection
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, read_request_header, response_header
+from tidelog.proto.kafka.messages import decode_request, encode_response
+from tidelog.security.sasl import failure
+
+SASL_HANDSHAKE: Final = 17
+HANDSHAKE_MOST: Final = 1
+SASL_AUTHENTICATE: Final = 36
+AUTHENTICATE_MOST: Final = 2
+VERSIONS_MAX: Final = 2
+"""ApiVersions before the login: in the client's newest version, and once more in one that we know."""
+AGAIN_S: Final = 1.0
+"""Logins again of one connection are at least so far apart, as in Kafka (``MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+
+
+class _State(enum.Enum):
+    HANDSHAKE = enum.auto()
+    TOKENS = enum.auto()
+    DONE = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """``logged_in``: the login is done with it. ``over``: the connection ends after it; the text is for the log."""
+
+    answer: bytes
+    logged_in: LoggedIn | None = None
+    over: str | None = None
+
+
+class LoginOver(CloseConnection):
+    """A login failed: its client hears ``answer``, and the connection ends."""
+
+    def __init__(self, reason: str, answer: bytes | None = None) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+class KafkaLogin:
+    """See the module. ``versions`` answers ApiVersions."""
+
+    def __init__(self, logins: Logins, versions: Callable[[RequestHeader, memoryview], bytes]) -> None:
+        self.receive_bytes_max: Final = logins.receive_bytes_max
+        self.bare = False
+        """Whether the next frames are bare tokens, of any length."""
+        self._logins = logins
+        self._versions = versions
+        self._state = _State.HANDSHAKE
+        self._versions_left = VERSIONS_MAX
+        self._login: Login | None = None
+        self._before: LoggedIn | None = None
+        self._began_s = -AGAIN_S
+        self._mechanism = ""
+
+    def takes(self, frame: memoryview, now_s: float) -> bool:
+        """Whether a frame is the login's. Raises :class:`CloseConnection` if it is nobody's any more."""
+        if self._state is not _State.DONE:
+            return True
+        known = self._before
+        assert known is not None
+        if frame[0] == 0 and frame[1] == SASL_HANDSHAKE:
+            again = now_s - self._began_s >= AGAIN_S
+            self._began_s = now_s if again else self._began_s
+            return again
+        if known.over(now_s):
+            why = "has ended (connections.max.reauth.ms)" if known.still() else "is that of a deleted user or token"
+            raise CloseConnection(f"the login of {known.session.principal} {why}")
+        return False
+
+    async def take(self, frame: memoryview) -> Reply:
+        """Answer a frame that is the login's. Raises ``BadMessage`` or :class:`CloseConnection`: the end."""
+        if self._state is _State.TOKENS:
+            return await self._take_token(frame)
+        header = read_request_header(frame)
+        body = frame[header.end :]
+        if header.api_key == SASL_HANDSHAKE and 0 <= header.api_version <= HANDSHAKE_MOST:
+            return await self._shake_hands(header, body)
+        if header.api_key == API_VERSIONS and self._versions_left:
+            self._versions_left -= 1
+            return Reply(self._versions(header, body))
+        if header.api_key == SASL_AUTHENTICATE and 0 <= header.api_version <= AUTHENTICATE_MOST:
+            text = "SaslAuthenticate before SaslHandshake"
+            return Reply(_authenticated(header, ErrorCode.ILLEGAL_SASL_STATE, text), over=f"found {text}")
+        raise CloseConnection(
+            f"expected a login (security.protocol=SASL_…), found API {header.api_key} version {header.api_version}"
+        )
+
+    async def _shake_hands(self, header: RequestHeader, body: memoryview) -> Reply:
+        asked = decode_request(SASL_HANDSHAKE, header.api_version, body).mechanism
+        login = self._logins.begin(asked)
+        if login is None or (self._before is not None and asked != self._mechanism):
+            what = ", ".join(self._logins.mechanisms) if login is None else f"{self._mechanism} again"
+            failed = await self._logins.failed(f"expected the mechanism {what}, found {asked[:40]!r}")
+            answer = self._handshaken(header, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+            return Reply(answer, over=failed.reason)
+        self._login, self._mechanism = login, asked
+        self._state = _State.TOKENS
+        self.bare = header.api_version == 0
+        return Reply(self._handshaken(header, ErrorCode.NONE))
+
+    async def _take_token(self, frame: memoryview) -> Reply:
+        assert self._login is not None
+        if self.bare:
+            header, token = None, bytes(frame)
+        else:
+            header = read_request_header(frame)
+            if header.api_key != SASL_AUTHENTICATE or not 0 <= header.api_version <= AUTHENTICATE_MOST:
+                raise CloseConnection(f"expected SaslAuthenticate, found API {header.api_key} within a login")
+            token = bytes(decode_request(SASL_AUTHENTICATE, header.api_version, frame[header.end :]).auth_bytes)
+        found = await self._login.step(token)
+        if isinstance(found, LoggedIn) and self._before is not None:
+            found = await self._same(self._before, found)
+        if isinstance(found, LoginFailed):
+            reason = f"{found.reason} ({self._mechanism})"
+            text = failure(self._mechanism)
+            if header is None:
+                raise LoginOver(reason)
+            return Reply(_authenticated(header, ErrorCode.SASL_AUTHENTICATION_FAILED, text), over=reason)
+        done = found if isinstance(found, LoggedIn) else None
+        if done is not None:
+            self._state, self._login, self._before, self.bare = _State.DONE, None, done, False
+        if header is None:
+            return Reply(found.token, done)
+        return Reply(_authenticated(header, ErrorCode.NONE, "", found.token, done.lifetime_ms if done else 0), done)
+
+    async def _same(self, before: LoggedIn, found: LoggedIn) -> LoggedIn | LoginFailed:
+        """Whoever logs in again is the same as before."""
+        was, now = before.session.principal, found.session.principal
+        return found if was == now else await self._logins.failed(f"expected {was} again, found {now}")
+
+    def _handshaken(self, header: RequestHeader, error: ErrorCode) -> bytes:
+        values = {"error_code": error, "mechanisms": self._logins.mechanisms}
+        head = response_header(SASL_HANDSHAKE, header.api_version, header.correlation_id)
+        return head + encode_response(SASL_HANDSHAKE, header.api_version, values)
+
+
+def _authenticated(
+    header: RequestHeader, error: ErrorCode, text: str = "", token: bytes = b"", lifetime_ms: int = 0
+) -> bytes:
+    values = {
+        "error_code": error,
+        "error_message": text or None,
+        "auth_bytes": token,
+        "session_lifetime": lifetime_ms,
+    }
+    head = response_header(SASL_AUTHENTICATE, header.api_version, header.correlation_id)
+    return head + encode_response(SASL_AUTHENTICATE, header.api_version, values)

@@ -1,0 +1,1 @@
+"""Frames of the Kafka listener: reading, answering in order, limits."""

@@ -1,0 +1,33 @@
+"""A handler's result: an answer, or one to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidelog.broker.kafka.wire.outgoing import Piece
+
+Pieces = Sequence[Piece]
+
+
+class Pending:
+    """An answer to come: ``finish`` makes it of the future's result; called once if that was not cancelled.
+
+    ``held`` are the bytes that the request keeps in memory until then.
+    """
+
+    __slots__ = ("finish", "future", "held")
+
+    def __init__(self, future: asyncio.Future[Any], finish: Callable[[asyncio.Future[Any]], Pieces], held: int) -> None:
+        self.future = future
+        self.finish = finish
+        self.held = held
+
+
+class CloseConnection(Exception):
+    """The request is answered by closing the connection; the text says why."""
+
+
+class Unanswered(CloseConnection):
+    """A produce request that wanted no answer was refused: this is how its sender learns of it."""

@@ -1,0 +1,1 @@
+"""Work on logs in the background: retention, flushing, cleaning."""

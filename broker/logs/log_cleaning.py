@@ -1,0 +1,149 @@
+"""Compacts logs in the background (Kafka's ``LogCleaner``): finds the dirtiest, cleans it slice by slice, and so on.
+
+Slices run through ``run_blocking``, with the event loop's turn between them; what changes a log happens on
+the loop. While nothing is due there is one look every ``log.cleaner.backoff.ms``. A log that cannot be
+cleaned is left out and counted; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.broker.logs.io_pace import IoPace
+from tidelog.model.clock import Clock
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.proto.records.corrupt_batch import CorruptBatch
+from tidelog.replication.flushing import RunBlocking
+from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits
+from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.log.cleaner import Candidate, LogCleaner, Uncleanable
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+
+
+@dataclass(frozen=True, slots=True)
+class LastPass:
+    """Figures of the last pass. ``buffer_use``: the share of the map of keys that was filled."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    buffer_use: float = 0.0
+
+
+class LogCleaning:
+    """The task, and what its metrics read. ``settings``: the configuration in force, asked before each pass."""
+
+    def __init__(
+        self,
+        settings: Callable[[], NodeConfig],
+        logs: LogManager,
+        high_watermark_of: Callable[[Log], int],
+        clock: Clock,
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._settings = settings
+        self._logs = logs
+        self._clock = clock
+        self._run_blocking = run_blocking
+        self._looked_ms = clock.monotonic_ms()
+        self.cleaner = LogCleaner(logs, high_watermark_of)
+        self.last = LastPass()
+        self.passes = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.running = False
+        self._pace = IoPace(lambda: settings().log_cleaner_io_max_bytes_per_second)
+        """Over all passes."""
+
+    @property
+    def since_look_ms(self) -> int:
+        """How long ago somebody last looked for logs to clean: far more than the backoff means that nobody does."""
+        return self._clock.monotonic_ms() - self._looked_ms
+
+    def uncleanable(self) -> list[Uncleanable]:
+        """The logs that compaction leaves alone, for each log directory in service."""
+        return self.cleaner.uncleanable(self._clock.now_ms())
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self.running = True
+        try:
+            while True:
+                config = self._settings()
+                cleaned = await self.clean_dirtiest()
+                await asyncio.sleep(0 if cleaned else config.log_cleaner_backoff_ms / 1000)
+        finally:
+            self.running = False
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean the dirtiest logs, as many at once as ``log.cleaner.threads``. Returns whether there was one."""
+        self._looked_ms = self._clock.monotonic_ms()
+        config = self._settings()
+        due = self.cleaner.due(self._clock.now_ms())[: config.log_cleaner_threads]
+        if not due:
+            return False
+        return any(await asyncio.gather(*(self._clean(candidate, config) for candidate in due)))
+
+    async def _clean(self, candidate: Candidate, config: NodeConfig) -> bool:
+        """Clean one log. What goes wrong is the log's trouble alone. Returns whether the pass came to its end."""
+        log = candidate.log
+        try:
+            if not await self._make_durable(log, candidate.dirt.decided_before_offset):
+                return False
+            threads = config.log_cleaner_threads
+            limits = CleaningLimits(
+                config.log_cleaner_dedupe_buffer_size // threads,
+                config.log_cleaner_io_buffer_load_factor,
+                config.log_cleaner_io_buffer_size // threads,
+            )
+            cleaning = self.cleaner.begin(candidate, limits, self._clock.now_ms())
+            return cleaning is not None and await self._run_pass(log, cleaning)
+        except LogDirFailed:
+            return False
+        except MemoryError:
+            raise  # the node's trouble, not this log's
+        except Exception as error:
+            self.cleaner.give_up(log, error)
+            return False
+
+    async def _make_durable(self, log: Log, end_offset: int) -> bool:
+        """Have the log's recovery point, also as it is stored, reach up to an offset. False if it does not."""
+        if log.recovery_point < end_offset:
+            job = log.begin_flush()
+            if job is None:
+                return False  # somebody else's flush is under way
+            await self._run_blocking(job.run)
+            log.finish_flush(job)
+        if log.stored_recovery_point < end_offset and not log.closed:
+            self._logs.store_points(log)
+        return not log.closed and log.stored_recovery_point >= end_offset
+
+    async def _run_pass(self, log: Log, cleaning: Cleaning) -> bool:
+        now = asyncio.get_running_loop().time
+        begun, moved = now(), 0
+        try:
+            while True:
+                try:
+                    await self._run_blocking(cleaning.step)
+                except (OSError, CorruptBatch) as error:
+                    self.cleaner.failed(log, cleaning, error)
+                    return False
+                if not self.cleaner.advance(log, cleaning):
+                    break
+                more = cleaning.counts.bytes_moved - moved
+                moved += more
+                await self._pace.keep(more)
+        finally:
+            if not cleaning.running:
+                cleaning.close()
+        if not cleaning.done:
+            return False
+        filtered = cleaning.counts.filtered
+        self.passes += 1
+        self.bytes_read += filtered.bytes_read
+        self.bytes_written += filtered.bytes_kept
+        self.last = LastPass(filtered.bytes_read, filtered.bytes_kept, now() - begun, cleaning.counts.buffer_use)
+        return True

@@ -1,0 +1,1 @@
+"""A node put together: roles, listeners, supervision, HTTP."""

@@ -1,0 +1,121 @@
+"""The audit log on a disk: lines are appended once a second, and the oldest files go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tidelog.replication.flushing import RunBlocking
+from tidelog.security.audit import Audit, AuditLine
+from tidelog.storage.disk.files import FileLayer
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+"""Time between two writes; equal events in between are one line."""
+
+
+class AuditFile:
+    """``path`` is the newest file, ``path.1`` the one before it; ``files_max`` in all. Others may rename or remove the
+    files meanwhile, as none is held open. Synchronous; raises ``OSError``."""
+
+    def __init__(self, files: FileLayer, path: str, bytes_max: int, files_max: int) -> None:
+        self._files = files
+        self._path = path
+        self._bytes_max = bytes_max
+        self._files_max = files_max
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines, all or, with an ``OSError``, none. Those of a file that was cut off within a line begin
+        on a new one."""
+        files, path = self._files, self._path
+        files.makedirs(os.path.dirname(path) or ".")
+        if files.exists(path) and 0 < files.size(path) > self._bytes_max - len(lines):
+            self._rotate()
+        file = files.open(path, create=True)
+        try:
+            size = file.size()
+            torn = size > 0 and file.pread(1, size - 1) != b"\n"
+            try:
+                file.pwritev((b"\n" if torn else b"", lines), size)
+            except OSError:
+                file.truncate(size)
+                raise
+        finally:
+            file.close()
+
+    def _rotate(self) -> None:
+        names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._files_max))]
+        if self._files.exists(names[-1]):
+            self._files.unlink(names[-1])
+        for older, newer in reversed([*zip(names[1:], names, strict=False)]):
+            if self._files.exists(newer):
+                self._files.rename(newer, older)
+
+
+class AuditWriter:
+    """Takes what :class:`tidelog.security.audit.Audit` has noted to the file, away from the event loop, and to whoever
+    else wants the lines. ``file``: ``None`` where there is none."""
+
+    def __init__(
+        self,
+        audit: Audit,
+        file: AuditFile | None,
+        run_blocking: RunBlocking,
+        also: Callable[[list[AuditLine]], None] = lambda lines: None,
+    ) -> None:
+        self._audit = audit
+        self._file = file
+        self._run_blocking = run_blocking
+        self._also = also
+        self._due = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._failing = False
+        self._killed = False
+        self._untold = 0
+        """Events that the file lacks and does not say so yet."""
+        self.dropped = 0
+        """Events that the file lacks."""
+        audit.on_first = self._due.set
+
+    async def run(self) -> None:
+        """Write for as long as the node lives. A node that does not, or cannot, write goes on all the same."""
+        while True:
+            await self._due.wait()
+            await asyncio.shield(self.flush())  # what was taken is written, even if the node stops meanwhile
+            await asyncio.sleep(INTERVAL_S)
+
+    def drop(self) -> None:
+        """The node is being killed: what cannot be written from here on is nobody's fault."""
+        self._killed = True
+
+    async def flush(self) -> None:
+        """Write what has been noted."""
+        async with self._one_at_a_time:
+            await self._write()
+
+    async def _write(self) -> None:
+        self._due.clear()
+        lines = self._audit.take()
+        if not lines:
+            return
+        self._also(lines)
+        if self._file is None:
+            return
+        told = [self._audit.loss(self._untold, "the file could not be written")] if self._untold else []
+        try:
+            text = b"".join(line.text for line in [*told, *lines])
+            await self._run_blocking(partial(self._file.append, text))
+        except OSError as error:
+            self.dropped += sum(line.events for line in lines if not line.counted)
+            self._untold += sum(line.events for line in lines)
+            if not self._failing and not self._killed:
+                log.error("audit log: events are lost until this is mended: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+            self._untold = 0

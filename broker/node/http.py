@@ -1,0 +1,200 @@
+"""The node's HTTP listener: ``/metrics`` for Prometheus, ``/health`` (alive) and ``/ready`` (serving).
+
+Small on purpose: GET and HEAD, one request at a time a connection, bounded in size, time and number
+of connections. Kafka has no such listener; its metrics leave through JMX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.broker.kafka.wire.junk import stranger
+from tidelog.broker.notices import Notices
+from tidelog.proto.transport.http2_referral import Referral
+from tidelog.proto.transport.network import Address
+from tidelog.security.tls_store import TlsStore
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 64
+"""A further one takes the place of the one whose last whole request is oldest. So a request that comes at once is
+answered, however many connections hold half a request."""
+REQUEST_TIMEOUT_S: Final = 10.0
+"""How long a connection may take to send a request, and may stay idle between two."""
+READ_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def text_page(status: int, text: str) -> Page:
+    return Page(status, "text/plain; charset=utf-8", text.encode())
+
+
+class HttpServer:
+    """Serves ``pages``: a path's function makes its answer when asked."""
+
+    def __init__(self, pages: Mapping[str, Callable[[], Page]], elsewhere: str = "") -> None:
+        """``elsewhere`` tells clients of other protocols where they belong."""
+        self._pages = pages
+        self._elsewhere = elsewhere
+        self._notices = Notices()
+        self._server: asyncio.Server | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """One for each connection, the one whose last request is oldest first."""
+
+    async def start(self, address: Address, tls: TlsStore | None = None) -> Address:
+        """Bind; returns the real address. Raises ``OSError`` naming it."""
+        context = None if tls is None else _renewing(tls)
+        try:
+            self._server = await asyncio.start_server(self._connected, address.host, address.port, ssl=context)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen on {address} (http.listener): {error.strerror or error}"
+            ) from None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            oldest.cancel()
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._ended(done, writer))
+
+    def _ended(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._tasks.pop(task, None)
+        writer.close()
+
+    def _came_last(self) -> None:
+        """A request came on the connection that asks."""
+        task = asyncio.current_task()
+        if task is not None and self._tasks.pop(task, self) is None:
+            self._tasks[task] = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        import h11  # here, so that a node does not pay for it before somebody asks
+
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=READ_BYTES)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                first = await reader.read(READ_BYTES)
+                if not first:
+                    return
+                if (what := stranger(first)) is not None:
+                    await self._turn_away(what, first, reader, writer)
+                    return
+                connection.receive_data(first)
+            while True:
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    request = await _next_request(h11, connection, reader)
+                    if request is None:
+                        return
+                    self._came_last()
+                    await self._answer(h11, connection, writer, request)
+                    if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+                        return
+                    connection.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            await _refuse(h11, connection, writer, error)
+        except (TimeoutError, OSError):
+            pass
+
+    async def _turn_away(
+        self, what: str, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Say in the log, and to a gRPC client, that this is not its port. Others can only be cut off."""
+        text = f"expected HTTP (http.listener: metrics and health), found {what}; {self._elsewhere}"
+        host, port = writer.get_extra_info("peername")[:2]
+        self._notices.say(asyncio.get_running_loop().time(), "HTTP", str(Address(host, port)), text)
+        if what != "gRPC":
+            return
+        referral = Referral(f"this port speaks HTTP (http.listener: metrics and health); {self._elsewhere}", None)
+        while data and not referral.over:
+            writer.write(referral.receive(data))
+            await writer.drain()
+            data = await reader.read(READ_BYTES)
+
+    async def _answer(self, h11: Any, connection: Any, writer: asyncio.StreamWriter, request: Any) -> None:
+        path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
+        if request.method not in (b"GET", b"HEAD"):
+            page = text_page(405, f"expected GET, found {request.method.decode('ascii', 'replace')}\n")
+        elif (make := self._pages.get(path)) is None:
+            page = text_page(404, f"no such page: {path}; available: {', '.join(sorted(self._pages))}\n")
+        else:
+            page = make()
+        head = h11.Response(
+            status_code=page.status,
+            headers=[("Content-Type", page.content_type), ("Content-Length", str(len(page.body)))],
+        )
+        out = connection.send(head)
+        if request.method != b"HEAD":
+            out += connection.send(h11.Data(page.body))
+        out += connection.send(h11.EndOfMessage())
+        writer.write(out)
+        await writer.drain()
+
+
+def _renewing(tls: TlsStore) -> ssl.SSLContext:
+    """A context that hands each new connection to that of the moment."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def lead(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = tls.context
+
+    context.sni_callback = lead
+    return context
+
+
+async def _next_request(h11: Any, connection: Any, reader: asyncio.StreamReader) -> Any:
+    """Read one request with its body, which is dropped; ``None`` at the end of the connection."""
+    request = None
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            data = await reader.read(READ_BYTES)
+            if not data and connection.their_state is h11.IDLE:
+                return None
+            connection.receive_data(data)
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.EndOfMessage):
+            return request
+        elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+            return None
+
+
+async def _refuse(h11: Any, connection: Any, writer: asyncio.StreamWriter, error: Any) -> None:
+    if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        return
+    body = f"bad request: {error}\n".encode()
+    head = h11.Response(
+        status_code=error.error_status_hint,
+        headers=[("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Connection", "close")],
+    )
+    try:
+        writer.write(connection.send(head) + connection.send(h11.Data(body)) + connection.send(h11.EndOfMessage()))
+        await writer.drain()
+    except OSError:
+        pass

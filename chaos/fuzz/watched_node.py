@@ -1,0 +1,116 @@
+"""A node as a process of its own that hostile clients are let loose on, and what is measured of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidelog.chaos.fuzz.open_files import OpenFiles, open_files
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.process import use_of
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # What hostile but well-formed requests leave behind goes again soon; what is measured is what stays.
+    "auto.create.topics.enable": "false",
+    "group.min.session.timeout.ms": "1000",
+    "group.max.session.timeout.ms": "5000",
+    "log.retention.bytes": str(32 * 2**20),
+    "log.segment.bytes": str(8 * 2**20),
+    "log.retention.check.interval.ms": "5000",
+    "log.segment.delete.delay.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transactional.id.expiration.ms": "60000",
+    "producer.id.expiration.ms": "60000",
+}
+WITNESS_TOPIC: Final = "witness"
+LOGIN: Final = "LOGIN"
+"""A second listener for Kafka's clients, which asks for a login."""
+WITH_LOGIN: Final[Mapping[str, str]] = {
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
+    "connection.failed.authentication.delay.ms": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One look at the process."""
+
+    memory_bytes: int
+    open: OpenFiles
+    threads: int
+    cpu_s: float
+
+
+class NodeGone(Exception):
+    """The node's process has ended; the text is the last that it said."""
+
+
+class WatchedNode:
+    """The one node of a cluster."""
+
+    def __init__(self, cluster: LocalCluster, login_port: int) -> None:
+        self.cluster = cluster
+        self.kafka_bootstrap = cluster.bootstrap
+        self.login_port = login_port
+        """The port of the listener that asks for a login; 0 where there is none."""
+
+    @property
+    def pid(self) -> int:
+        """Raises :class:`NodeGone`."""
+        mark = self.cluster.nodes[1].mark
+        if mark is None:
+            raise NodeGone(self.cluster.nodes[1].last_words())
+        return mark.pid
+
+    def measure(self) -> Measure:
+        """Raises :class:`NodeGone`."""
+        node = self.cluster.nodes[1]
+        mark = node.mark
+        use = None if mark is None else use_of(mark)
+        if mark is None or use is None:
+            raise NodeGone(node.last_words())
+        found = open_files(mark.pid, node.directory)
+        return Measure(use.memory_bytes, found, len(os.listdir(f"/proc/{mark.pid}/task")), use.cpu_s)
+
+    def complaints(self) -> list[str]:
+        """Lines of the node's log that no client may cause: errors, and what Python says of a bug."""
+        found: list[str] = []
+        for path in (self.cluster.nodes[1].log_path, self.cluster.nodes[1].directory / "server.err"):
+            if not path.exists():
+                continue
+            with path.open(errors="replace") as lines:
+                for line in lines:
+                    if any(word in line for word in (" ERROR ", " CRITICAL ", "Traceback", "never retrieved")):
+                        found.append(line.rstrip())
+                        if len(found) == 20:
+                            return found
+        return found
+
+
+@contextmanager
+def watched_node(
+    directory: Path, settings: Mapping[str, str] | None = None, *, with_login: bool = False
+) -> Iterator[WatchedNode]:
+    """A fresh node that serves, with the topics ``fuzz``, ``fuzz-2`` and ``witness``; killed afterwards."""
+    from tidelog import Admin, NewTopic
+
+    given = {**SETTINGS, **(WITH_LOGIN if with_login else {}), **(settings or {})}
+    cluster = LocalCluster.create(directory / "cluster", nodes=1, settings=given)
+    login_port = cluster.nodes[1].listen_too({LOGIN: "SASL_PLAINTEXT"})[LOGIN] if with_login else 0
+    try:
+        cluster.start()
+        cluster.wait_ready()
+        with Admin(cluster.bootstrap) as admin:
+            keep = {"retention.bytes": "-1", "retention.ms": "-1"}
+            admin.create_topics(
+                [NewTopic("fuzz", 2, 1), NewTopic("fuzz-2", 1, 1), NewTopic(WITNESS_TOPIC, 1, 1, configs=keep)]
+            )
+        yield WatchedNode(cluster, login_port)
+    finally:
+        for node_id in cluster.nodes:
+            cluster.kill(node_id)

@@ -1,0 +1,1 @@
+"""The nemesis: its acts and their times."""

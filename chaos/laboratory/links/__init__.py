@@ -1,0 +1,1 @@
+"""Connections of real processes through toxiproxy."""

@@ -1,0 +1,137 @@
+"""A client's own network: it can stand still or be gone as a process can, and what passes over it can be heard.
+
+The clients of a run share one process. One that is killed says nothing any more, not even good-bye; one that stands
+still neither asks nor hears, and says what it had to say when it goes on: late, to a cluster that may have given it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, Unpack
+
+from tidelog.broker.node.node import NodeNetwork
+from tidelog.client.config.security import ClientSecurity, SecuritySettings
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.transport.grpc_transport import GrpcNetwork
+from tidelog.proto.transport.network import Address, Connection, ConnectionLost, Frame, FrameStream, StreamKind
+from tidelog.testing.cut_network import WrappedNetwork
+
+R = TypeVar("R", bound=Response)
+
+LATE_MAX: Final = 100
+"""Requests that a client which stands still has ready to go; what comes on top goes out only if it is waited for."""
+
+Answered = Callable[[Response | None, Address], None]
+"""Called with the answer and its sender; ``None`` without an answer: the outcome of the request is unknown."""
+Asked = Callable[[Request[Any]], Answered | None]
+"""Called when a client begins to ask."""
+
+
+def secured_network(**settings: Unpack[SecuritySettings]) -> GrpcNetwork:
+    """The real network, as a client with these settings has it. Raises ``ConfigError``."""
+    security = ClientSecurity(**settings)
+    store = security.tls()
+    return GrpcNetwork(tls=lambda _: store, login=security.login())
+
+
+class ClientNetwork(WrappedNetwork):
+    """The carrier of one client over ``inner``; on one event loop."""
+
+    def __init__(self, inner: NodeNetwork, asked: Asked | None = None) -> None:
+        super().__init__(inner)
+        self._asked = asked
+        self._going_on = asyncio.Event()
+        self._going_on.set()
+        self._dead = False
+        self._late: set[asyncio.Task[Any]] = set()
+
+    def hold(self) -> None:
+        """Stand still."""
+        self._going_on.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._going_on.set()
+
+    def die(self) -> None:
+        """Die for good: nothing leaves or arrives any more."""
+        self._dead = True
+        self._going_on.set()
+
+    async def unpaused(self) -> None:
+        """Wait while the client stands still. Raises ``ConnectionLost`` when it is gone."""
+        await self._going_on.wait()
+        if self._dead:
+            raise ConnectionLost("this client is gone")
+
+    async def carried(self, work: Coroutine[Any, Any, R]) -> R:
+        """Have a request carried. What a client asks while it stands still goes out when it goes on, though nobody in
+        it may wait for the answer any more: as what a stopped process was about to write."""
+        if self._going_on.is_set() or len(self._late) >= LATE_MAX:
+            return await work
+        task = asyncio.ensure_future(work)
+        self._late.add(task)
+        task.add_done_callback(self._sent_late)
+        return await asyncio.shield(task)
+
+    def _sent_late(self, task: asyncio.Task[Any]) -> None:
+        self._late.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has heard of it, if it is still there
+
+    def connect(self, address: Address, listener: str = "") -> Connection:
+        return _ClientConnection(self._inner.connect(address, listener), self)
+
+    def asked(self, request: Request[Any]) -> Answered | None:
+        return None if self._asked is None else self._asked(request)
+
+
+class _ClientConnection:
+    def __init__(self, inner: Connection, network: ClientNetwork) -> None:
+        self._inner = inner
+        self._network = network
+
+    @property
+    def address(self) -> Address:
+        return self._inner.address
+
+    async def call(self, request: Request[R], *, timeout_s: float) -> R:
+        return await self._network.carried(self._carry(request, timeout_s))
+
+    async def _carry(self, request: Request[R], timeout_s: float) -> R:
+        answered = self._network.asked(request)
+        answer: R | None = None
+        try:
+            await self._network.unpaused()
+            answer = await self._inner.call(request, timeout_s=timeout_s)
+        finally:
+            if answered is not None:  # when it is there, which may be long before a client that stands still reads it
+                answered(answer, self._inner.address)
+        await self._network.unpaused()
+        return answer
+
+    async def open(self, kind: StreamKind, *, timeout_s: float) -> FrameStream:
+        await self._network.unpaused()
+        return _ClientStream(await self._inner.open(kind, timeout_s=timeout_s), self._network)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _ClientStream:
+    def __init__(self, inner: FrameStream, network: ClientNetwork) -> None:
+        self._inner = inner
+        self._network = network
+
+    async def send(self, frame: Frame) -> None:
+        await self._network.unpaused()
+        await self._inner.send(frame)
+
+    async def receive(self) -> memoryview:
+        frame = await self._inner.receive()
+        await self._network.unpaused()
+        return frame
+
+    def close(self) -> None:
+        self._inner.close()

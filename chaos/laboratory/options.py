@@ -1,0 +1,35 @@
+"""Reads the options of the laboratory's commands, or says why it cannot."""
+
+from __future__ import annotations
+
+from tidelog.chaos.laboratory.faults.nemesis import plan
+from tidelog.chaos.laboratory.faults.schedule import Step
+from tidelog.cli.failure import CommandFailed
+
+
+def seeds_of(text: str, option: str = "--seed") -> list[int]:
+    """``7`` or ``1-12``. Raises :class:`CommandFailed`, as all of these."""
+    first, _, last = text.partition("-")
+    try:
+        found = list(range(int(first), int(last or first) + 1))
+    except ValueError:
+        found = []
+    if not found:
+        raise CommandFailed(f"{option}: expected a number, or first-last, found {text!r}")
+    return found
+
+
+def schedule_of(seed: int, seconds: float, nemesis: str) -> list[Step]:
+    """The schedule of a seed for nemeses with commas between."""
+    try:
+        return plan(seed, seconds, [name for name in nemesis.split(",") if name])
+    except (ValueError, IndexError) as error:
+        raise CommandFailed(f"--nemesis {nemesis}: {error}") from None
+
+
+def setting_of(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise CommandFailed(f"--set: expected NAME=VALUE, found {text!r}")
+    return name, value

@@ -1,0 +1,1 @@
+"""Nodes as processes, and what may be left of them."""

@@ -1,0 +1,30 @@
+"""Drains a broker as an operator would who repeats ``tidelog brokers drain`` until it has succeeded.
+
+A program: ``python -m tidelog.chaos.laboratory.processes.draining NODE BYTES_PER_SECOND``. The user's profile names the
+cluster. Exit code 0 once nothing is left on the broker; an interrupt ends it, and the moves under way go on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Final
+
+from tidelog.cli.failure import EXIT_INTERRUPTED
+from tidelog.cli.root import run
+
+AGAIN_S: Final = 0.5
+
+
+def main() -> int:
+    node, rate = sys.argv[1:]
+    while code := run(["brokers", "drain", node, "--throttle", rate, "--at-once", "2"]):
+        if code == EXIT_INTERRUPTED:
+            return code
+        sys.stderr.flush()
+        time.sleep(AGAIN_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

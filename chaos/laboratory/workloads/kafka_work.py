@@ -1,0 +1,100 @@
+"""The workload of Kafka's own clients: appending, transactions and reading by librdkafka at the Kafka listeners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidelog.chaos.laboratory.faults.injector import Targets
+from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.workloads.world import partitions_of
+from tidelog.cli.failure import CommandFailed
+from tidelog.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.chaos.laboratory.workloads.kafka_clients import KafkaClient, KafkaSender
+
+LOG: Final = "k-log"
+MANY: Final = "k-many"
+PARTITIONS: Final = 3
+GROUP: Final = "k-readers"
+WRITER: Final = "kw0"
+END_S: Final = 15.0
+
+
+class KafkaWork:
+    """Two idempotent producers, a transactional one, readers of all isolation levels, a group."""
+
+    topics: Mapping[str, int] = {LOG: PARTITIONS, MANY: PARTITIONS}
+    configs: Mapping[str, Mapping[str, str]] = {}
+    derived: Mapping[str, str] = {}
+
+    def __init__(self, stage: Stage) -> None:
+        try:
+            from tidelog.chaos.laboratory.workloads.kafka_clients import (
+                KafkaAppender,
+                KafkaReader,
+                KafkaWriter,
+                librdkafka_settings,
+            )
+        except ModuleNotFoundError as missing:
+            if missing.name != "confluent_kafka":
+                raise
+            raise CommandFailed(
+                "the workload kafka: expected the package confluent-kafka, found none: pip install confluent-kafka"
+            ) from None
+        places = partitions_of(self.topics)
+        log = [at for at in places if at.topic == LOG]
+        many = [at for at in places if at.topic == MANY]
+        self.targets = Targets(places, GROUP, [WRITER])
+        history, cluster = stage.history, librdkafka_settings(stage)
+        self._history = history
+        each_per_s = stage.per_s / 3
+        self._appenders = [
+            KafkaAppender(name, cluster, log, history, stage.rng(f"kafka-{name}"), each_per_s, stage.budget)
+            for name in ("kp0", "kp1")
+        ]
+        self._writer = KafkaWriter(
+            WRITER, cluster, many, history, stage.rng(f"kafka-{WRITER}"), each_per_s, stage.budget
+        )
+        self._readers = [
+            KafkaReader(name, cluster, places, history, stage.rng(f"kafka-{name}"), committed=committed)
+            for name, committed in (("kr0", False), ("kr1", True))
+        ]
+        self._members = [
+            KafkaReader(name, cluster, log, history, stage.rng(f"kafka-{name}"), committed=False, group=GROUP)
+            for name in ("kg0", "kg1")
+        ]
+
+    @property
+    def _everybody(self) -> list[KafkaClient]:
+        return [*self._appenders, self._writer, *self._readers, *self._members]
+
+    async def begin(self) -> None:
+        for client in self._everybody:
+            client.start()
+
+    def heard(self) -> Mapping[str, int]:
+        appended = {appender.name: appender.done for appender in self._appenders}
+        return {**appended, WRITER: self._writer.done, GROUP: sum(member.polls for member in self._members)}
+
+    def calm(self) -> None:
+        """Nobody is disturbed."""
+
+    async def finish(self, bound_s: float) -> None:
+        writing: list[KafkaSender] = [*self._appenders, self._writer]
+        for client in writing:
+            client.stopping = True
+        late = [client.name for client in writing if not await asyncio.to_thread(client.join, bound_s / len(writing))]
+        if late:
+            self._history.wrong(f"{bound_s:g} s after everything was mended no outcome is known to {', '.join(late)}")
+
+    def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        return [reader.name for reader in self._readers if not reader.is_at(ends)]
+
+    async def close(self) -> None:
+        ends = await asyncio.gather(*(asyncio.to_thread(client.end, END_S) for client in self._everybody))
+        left = [client.name for client, ended in zip(self._everybody, ends, strict=True) if not ended]
+        if left:
+            self._history.wrong(f"{', '.join(left)} did not end within {END_S:g} s")

@@ -1,0 +1,160 @@
+"""What clients do while faults happen: the interface of a workload, and appending and reading.
+
+To write one: a class as :class:`Workload` describes, a row in
+:data:`tidelog.chaos.laboratory.workloads.workloads.WORKLOADS`, and what its history must hold in
+:mod:`tidelog.chaos.laboratory.judge.judgement` where the shared judges do not say it already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from tidelog.chaos.laboratory.faults.injector import Targets
+from tidelog.chaos.laboratory.history.recording import PADDING
+from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld, Stage
+from tidelog.chaos.laboratory.workloads.recorded_group import RecordedGroup
+from tidelog.chaos.workloads.appending import Appender
+from tidelog.chaos.workloads.reading import Reader
+from tidelog.chaos.workloads.world import partitions_of
+from tidelog.model.ids import TopicPartition
+
+TOPIC: Final = "log"
+PARTITIONS: Final = 4
+APPENDERS: Final = ("p0", "p1", "p2")
+MEMBERS: Final = 2
+GROUP: Final = "readers"
+BURSTS: Final = (1, 1, 2, 5, 12)
+
+
+class Workload(Protocol):
+    """Clients, and what faults aim at. Everything but the constructor runs on the clients' event loop."""
+
+    topics: Mapping[str, int]
+    """Topic → partitions; they exist before :meth:`begin`."""
+    configs: Mapping[str, Mapping[str, str]]
+    """Topic → its own settings, where it has any."""
+    derived: Mapping[str, str]
+    """Topic → the one that it is made of: each value of that one has one in it, which :func:`made_of` names. The
+    history says nothing else of what is written to it, unless there are sends to it as well."""
+    targets: Targets
+
+    async def begin(self) -> None:
+        """Start every client; returns at once."""
+
+    def heard(self) -> Mapping[str, int]:
+        """How much each client that must get on was told as done."""
+
+    def calm(self) -> None:
+        """Everything else is mended: disturb clients no more."""
+
+    async def finish(self, bound_s: float) -> None:
+        """Stop what changes the cluster's contents, once all of it has an outcome."""
+
+    def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Readers that have not come to these ends."""
+
+    async def close(self) -> None:
+        """End every client. Also in the midst of a run: what is under way is written down as unknown."""
+
+
+def derived_value(value: bytes, by: str) -> bytes:
+    """What a workload makes of a value of a source: unlike whatever others make of it."""
+    return b"%s|%s" % (value, by.encode())
+
+
+def made_of(value: bytes) -> bytes:
+    """The value of the source that a value of a derived topic was made of; itself where it was copied as it is."""
+    source, bar, _ = value.rpartition(b"|")
+    return source if bar else value
+
+
+class ClientWork:
+    """Producers of unique values, readers, and whatever a workload adds to them."""
+
+    topics: Mapping[str, int]
+    configs: Mapping[str, Mapping[str, str]] = {}
+    derived: Mapping[str, str] = {}
+
+    def __init__(
+        self, stage: Stage, name: str, appenders: Sequence[str] = (), *, to: str = "", rates: float = 0.0
+    ) -> None:
+        """``to``: the topic that appenders write to, instead of any; ``rates``: so many as one of them share the
+        stage's rate."""
+        self.world = LaboratoryWorld(stage, name, rates or len(appenders))
+        self.partitions = partitions_of(self.topics)
+        self.targets = Targets(self.partitions)
+        self.readers: list[Reader] = []
+        self.groups: list[RecordedGroup] = []
+        self._names = appenders
+        self._appenders: list[Appender] = []
+        self._to = [at for at in self.partitions if to in ("", at.topic)]
+
+    async def begin(self) -> None:
+        for name in self._names:
+            rng = self.world.rng(f"{name}-settings")
+            settings = {
+                "compression_type": rng.choice(("none", "lz4", "none")),
+                "linger_ms": rng.choice((0, 5)),
+                "batch_size": rng.choice((500, 16_384)),
+                "delivery_timeout_ms": rng.choice((4_000, 120_000)),
+                "max_block_ms": 60_000,
+            }
+            self._appenders.append(Appender(name, self.world, self._to, settings, bursts=BURSTS, padding=PADDING))
+        for group in self.groups:
+            group.begin()
+
+    def heard(self) -> Mapping[str, int]:
+        return {
+            **dict.fromkeys(self._names, 0),
+            **{each.name: each.acknowledged for each in self._appenders},
+            **{group.name: group.worked_off for group in self.groups},
+        }
+
+    def calm(self) -> None:
+        for group in self.groups:
+            group.calm()
+
+    async def finish(self, bound_s: float) -> None:
+        for appender in self._appenders:
+            appender.stop()
+        if self._appenders:
+            _, late = await asyncio.wait([appender.task for appender in self._appenders], timeout=bound_s)
+            if late:
+                self.world.violated(f"{len(late)} producers have not ended {bound_s:g} s after they were told to")
+
+    def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        return [
+            *(reader.name for reader in self.readers if not reader.is_at(ends)),
+            *(group.name for group in self.groups if group.is_behind(ends)),
+        ]
+
+    async def close(self) -> None:
+        for group in self.groups:
+            await group.close()
+        await self.world.close()
+
+
+class AppendWork(ClientWork):
+    """Idempotent producers that append unique values; readers by assignment, one of which goes back now and then; a
+    group of readers."""
+
+    topics: Mapping[str, int] = {TOPIC: PARTITIONS}
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage, "append", APPENDERS)
+        self.targets = Targets(self.partitions, GROUP)
+        self.groups.append(RecordedGroup(stage, GROUP, self.topics, MEMBERS, {}))
+
+    async def begin(self) -> None:
+        await super().begin()
+        self.readers += [
+            Reader(name, self.world, self.partitions, committed=False, seeks=seeks, asks=True)
+            for name, seeks in (("r0", False), ("r1", True))
+        ]
+
+    async def finish(self, bound_s: float) -> None:
+        for reader in self.readers:
+            reader.seeks = False
+        await super().finish(bound_s)

@@ -1,0 +1,1 @@
+"""Faults of the simulated cluster: kinds, mixes, plots."""

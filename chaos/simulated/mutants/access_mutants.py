@@ -1,0 +1,83 @@
+"""Patches of what decides who may do what. Each breaks a promise of ``docs/security.md``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.chaos.simulated.mutants.mutant import Mutant
+
+_ACCESS: Final = "tidelog.broker.access.access"
+_AUTHORIZER: Final = "tidelog.security.authorizer"
+_CHANGE: Final = "tidelog.metadata_quorum.image.change"
+_CHANGES: Final = "tidelog.metadata_quorum.controller.acl_changes"
+_GUARD: Final = "tidelog.broker.access.guard"
+
+MUTANTS: Final = (
+    Mutant(
+        id="revoked-right-stays",
+        rule="no right outlives the image",
+        what="A node hears of an entry that is gone and goes on deciding by it.",
+        module=_ACCESS,
+        old="                self.authorizer.remove(acl_id)\n                continue\n",
+        new="                continue\n",
+        scenario="access",
+    ),
+    Mutant(
+        id="change-of-rights-goes-unsaid",
+        rule="no right outlives the image",
+        what="An image drops an entry, and what is told of the change leaves that out.",
+        module=_CHANGE,
+        old="                self._acls.drop(record.acl_id)\n                self._acls_changed.add(record.acl_id)\n",
+        new="                self._acls.drop(record.acl_id)\n",
+        scenario="access",
+    ),
+    Mutant(
+        id="decision-cached-for-ever",
+        rule="no right outlives the image",
+        what="What was decided once is decided so until the cache is full, whatever entries come and go.",
+        module=_AUTHORIZER,
+        old="    def _changed(self) -> None:\n        self._cached.clear()\n",
+        new="    def _changed(self) -> None:\n",
+        scenario="access",
+    ),
+    Mutant(
+        id="restarted-node-knows-no-rights",
+        rule="a node decides as its image says",
+        what="A node that starts takes over everything in its metadata but the entries, and denies what is allowed.",
+        module=_CHANGE,
+        old="        acls=frozenset(acl for acl in {*old.acls, *new.acls}",
+        new="        acls=frozenset(acl for acl in {*old.acls}",
+        scenario="access",
+    ),
+    Mutant(
+        id="first-entry-decides",
+        rule="an entry that denies comes before all that allow",
+        what="Behind an entry that allows nobody looks for one that denies.",
+        module=_AUTHORIZER,
+        old="                if acl.permission is PermissionType.DENY:\n"
+        "                    if acl.operation is _ALL or acl.operation is operation:\n",
+        new="                if acl.permission is PermissionType.DENY:\n"
+        "                    if allowing is None and (acl.operation is _ALL or acl.operation is operation):\n",
+        scenario="access",
+    ),
+    Mutant(
+        id="whoever-describes-may-read",
+        rule="every request has the permission that it needs",
+        what="A fetch on a stream asks for DESCRIBE, which a writer has too.",
+        module=_GUARD,
+        old="        faults = [topic_by_id(image, part.topic_id, access, READ) for part in request.partitions]\n",
+        new="        from tidelog.broker.access.permissions import DESCRIBE\n\n"
+        "        faults = [topic_by_id(image, part.topic_id, access, DESCRIBE) for part in request.partitions]\n",
+        scenario="access",
+    ),
+    Mutant(
+        id="revocation-is-not-stored",
+        rule="what an administrator was told is so",
+        what="An administrator is told that an entry is deleted, and sometimes it stays.",
+        module=_CHANGES,
+        old="    return Decision(tuple(gone.values()), DeleteAclsResponse(ErrorCode.NONE, tuple(results)))\n",
+        new="    kept = () if len(image.acls) % 3 == 0 else tuple(gone.values())\n"
+        "    return Decision(kept, DeleteAclsResponse(ErrorCode.NONE, tuple(results)))\n",
+        scenario="access",
+    ),
+)

@@ -1,0 +1,121 @@
+"""Patches of what finds, refuses and mends damage (``docs/storage.md``, "When a disk returns other bytes").
+
+That a leader checks the headers that it sends is held by tests, ``test_session.py`` and ``test_rotten_leader.py``: in a
+run hardly ever a follower asks for a batch between the flip in its header and the scrub that finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
+
+_SCRUBBING: Final = "tidelog.broker.logs.log_scrubbing"
+_MENDING: Final = "tidelog.broker.logs.log_mending"
+_SEGMENT: Final = "tidelog.storage.segments.segment"
+_LOADING: Final = "tidelog.storage.producers.loading"
+_MEND: Final = "tidelog.storage.log.mend"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        id="scrub-reads-nothing",
+        rule="R30",
+        what="No pass of the scrub is ever begun: damage is handed out until a reader complains.",
+        module=_SCRUBBING,
+        old="        stretch = self._stretch = self._stretch or self._begin_next()\n",
+        new="        stretch = None\n",
+        scenario="bit-rot",
+    ),
+    Mutant(
+        id="scrub-forgets-the-last-segments",
+        rule="R30",
+        what="A pass leaves a log after its first stretch: damage further on is never looked for.",
+        module=_SCRUBBING,
+        old="            if examination.next_offset < stretch.target and self._queue is not None:\n",
+        new="            if False:\n",
+        scenario="bit-rot",
+    ),
+    Mutant(
+        id="known-damage-is-handed-out",
+        rule="R30",
+        what="Damage is noted and counted, and reads of it go on as before.",
+        module=_SEGMENT,
+        old="        for known in self.damage:\n            if known.first_offset <= offset < known.next_offset:\n"
+        "                raise CorruptBatch(",
+        new="        for known in ():\n            if known.first_offset <= offset < known.next_offset:\n"
+        "                raise CorruptBatch(",
+        scenario="bit-rot",
+        more=(
+            Edit(
+                _SEGMENT,
+                "        for known in self.damage:\n            if known.position >= position:\n",
+                "        for known in ():\n            if known.position >= position:\n",
+            ),
+            Edit(
+                _MENDING,
+                "        partition = self._partition_of(TopicIdPartition(damaged.topic_id, damaged.partition))\n",
+                "        partition = None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        id="damage-is-not-mended",
+        rule="R31",
+        what="Nobody asks another replica for what is damaged.",
+        module=_MENDING,
+        old="        partition = self._partition_of(TopicIdPartition(damaged.topic_id, damaged.partition))\n",
+        new="        partition = None\n",
+        scenario="bit-rot",
+    ),
+    Mutant(
+        id="mended-segment-is-short",
+        rule="R31",
+        what="The copy of a damaged segment ends with the last range that was mended.",
+        module=_MENDING,
+        old="        await self._copy_up_to(mend, mend.segment.size)\n",
+        new="",
+        scenario="bit-rot",
+    ),
+    Mutant(
+        id="mended-range-is-left-out",
+        rule="R31",
+        what="What another replica has is judged and not written: the range is missing in the copy.",
+        module=_MEND,
+        old="        taken, due = self._judge(known, batches, self.due)\n        self._append(taken)\n",
+        new="        taken, due = self._judge(known, batches, self.due)\n",
+        scenario="bit-rot",
+    ),
+    Mutant(
+        id="durable-headers-believed",
+        rule="R31",
+        what="A start looks for damage behind the header that shows it: a whole batch is taken for damaged, or the log "
+        "ends where a spoiled header says.",
+        module="tidelog.storage.log.recovery",
+        old="                if batch.next_offset >= recovery_point:\n",
+        new="                if batch.base_offset >= recovery_point:\n",
+        scenario="bit-rot",
+    ),
+    Mutant(
+        id="producers-taken-from-damage",
+        rule="R31",
+        what="A start takes producers from the headers of batches, whether they match their CRC or not.",
+        module=_LOADING,
+        old="    for found in examine(segment.log.get().pread, position, segment.size, expected):\n",
+        new="    def walked():\n"
+        "        try:\n"
+        "            for at, batch in walk_headers(segment.log, position, segment.size):\n"
+        "                yield PlacedBatch(at, batch)\n"
+        "        except CorruptBatch:\n"
+        "            return\n"
+        "    for found in walked():\n",
+        scenario="bit-rot",
+        more=(
+            Edit(
+                _LOADING,
+                "from tidelog.storage.segments.examination import DamagedRange, Expected, examine\n",
+                "from tidelog.storage.segments.batch_walk import walk_headers\n"
+                "from tidelog.storage.segments.examination import DamagedRange, Expected, PlacedBatch\n",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,70 @@
+"""Patches of links between clusters. Each takes away one rule of the decision "A link is a process of its own"."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.chaos.simulated.mutants.mutant import Mutant
+
+_MANAGING: Final = "tidelog.client.links.managing"
+_REVERSING: Final = "tidelog.client.links.reversing"
+
+MUTANTS: Final = (
+    Mutant(
+        id="link-keeps-producer-ids",
+        rule="ids",
+        what="Records come over with the ids that their producers have at the source: the target gives out the same, "
+        "and takes its first producers' records for those.",
+        module="tidelog.client.links.batches",
+        old="        producer_id=batch.producer_id ^ mask,\n",
+        new="        producer_id=batch.producer_id,\n",
+        scenario="links",
+    ),
+    Mutant(
+        id="promotion-leaves-transactions-open",
+        rule="transactions",
+        what="What is open at the promotion is not aborted: readers of read_committed never get past it.",
+        module=_MANAGING,
+        old="    while found := await _open(admin, places):\n",
+        new="    while found := []:\n",
+        scenario="links",
+    ),
+    Mutant(
+        id="groups-beyond-the-end",
+        rule="groups",
+        what="A group's offset is copied though the records before it are not there yet.",
+        module="tidelog.client.links.group_offsets",
+        old="OffsetAndMetadata(min(offset, ends[at]), -1,",
+        new="OffsetAndMetadata(offset, -1,",
+        scenario="links",
+    ),
+    Mutant(
+        id="drain-fences-nobody",
+        rule="drain",
+        what="The source's leaders take records while it is drained.",
+        module="tidelog.replication.partition.partition",
+        old="        if self.state.config.link_name and origin is Origin.CLIENT:\n",
+        new="        if self.state.config.takes_link and origin is Origin.CLIENT:\n",
+        scenario="links",
+    ),
+    Mutant(
+        id="drained-log-takes-empty-markers",
+        rule="reverse",
+        what="A fenced log takes the ends of transactions that wrote nothing to it: it is no beginning of the other "
+        "one any more.",
+        module="tidelog.replication.serving.marking",
+        old="                if refusal is None and partition.state.config.link_name:\n",
+        new="                if refusal is None and partition.state.config.takes_link:\n",
+        scenario="links",
+    ),
+    Mutant(
+        id="drain-ignores-open-transactions",
+        rule="drain",
+        what="A drain does not wait for transactions that are open at the source: the promotion aborts what commits "
+        "there.",
+        module=_REVERSING,
+        old="        if all(one.current_transaction_start_offset is None for some in known.values() for one in some):",
+        new="        if known:",
+        scenario="links",
+    ),
+)

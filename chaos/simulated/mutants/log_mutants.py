@@ -1,0 +1,238 @@
+"""Patches of the log under replication, and of the client before it. The rules are those of ``docs/replication.md``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
+from tidelog.chaos.simulated.mutants.replication_mutants import EPOCH_OF_ANSWER_NOT_COMPARED
+
+_PARTITION: Final = "tidelog.replication.partition.partition"
+_FETCHER: Final = "tidelog.replication.following.fetcher"
+_LOG: Final = "tidelog.storage.log.log"
+_CHECKS: Final = "tidelog.storage.producers.append_checks"
+_PRODUCERS: Final = "tidelog.storage.producers.state"
+_QUEUE: Final = "tidelog.client.producer.partition_queue"
+
+_IDEMPOTENCE: Final = (
+    Mutant(
+        id="sequence-check-removed",
+        rule="R20",
+        what="A leader does not look at sequences: what is sent again is written again.",
+        module=_LOG,
+        old="            found = self._refuse_unknown(batches) or self.producers.check(batches)\n",
+        new="            found = None\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="sequence-gap-accepted",
+        rule="R20",
+        what="A gap in the sequences is taken: a batch overtakes one before it that was refused.",
+        module=_PRODUCERS,
+        old="    if sequence != expected:\n",
+        new="    if sequence < 0:\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="sequence-does-not-wrap",
+        rule="R20",
+        what="What comes after sequence 2^31 - 1 is not found among what is known of its producer: sent again after a "
+        "lost answer, it looks like a gap and not like a duplicate.",
+        module=_PRODUCERS,
+        old="            into = (sequence - run.sequence) % _SEQUENCES\n",
+        new="            into = sequence - run.sequence\n"
+        "            if into < 0 and run is not self.runs[0]:\n"
+        "                continue\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="producer-snapshot-not-restored",
+        rule="R21",
+        what="A start takes the offset of a producer snapshot but not what it says: who wrote before it is unknown, "
+        "and a "
+        "retry is written again.",
+        module="tidelog.storage.producers.loading",
+        old="        states = ProducerStates(producers, producers_max=producers_max)\n",
+        new="        states = ProducerStates(producers_max=producers_max)\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="producers-survive-truncation",
+        rule="R21",
+        what="What producers wrote is remembered after it was cut off: its retry is acknowledged as a duplicate of "
+        "records that are gone.",
+        module="tidelog.storage.log.log_state",
+        old="        self.producers = load_producers(\n",
+        new="        load_producers(\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="producer-snapshot-beyond-the-end",
+        rule="R21",
+        what="A producer snapshot beyond the log's end is believed: a retry of what was cut off is acknowledged as a "
+        "duplicate.",
+        module="tidelog.storage.producers.loading",
+        old="    while snapshots and snapshots[-1] > log_end_offset:\n"
+        "        remove(file_name(snapshots.pop(), SNAPSHOT_SUFFIX))\n",
+        new="",
+        scenario="power-loss",
+    ),
+    Mutant(
+        id="followers-forget-producers",
+        rule="R21",
+        what="Followers do not note producers in what they fetch: after a failover a retry is written again.",
+        module=_LOG,
+        old="            if batch.producer_id >= 0:\n",
+        new="            if batch.producer_id >= 0 and leader_epoch is not None:\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="producer-epoch-not-fenced",
+        rule="R22",
+        what="A batch under an older producer epoch is taken if its sequence happens to fit.",
+        module=_PRODUCERS,
+        old="    if batch.producer_epoch < epoch:\n"
+        "        return _old_epoch(producer_id, batch.producer_epoch, epoch)\n",
+        new="",
+        scenario="producers",
+    ),
+)
+
+_STORAGE: Final = (
+    Mutant(
+        id="recovery-without-crc",
+        rule="R23",
+        what="Recovery takes a tail of the right shape without comparing its CRCs: a torn write stays in the log.",
+        module="tidelog.storage.segments.batch_walk",
+        old="        if not batch.crc_ok():\n"
+        '            raise CorruptBatch(f"expected a batch at {position} that matches its CRC {batch.crc:#010x}, it '
+        'does not")\n',
+        new="",
+        scenario="unclean",
+    ),
+    Mutant(
+        id="fsync-skipped",
+        rule="R24",
+        what="A flush ends without an fdatasync of the log: what flush.messages=1 acknowledged is in the page cache "
+        "only.",
+        module="tidelog.storage.disk.flush",
+        old="                for file in self._files:\n                    file.fdatasync()\n",
+        new="",
+        scenario="power-loss",
+    ),
+    Mutant(
+        id="leader-counts-unsynced",
+        rule="R24",
+        what="With flush.messages=1 a leader counts its own end before it is on its disk.",
+        module=_PARTITION,
+        old="        return self.log.acknowledgeable_offset\n",
+        new="        return self.log.log_end_offset\n",
+        scenario="power-loss",
+    ),
+    Mutant(
+        id="follower-names-unsynced",
+        rule="R24",
+        what="With flush.messages=1 a follower names its next offset before what is below it is on its disk.",
+        module=_FETCHER,
+        old="            if partition.needs_flush:\n",
+        new="            if partition.offline:\n",
+        scenario="power-loss",
+    ),
+    Mutant(
+        id="follower-takes-corrupt-batches",
+        rule="R25",
+        what="A follower does not compare the CRC of what it fetches: a bit that flipped on the leader's disk is "
+        "replicated.",
+        module=_CHECKS,
+        old="            if not batch.crc_ok() or batch.last_offset_delta < 0:\n",
+        new="            if batch.last_offset_delta < 0:\n",
+        scenario="unclean",
+    ),
+    Mutant(
+        id="follower-appends-anywhere",
+        rule="R25",
+        what="A follower takes answers to older fetches, of older epochs too, and appends them whether or not their "
+        "offsets go on from its end (four checks that cover each other).",
+        module=_CHECKS,
+        old="            if batch.last_offset < due and not found:\n                continue\n",
+        new="",
+        scenario="reassignment",
+        more=(
+            Edit(
+                _CHECKS,
+                "            elif batch.base_offset != due and (batch.base_offset > due or found or not is_empty):\n"
+                "                return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, "
+                'f"expected offset {due}, found {batch.base_offset}")\n',
+                "",
+            ),
+            Edit(
+                _FETCHER,
+                "            if entry is not None and correlation >= entry.named_at:\n",
+                "            if entry is not None:\n",
+            ),
+            EPOCH_OF_ANSWER_NOT_COMPARED,
+        ),
+    ),
+)
+
+_KNOWLEDGE: Final = (
+    Mutant(
+        id="metadata-goes-back",
+        rule="R26",
+        what="A broker that asks a controller which is behind loads that one's older image (two checks that cover each "
+        "other): topics that are newer seem deleted, their logs are removed.",
+        module="tidelog.broker.metadata.metadata_view",
+        old="        if offset < self._newest.offset:\n",
+        new="        if offset < 0:\n",
+        scenario="five-nodes",
+        more=(
+            Edit(
+                "tidelog.metadata_quorum.publisher",
+                "            if request.fetch_offset > self._source.commit_offset + 1:\n"
+                "                return self._answer(ErrorCode.OFFSET_NOT_AVAILABLE)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        id="client-takes-older-leader",
+        rule="R26",
+        what="A client replaces a partition's leader by one of an older epoch, from a broker that is behind.",
+        module="tidelog.client.cluster.metadata",
+        old="            if before is not None and found.leader_epoch < before.leader_epoch:\n"
+        "                partitions.append(before)\n"
+        "                continue\n",
+        new="",
+        scenario="five-nodes",
+        more=(
+            Edit(
+                "tidelog.client.cluster.metadata",
+                "epoch <= view.leader_epoch or epoch == NO_LEADER_EPOCH",
+                "epoch == view.leader_epoch or epoch == NO_LEADER_EPOCH",
+            ),
+        ),
+    ),
+    Mutant(
+        id="client-resends-under-new-sequence",
+        rule="R27",
+        what="A producer sends a batch whose outcome is unknown again under the next free sequence: what was written "
+        "is "
+        "written twice.",
+        module=_QUEUE,
+        old="        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)\n",
+        new="        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)\n        batch.sequence = -1\n",
+        scenario="producers",
+    ),
+    Mutant(
+        id="client-retries-in-reverse",
+        rule="R27",
+        what="Several batches that are to be sent again go out in reverse, numbered in that order (a broker would "
+        "notice if they kept their sequences).",
+        module=_QUEUE,
+        old="        self.pending.extendleft(reversed([b for b in self.window if id(b) in back]))\n",
+        new="        batch.sequence = -1\n        self.pending.extendleft([b for b in self.window if id(b) in back])\n",
+        scenario="producers",
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*_IDEMPOTENCE, *_STORAGE, *_KNOWLEDGE)

@@ -1,0 +1,155 @@
+"""Patches of a query's way from source to sink: of the ledger, of the connector, of what the model of Spark does
+with them. Each takes away one rule of :mod:`tidelog.chaos.checkers.spark` or :mod:`tidelog.chaos.checkers.sinks`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
+from tidelog.chaos.simulated.mutants.sink_mutants import ORPHANS_KEPT
+
+_LEDGER: Final = "tidelog.transactions.ledger"
+_DECIDING: Final = "tidelog.transactions.ledger_deciding"
+_SOURCE: Final = "tidelog.spark_connector.source"
+_CLIENTS: Final = "tidelog.chaos.workloads.spark"
+
+MUTANTS: Final = (
+    Mutant(
+        id="spark-decision-not-durable",
+        rule="kept",
+        what="CommitBatch is answered while the decision is being written: the coordinator dies with it.",
+        module=_DECIDING,
+        old="        pending = PendingAppend((asker,), written)\n",
+        new="        shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
+        "        pending = PendingAppend((), written)\n",
+        scenario="spark",
+    ),
+    Mutant(
+        id="spark-fencing-looked-at-before-the-decision",
+        rule="decided",
+        what="A fenced job is told so though its batch is decided: a driver that thaws cannot know that all is well.",
+        module=_LEDGER,
+        old="        if batch <= self.last_batch:\n            return Standing.DECIDED\n",
+        new="        if job in self.fenced:\n            return Standing.FENCED\n"
+        "        if batch <= self.last_batch:\n            return Standing.DECIDED\n",
+        scenario="spark",
+        more=(
+            Edit(
+                _LEDGER,
+                "        fenced = {other: its for other, its in others.items() if its > batch}\n",
+                "        fenced = dict(others)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        id="spark-attempt-named-without-the-job",
+        rule="once",
+        what="Attempts are named by batch and number alone, and numbers begin at 0 with each job: one that is late "
+        "shares its transaction with the one that does its work anew.",
+        module="tidelog.model.sinks",
+        old='        return f"{sink_key(self.sink)}/{self.batch}/{self.job}/{self.attempt}"\n',
+        new='        return f"{sink_key(self.sink)}/{self.batch}/any/{self.attempt}"\n',
+        scenario="spark",
+        more=(
+            Edit(
+                _LEDGER,
+                "        return self.standing(attempt.batch, attempt.job) is Standing.CURRENT\n",
+                "        return self.standing(attempt.batch, self.job) is Standing.CURRENT\n",
+            ),
+        ),
+    ),
+    Mutant(
+        id="spark-job-named-by-its-batch",
+        rule="no progress",
+        what="A batch that is run again is the same job: nothing fences the attempts of the first run.",
+        module="tidelog.client.sinks",
+        old="        return cls(sink, batch, fresh_name(rng)).checked()\n",
+        new='        return cls(sink, batch, f"run-of-{batch}").checked()\n',
+        scenario="spark",
+    ),
+    Mutant(
+        id="spark-job-minted-in-commit",
+        rule="no progress",
+        what="Commit is a process of its own, and the job that it mints there is not that of the tasks.",
+        module=_CLIENTS,
+        old="        work.asked(job)\n",
+        new="        job = ledger.new_job(job.batch)\n"
+        "        messages = [\n"
+        "            SinkMessage(*job, one.attempt, one.producer_id, one.producer_epoch, one.rows)\n"
+        "            for one in messages\n"
+        "        ]\n"
+        "        work.asked(job)\n",
+        scenario="spark",
+    ),
+    Mutant(
+        id="spark-loser-not-aborted",
+        rule="no progress",
+        what="A prepared attempt that lost is not aborted by the decision, nor by a coordinator that finds it, nor by "
+        "its timeout: nobody reads past it.",
+        module=_LEDGER,
+        old="            and not self.ledger.keeps(entry.attempt)\n",
+        new="            and not self.ledger.keeps(entry.attempt)\n"
+        '            and entry.value.state.value != "Prepared"\n',
+        scenario="spark",
+        more=ORPHANS_KEPT,
+    ),
+    Mutant(
+        id="spark-loser-accepted",
+        rule="each once",
+        what="Two attempts at a task tell that they are done, and the driver commits both.",
+        module=_CLIENTS,
+        old="    return [first[number] for number in sorted(first)]\n",
+        new="    return [message for _, message in arrived]\n",
+        scenario="spark",
+    ),
+    Mutant(
+        id="spark-range-ends-at-the-high-watermark",
+        rule="decided ranges",
+        what="A batch is planned up to the high watermark: whether what is open below it will count is not decided.",
+        module="tidelog.spark_connector.cluster_offsets",
+        old="admin.list_offsets(specs, read_committed=True)",
+        new="admin.list_offsets(specs, read_committed=False)",
+        scenario="spark",
+    ),
+    Mutant(
+        id="spark-range-read-uncommitted",
+        rule="same rows",
+        what="Tasks read what is aborted, too.",
+        module="tidelog.client.consumer.range_consumer",
+        old='    "isolation_level": "read_committed",\n',
+        new='    "isolation_level": "read_uncommitted",\n',
+        scenario="spark",
+    ),
+    Mutant(
+        id="spark-offset-log-after-the-batch",
+        rule="each once",
+        what="A batch's range is written to the offset log when the batch is done: a driver that dies in it leaves "
+        "none, and the next one plans another under the same number.",
+        module=_CLIENTS,
+        old="            await self._write(checkpoint.offsets, batch, json.dumps(end))\n"
+        "            self._work.planned(self.sink, end)\n",
+        new="            late = json.dumps(end)\n",
+        scenario="spark",
+        more=(
+            Edit(
+                _CLIENTS,
+                "        end = json.loads(checkpoint.offsets[batch])\n",
+                "        else:\n            late = checkpoint.offsets[batch]\n        end = json.loads(late)\n",
+            ),
+            Edit(
+                _CLIENTS,
+                '        await self._point("decided")\n',
+                '        await self._point("decided")\n        checkpoint.offsets[batch] = late\n',
+            ),
+        ),
+    ),
+    Mutant(
+        id="spark-first-batch-begins-anew",
+        rule="each once",
+        what='The first batch of a query that starts at "latest", run again, begins where the log ends by then.',
+        module=_SOURCE,
+        old="        if begin.initial and until.begin is not None:\n",
+        new="        if begin.initial and until.begin is None:\n",
+        scenario="spark",
+    ),
+)

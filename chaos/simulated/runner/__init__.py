@@ -1,0 +1,1 @@
+"""Campaigns, replays, shrinking, the proof by mutants."""

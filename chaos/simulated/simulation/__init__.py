@@ -1,0 +1,1 @@
+"""A run: cluster, clients, faults, final mending, judgement."""

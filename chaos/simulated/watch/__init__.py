@@ -1,0 +1,1 @@
+"""The judges during a run."""

@@ -1,0 +1,273 @@
+"""Follows the replicas of a simulated cluster: each node is looked at after every message that reached it.
+
+A message changes what its receiver holds; when the next one arrives anywhere, everything that the last one
+led to at that instant is done. So nothing that a node was in between two messages stays unseen, and a node
+that hears nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.broker.node.node import Node
+from tidelog.chaos.checkers.replica_state import (
+    NO_LEADERSHIP,
+    KnownProducer,
+    MarkJudge,
+    ProducedBatch,
+    producers_apart,
+    producers_of,
+    wish_outlived,
+)
+from tidelog.chaos.checkers.replication import ReplicaLogJudge, StoredBatch, marks_behind, members_behind
+from tidelog.chaos.simulated.watch.compaction import CompactionWatch
+from tidelog.chaos.simulated.watch.metadata import MetadataWatch
+from tidelog.chaos.simulated.world.durable_ends import DurableEnds
+from tidelog.chaos.simulated.world.log_reading import Undisturbed, batches_of
+from tidelog.chaos.simulated.world.world import World
+from tidelog.model.ids import NodeId, TopicIdPartition
+from tidelog.proto.records.batches import Batch
+from tidelog.replication.partition.partition import Partition
+from tidelog.replication.partition.replica import Replica
+from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_manager import LogManager
+
+_BEHIND_EPOCHS: Final = 21
+"""Start of the fields after a batch's offset, length, leader epoch, magic and CRC."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How a replica stood when it was looked at last."""
+
+    replica: Replica
+    mark: int = -1
+    end: int = -1
+    leading_epoch: int = NO_LEADERSHIP
+    truncations: int = 0
+
+
+class ReplicaWatch:
+    """Judges replicas between messages. ``synced``: what counts as held is what is on the disk (flush.messages=1)."""
+
+    def __init__(
+        self,
+        world: World,
+        metadata: MetadataWatch,
+        logs: ReplicaLogJudge,
+        compacted: CompactionWatch,
+        *,
+        synced: bool,
+    ) -> None:
+        self._world = world
+        self._cluster = world.cluster
+        self._metadata = metadata
+        self._logs = logs
+        self._compacted = compacted
+        self._marks = MarkJudge()
+        self._seen: dict[NodeId, dict[TopicIdPartition, _Seen]] = {}
+        self._committed_ends: dict[TopicIdPartition, int] = {}
+        self._durable = DurableEnds() if synced else None
+        self._told: dict[str, None] = {}
+        self._ends: dict[NodeId, tuple[int, dict[TopicIdPartition, int]]] = {}
+        """Which of a node's processes died, and the log ends that it had then."""
+        self._may_expire = "producer.id.expiration.ms" in world.cluster.settings
+
+    def died(self, node_id: NodeId) -> None:
+        """A node's process ends: nothing goes on from where it stood, and the next one finds its logs as they are."""
+        node, host = self._cluster.nodes.get(node_id), self._cluster.hosts[node_id]
+        if host.ends_in_call or host.files is None or host.files.faults.broken:
+            self._ends.pop(node_id, None)
+        elif node is not None and node.broker is not None:
+            ends: dict[TopicIdPartition, int] = {
+                key: replica.partition.log.log_end_offset
+                for key, replica in node.broker.replicas.replicas.items()
+                if not replica.partition.offline and not replica.partition.log.closed
+            }
+            self._ends[node_id] = (host.boots, ends)
+        self._logs.restarted(node_id)
+        self._marks.restarted(node_id)
+        self._seen.pop(node_id, None)
+
+    def look(self, node_id: NodeId, node: Node) -> None:
+        """Look at what moved on a node since the last time."""
+        if node_id in self._ends and node._logs is not None:
+            self._judge_opened(node_id, node._logs)
+        if node.broker is None:
+            return
+        seen = self._seen.setdefault(node_id, {})
+        for key in [key for key in seen if key not in node.broker.replicas.replicas]:
+            del seen[key]
+            self._logs.gone(key, node_id)
+        for key, replica in node.broker.replicas.replicas.items():
+            partition = replica.partition
+            if partition.offline or partition.log.closed:
+                continue
+            before = seen.get(key)
+            if before is None or before.replica is not replica:
+                if before is not None:
+                    self._logs.gone(key, node_id)
+                before = seen[key] = _Seen(replica)
+            mark, end = partition.high_watermark, partition.log.log_end_offset
+            leading = partition.leading
+            epoch = NO_LEADERSHIP if leading is None else leading.epoch
+            if mark != before.mark or end != before.end or epoch != before.leading_epoch:
+                self._moved(node_id, key, before, partition, epoch)
+            if leading is not None and leading.isr.proposal is not None:
+                wish, known = leading.isr.proposal.partition_epoch, leading.isr.partition_epoch
+                self._tell(wish_outlived(key, node_id, wish, known))
+
+    def _judge_opened(self, node_id: NodeId, logs: LogManager) -> None:
+        """A process has opened its logs and done nothing else: they are as the last one left them."""
+        host = self._cluster.hosts[node_id]
+        broken = host.files is not None and host.files.faults.broken
+        boots, ends = self._ends.pop(node_id)
+        if host.boots != boots + 1:
+            return  # nobody has looked into the processes between
+        for key, end in ends.items():
+            found = logs.get(*key)
+            now = found.log_end_offset if found is not None else None if end else 0  # an empty log need not have files
+            if now != end and not broken and node_id not in self._cluster.lost_data:
+                self._tell([f"node {node_id} died with {key} at {end}, and starts with {now}"])
+
+    def _moved(
+        self, node_id: NodeId, key: TopicIdPartition, before: _Seen, partition: Partition, leading_epoch: int
+    ) -> None:
+        log, mark = partition.log, partition.high_watermark
+        is_new = before.end < 0
+        fell, begins = log.log_end_offset < before.end, leading_epoch not in (NO_LEADERSHIP, before.leading_epoch)
+        cut = partition.counts.truncations != before.truncations
+        rose = mark > before.mark and mark > self._committed_ends.get(key, 0)
+        before.mark, before.end = mark, log.log_end_offset
+        before.leading_epoch, before.truncations = leading_epoch, partition.counts.truncations
+        self._tell(self._marks.observe(key, node_id, leading_epoch, mark, log.log_end_offset))
+        if leading_epoch != NO_LEADERSHIP:
+            self._tell(self._logs.leads(key, partition.leader_epoch, node_id, log.log_end_offset))
+            self._judge_marks(node_id, key, partition)
+        if rose:
+            self._committed_ends[key] = mark
+        if rose or fell or begins:
+            self.judge_members(key)
+        if is_new or cut or begins:
+            self.judge_producers(node_id, key, partition)
+
+    def judge_members(self, key: TopicIdPartition) -> None:
+        """Replicas that may be elected safely hold all committed records."""
+        found = self._metadata.partitions.get(key)
+        if found is None or not self._metadata.is_newest:
+            return
+        if found.leader_recovery:
+            self._committed_ends.pop(key, None)  # elected uncleanly: what was committed may be gone
+            return
+        ends = {}
+        for node_id in (*found.isr, *found.eligible_leader_replicas):
+            node, registered = self._cluster.nodes.get(node_id), self._metadata.image.broker(node_id)
+            replica = None if node is None else replica_of(node, key)
+            if node is None or node.broker is None or replica is None or registered is None:
+                continue
+            partition = replica.partition
+            is_it = node.broker.broker_epoch() == registered.broker_epoch
+            if is_it and not partition.offline and not partition.log.closed:
+                ends[node_id] = self._held(node_id, partition.log)
+        committed = self._committed_ends.get(key, 0)
+        self._tell(members_behind(key, committed, ends, found.isr, found.eligible_leader_replicas))
+
+    def _held(self, node_id: NodeId, log: Log) -> int:
+        if self._durable is None:
+            return log.log_end_offset
+        host = self._cluster.hosts[node_id]
+        return self._durable.end(host.name, host.disk, log.directory, sparse=log.config.compacts)
+
+    def _judge_marks(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
+        assert partition.leading is not None
+        ends: dict[NodeId, int] = {}
+        for other, node in self._cluster.nodes.items():
+            found = replica_of(node, key)
+            if found is None or other in self._cluster.lost_data:
+                continue
+            if found.partition.leader_epoch <= partition.leader_epoch and not found.partition.offline:
+                ends[other] = found.partition.log.log_end_offset
+        isr = partition.leading.isr.committed
+        self._tell(marks_behind(key, node_id, partition.high_watermark, ends, isr))
+
+    def judge_producers(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
+        """A replica's knowledge of producers equals the content of its log."""
+        log = partition.log
+        if node_id in self._cluster.rotten:
+            return
+        try:
+            with Undisturbed(self._cluster.hosts[node_id].files):
+                stored = producers_of(map(_produced, batches_of(log, log.log_start_offset, log.log_end_offset)))
+        except LogDirFailed:
+            return
+        known = {}
+        for producer in log.producers.all():
+            offset = producer.runs[-1].last_offset if producer.runs else -1
+            known[producer.producer_id] = KnownProducer(
+                producer.epoch, producer.last_sequence, offset, producer.transaction_offset
+            )
+        may_expire = self._may_expire or self._cluster.clock_spread_ms > 0
+        self._tell(producers_apart(key, node_id, known, stored, may_expire=may_expire))
+
+    def compare_logs(self) -> None:
+        """Compare what is new below high watermarks with what the other replicas have."""
+        for node_id, key, replica in self.replicas():
+            partition = replica.partition
+            log = partition.log
+            if partition.offline or log.closed or node_id in self._cluster.rotten:
+                continue
+            if self._compacted.covers(log):
+                self._compare_compacted(node_id, key, partition)
+                continue
+            mark, end = partition.high_watermark, log.log_end_offset
+            wanted = self._logs.wanted(key, node_id, log.log_start_offset, mark, end)
+            if wanted is not None:
+                try:
+                    with Undisturbed(self._cluster.hosts[node_id].files):
+                        batches = [stored_batch(batch) for batch in batches_of(log, wanted, end)]
+                except LogDirFailed:
+                    continue  # its directory has failed, which the node is about to find out
+                self._tell(self._logs.observe(key, node_id, log.log_start_offset, mark, end, batches))
+
+    def _compare_compacted(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
+        try:
+            with Undisturbed(self._cluster.hosts[node_id].files):
+                self._tell(self._compacted.look(node_id, key, partition))
+        except LogDirFailed:
+            return  # its directory has failed, which the node is about to find out
+
+    def replicas(self) -> Iterator[tuple[NodeId, TopicIdPartition, Replica]]:
+        """Every replica of every node that runs."""
+        for node_id, node in self._cluster.nodes.items():
+            if node.broker is not None:
+                for key, replica in node.broker.replicas.replicas.items():
+                    yield node_id, key, replica
+
+    def _tell(self, violations: list[str]) -> None:
+        for text in violations:
+            if text not in self._told:
+                self._told[text] = None
+                self._world.violated(text)
+
+
+def replica_of(node: Node, key: TopicIdPartition) -> Replica | None:
+    """A node's replica of a partition, if it has one."""
+    return None if node.broker is None else node.broker.replicas.replicas.get(key)
+
+
+def stored_batch(batch: Batch) -> StoredBatch:
+    """A batch as the judges want it."""
+    digest = zlib.crc32(batch.view[_BEHIND_EPOCHS:], batch.crc)
+    return StoredBatch(batch.base_offset, batch.last_offset, batch.leader_epoch, digest)
+
+
+def _produced(batch: Batch) -> ProducedBatch:
+    last = -1 if batch.base_sequence < 0 else (batch.base_sequence + batch.last_offset_delta) & 0x7FFF_FFFF
+    begin = batch.base_offset if batch.is_transactional else -1
+    return ProducedBatch(
+        batch.producer_id, batch.producer_epoch, last, batch.last_offset, begin, is_marker=batch.is_control
+    )

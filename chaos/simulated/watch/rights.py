@@ -1,0 +1,37 @@
+"""Judges who may do what: by reading every entry anew, without index or cache. Source: ``StandardAuthorizerData``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.security.acls import (
+    EVERYBODY,
+    IMPLIES,
+    WILDCARD,
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
+
+def may(
+    entries: Iterable[AclBinding], principal: str, operation: AclOperation, resource_type: ResourceType, name: str
+) -> bool:
+    """Whether the entries, all of them for any host, let somebody without further rights do something."""
+    allowed = False
+    for acl in entries:
+        if acl.resource_type is not resource_type or acl.principal not in (principal, EVERYBODY):
+            continue
+        if acl.pattern_type is PatternType.PREFIXED:
+            if not name.startswith(acl.resource_name):
+                continue
+        elif acl.resource_name not in (name, WILDCARD):
+            continue
+        if acl.permission is PermissionType.DENY:
+            if acl.operation in (operation, AclOperation.ALL):
+                return False
+        elif acl.operation in (operation, AclOperation.ALL, *IMPLIES.get(operation, ())):
+            allowed = True
+    return allowed

@@ -1,0 +1,1 @@
+"""Clients at work in the simulation."""

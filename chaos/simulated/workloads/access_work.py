@@ -1,0 +1,255 @@
+"""Rights that are given and taken back while a simulated cluster is at work, and users who try all the time what they
+may do.
+
+Judged, besides what every run is: each node decides as the entries of its own image say that are in force then, so that
+no right outlives the image of the node that is asked; what an administrator was told is done is so, on every node, once
+all is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tidelog.broker.node.node import Node
+from tidelog.chaos.simulated.watch.in_force import ImagesInForce
+from tidelog.chaos.simulated.watch.rights import may
+from tidelog.chaos.simulated.workloads.node_client import TRY_S, NodeClient
+from tidelog.chaos.simulated.world.loop import Process
+from tidelog.client.errors import TidelogError
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NodeId, Offset
+from tidelog.proto.calls.acl_api import binding_of
+from tidelog.proto.calls.group_api import OffsetCommitPartition, OffsetCommitRequest
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.frames import (
+    ProducePartition,
+    ProduceRequest,
+    decode_produce_response,
+    encode_produce_request,
+)
+from tidelog.proto.transport.memory_transport import MemoryNetwork
+from tidelog.proto.transport.network import CallTimeout, ConnectionLost, StreamKind
+from tidelog.security.acls import (
+    EVERYBODY,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from tidelog.security.principal import USER, Principal
+from tidelog.security.session import Session
+
+if TYPE_CHECKING:
+    from tidelog.chaos.simulated.simulation.simulation import Simulation
+
+ADMINISTRATOR: Final = "administrator"
+TOPIC: Final = "ledgers"
+GROUP: Final = "auditors"
+USERS: Final = ("alice", "bob")
+ASK_S: Final = 5.0
+AT_ONCE_S: Final = 0.09
+"""A request that was answered within that long was sent once: before ``retry_backoff_ms`` nobody asks again."""
+_DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+_T, _G = ResourceType.TOPIC, ResourceType.GROUP
+_OPERATIONS: Final = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL)
+_RESOURCES: Final = (
+    (_T, TOPIC, PatternType.LITERAL),
+    (_T, TOPIC[:3], PatternType.PREFIXED),
+    (_T, WILDCARD, PatternType.LITERAL),
+    (_G, GROUP, PatternType.LITERAL),
+    (_G, GROUP, PatternType.LITERAL),
+)
+Right = tuple[AclOperation, ResourceType, str]
+NEEDED: Final[dict[str, tuple[Right, ...]]] = {
+    "offsets": ((AclOperation.DESCRIBE, _T, TOPIC),),
+    "produce": ((AclOperation.WRITE, _T, TOPIC),),
+    "fetch": ((AclOperation.READ, _T, TOPIC),),
+    "commit": ((AclOperation.READ, _G, GROUP), (AclOperation.READ, _T, TOPIC)),
+}
+"""What each attempt needs, by its name."""
+
+
+def entries_of(image: MetadataImage) -> list[AclBinding]:
+    """The access control entries of an image."""
+    found = [binding_of(record) for record in image.acls.values()]
+    return [acl for acl in found if not isinstance(acl, Refusal)]
+
+
+class AccessWork:
+    """Implements :class:`tidelog.chaos.simulated.world.work.Work`."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.events: Counter[str] = Counter()
+        self.operations = 0
+        self._rng = random.Random(sim.rng.random())
+        self.stopping = False
+        self.quiet = False
+        """Whether rights stay as they are from now on, and nothing is written any more."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.images = ImagesInForce(sim.cluster, lambda: sim.now_s)
+        self._sure: dict[AclBinding, bool] = {}
+        """Entries that were asked for, and whether each must be there now."""
+        self._unsure: set[AclBinding] = set()
+        """Entries of which nobody knows whether they must be there: a change may still come to pass."""
+        self._late: set[AclBinding] = set()
+        """Entries with a change that was slow: a copy of the request may be under way, and undo a later change."""
+        for user in USERS:
+            sim.cluster.fabric.sessions[user] = Session(Principal(USER, user))
+
+    async def begin(self) -> None:
+        await self.sim.cluster.create_topic(TOPIC, 1, 3)
+        cluster = self.sim.cluster
+        process = cluster.client_process(ADMINISTRATOR)
+        self._tasks[ADMINISTRATOR] = cluster.run_in(process, self._administer(process))
+        for user in USERS:
+            process = cluster.client_process(user)
+            prober = Prober(self, user, cluster.fabric.network(user, context=process.context))
+            self._tasks[user] = cluster.run_in(process, prober.run())
+
+    async def settle(self, bound_s: float) -> None:
+        self.quiet = True
+        await asyncio.wait([self._tasks[ADMINISTRATOR]])
+        await asyncio.sleep(TRY_S)  # what is being written now is answered, or given up
+        await self.sim.cluster.wait_for(self._level, "the same access control entries on every node", bound_s)
+
+    def judge(self) -> None:
+        image = self.sim.cluster.image
+        there = set(entries_of(image))
+        for acl, wanted in self._sure.items():
+            if acl not in self._unsure and (acl in there) is not wanted:
+                self.sim.world.violated(f"{acl}: expected {'it' if wanted else 'it to be gone'}, as was acknowledged")
+
+    async def finish(self) -> None:
+        self.stopping = True
+        await asyncio.wait(self._tasks.values())
+
+    def failures(self) -> list[tuple[str, BaseException | None]]:
+        ended = [(name, task) for name, task in self._tasks.items() if task.done() and not task.cancelled()]
+        return [(name, task.exception()) for name, task in ended]
+
+    def _level(self) -> bool:
+        images = [node.view.image.acls for node in self.sim.cluster.nodes.values()]
+        return all(dict(acls) == dict(images[0]) for acls in images)
+
+    # --- the administrator ------------------------------------------------------------------------------
+
+    async def _administer(self, process: Process) -> None:
+        rng = self._rng
+        while not self.quiet:
+            await asyncio.sleep(rng.choice((0.05, 0.3, 1.0)) * 2 * rng.random())
+            there = [acl for acl, wanted in self._sure.items() if wanted]
+            revokes = bool(there) and rng.random() < 0.5
+            await self._change(process, rng.choice(there) if revokes else self._entry(), wanted=not revokes)
+
+    def _entry(self) -> AclBinding:
+        rng = self._rng
+        kind, name, pattern = rng.choice(_RESOURCES)
+        operation = rng.choice(_OPERATIONS if kind is _T else (AclOperation.READ, AclOperation.ALL))
+        principal = rng.choice((*(f"{USER}:{user}" for user in USERS), EVERYBODY))
+        permission = PermissionType.DENY if rng.random() < 0.25 else PermissionType.ALLOW
+        return AclBinding(kind, name, pattern, principal, WILDCARD, operation, permission)
+
+    async def _change(self, process: Process, acl: AclBinding, *, wanted: bool) -> None:
+        self.operations += 1
+        began_s = self.sim.now_s
+        try:
+            async with self.sim.cluster.admin(process) as admin:
+                if wanted:
+                    await admin.create_acls([acl], timeout=ASK_S)
+                else:
+                    exact = {field.name: getattr(acl, field.name) for field in dataclasses.fields(acl)}
+                    await admin.delete_acls([AclFilter(**exact)], timeout=ASK_S)
+        except TidelogError as error:
+            self.sim.world.note(f"{acl}: {type(error).__name__}")
+            self._unsure.add(acl)
+            return
+        self._sure[acl] = wanted
+        self.events["granted" if wanted else "revoked"] += 1
+        if acl in self._late:
+            self._unsure.add(acl)
+        if self.sim.now_s - began_s > AT_ONCE_S:
+            self._late.add(acl)
+
+    # --- the judge of each decision ---------------------------------------------------------------------
+
+    def decided(self, user: str, node_id: NodeId, node: Node, attempt: str, began_s: float, error: ErrorCode) -> None:
+        """A node has answered an attempt that began at a time: as one of the images in force since then says?"""
+        in_force = self.images.since(node_id, node, began_s)
+        topic = self.sim.cluster.image.topic(TOPIC)
+        if not in_force or topic is None or topic.topic_id not in in_force[0].image.topics:
+            return
+        denied = error in _DENIED or (error is ErrorCode.UNKNOWN_TOPIC_ID and attempt in ("produce", "fetch"))
+        may_be = {
+            all(may(entries_of(one.image), f"{USER}:{user}", *right) for right in NEEDED[attempt]) for one in in_force
+        }
+        self.events["denied" if denied else "allowed"] += 1
+        if len(may_be) > 1:
+            self.events["decided-amid-a-change"] += 1
+        if (not denied) not in may_be:
+            entries = sorted(map(str, entries_of(in_force[-1].image)))
+            self.sim.world.violated(
+                f"access: {user}'s {attempt} at node {node_id}, asked at {began_s:.6f}: expected it to be "
+                f"{'denied' if not denied else 'allowed'} by {entries}, found {error.name}"
+            )
+
+
+class Prober:
+    """A user who asks any node for anything, all the time."""
+
+    def __init__(self, work: AccessWork, user: str, network: MemoryNetwork) -> None:
+        self._work = work
+        self._sim = work.sim
+        self._user = user
+        self._client = NodeClient(network)
+        self._rng = random.Random(self._sim.rng.random())
+
+    async def run(self) -> None:
+        """Ask until the work stops."""
+        work, rng = self._work, self._rng
+        while not work.stopping:
+            await asyncio.sleep(rng.uniform(0.002, 0.06))
+            node_id = rng.choice(self._sim.cluster.node_ids)
+            node = work.images.watched(node_id)
+            if node is None:
+                continue
+            attempt = rng.choice([name for name in NEEDED if name != "produce" or not work.quiet])
+            work.operations += 1
+            began_s = self._sim.now_s
+            try:
+                async with asyncio.timeout(TRY_S):
+                    error = await self._try(node_id, attempt)
+            except (ConnectionLost, CallTimeout, TimeoutError):
+                await self._client.hang_up(node_id)
+            else:
+                work.decided(self._user, node_id, node, attempt, began_s, error)
+        for node_id in self._sim.cluster.node_ids:
+            await self._client.hang_up(node_id)
+
+    async def _try(self, node_id: NodeId, attempt: str) -> ErrorCode:
+        topic = self._sim.cluster.image.topic(TOPIC)
+        assert topic is not None
+        match attempt:
+            case "offsets":
+                return await self._client.offsets(node_id, TOPIC)
+            case "commit":
+                item = OffsetCommitPartition(TOPIC, 0, Offset(0))
+                commit = OffsetCommitRequest(GROUP, -1, "", None, (item,))
+                return (await self._client.call(node_id, commit)).results[0].error
+            case "produce":
+                batch = bytes(encode_values([b"entry"], 1_750_000_000_000))
+                produce = ProduceRequest(1, 1_000, (ProducePartition(topic.topic_id, 0, batch),))
+                encode = functools.partial(encode_produce_request, request=produce)
+                frame = await self._client.caller(node_id, StreamKind.PRODUCE).submit(encode)
+                return decode_produce_response(frame)[1][0].error
+            case _:
+                return await self._client.fetch(node_id, topic.topic_id)

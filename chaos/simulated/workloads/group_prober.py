@@ -1,0 +1,131 @@
+"""A client that commits in the name of others: strangers, members of the past, static members that were replaced.
+
+The SDK never gets there unless it is late by chance. None of what this one sends may be acknowledged. It also
+asks all the time what is committed, sooner than any member asks a new coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tidelog.chaos.simulated.watch.groups import FORGED, GroupWatch
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId, Offset, TopicPartition
+from tidelog.proto.calls.group_api import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+)
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.transport.network import Address, CallTimeout, Connection, ConnectionLost
+
+if TYPE_CHECKING:
+    from tidelog.chaos.simulated.simulation.simulation import Simulation
+
+R = TypeVar("R", bound=Response)
+
+NAME: Final = "prober"
+TRY_S: Final = 1.5
+FORGES: Final = 0.3
+"""The share of forged commits; else it asks."""
+_ELSEWHERE: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a broker that has not heard of a new partition yet
+    }
+)
+"""Says nothing of who asked."""
+
+
+class GroupProber:
+    """Sends a forged commit now and then, each once, and asks for what is committed."""
+
+    def __init__(self, sim: Simulation, watch: GroupWatch, group: str) -> None:
+        self.refused = 0
+        self._sim = sim
+        self._watch = watch
+        self._group = group
+        self._rng = random.Random(sim.rng.random())
+        self._stopping = False
+        self._process = sim.cluster.client_process(NAME)
+        self._network = sim.cluster.fabric.network(NAME, context=self._process.context)
+        self._connections: dict[NodeId, Connection] = {}
+        self._task = sim.cluster.run_in(self._process, self._run())
+
+    async def finish(self) -> None:
+        """Stop after the commit that is under way."""
+        self._stopping = True
+        await self._task
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            await asyncio.sleep(self._rng.uniform(0.05, 0.3))
+            node = self._watch.coordinator if self._sim.cluster.nodes else None
+            forged = self._forged() if self._rng.random() < FORGES else None
+            if node is not None and forged is not None:
+                await self._send(node, *forged)
+            elif node is not None:
+                await self._ask(node, OffsetFetchRequest((OffsetFetchGroup(self._group, all_partitions=True),)))
+        for connection in self._connections.values():
+            await connection.close()
+
+    def _forged(self) -> tuple[int, str, str | None, ErrorCode] | None:
+        """Generation, member id and instance id that nobody may have now, and the error that says so."""
+        rng, watch = self._rng, self._watch
+        newest = watch.judge.newest_generation
+        members = watch.members.get(newest)
+        if not members:
+            return None
+        older = [generation for generation in watch.members if generation < newest]
+        match rng.choice(("stranger", "older", "later", "replaced")):
+            case "stranger":
+                return newest, f"nobody-{rng.randrange(1 << 32):x}", None, ErrorCode.UNKNOWN_MEMBER_ID
+            case "older" if older:
+                generation = rng.choice(older)
+                member_id = rng.choice(sorted(watch.members[generation]))
+                return generation, member_id, watch.members[generation][member_id], ErrorCode.ILLEGAL_GENERATION
+            case "later":
+                member_id = rng.choice(sorted(members))
+                return newest + 1_000, member_id, members[member_id], ErrorCode.ILLEGAL_GENERATION
+            case "replaced" if replaced := watch.judge.replaced():
+                member_id, instance_id = rng.choice(replaced)
+                return newest, member_id, instance_id, ErrorCode.FENCED_INSTANCE_ID
+        return None
+
+    async def _send(
+        self, node: NodeId, generation: int, member_id: str, instance_id: str | None, due: ErrorCode
+    ) -> None:
+        topics = sorted(self._sim.topics.items())
+        topic, partitions = self._rng.choice(topics)
+        at = TopicPartition(topic, self._rng.randrange(partitions))
+        item = OffsetCommitPartition(at.topic, at.partition, Offset(0), metadata=FORGED)
+        request = OffsetCommitRequest(self._group, generation, member_id, instance_id, (item,))
+        response = await self._ask(node, request)
+        if response is None:
+            return
+        error = response.results[0].error
+        if error in _ELSEWHERE:
+            return
+        self.refused += 1
+        # The member may be gone, or its group rebalance: that comes first, and is as good.
+        if error not in (due, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
+            self._sim.world.violated(
+                f"fenced: a commit for {at} by {member_id} ({instance_id}) in generation {generation}: expected "
+                f"{due.name}, found {error.name}"
+            )
+
+    async def _ask(self, node: NodeId, request: Request[R]) -> R | None:
+        """Ask once; ``None`` where nothing is heard."""
+        connection = self._connections.get(node)
+        if connection is None:
+            connection = self._connections[node] = self._network.connect(Address(f"node{node}", 9092))
+        try:
+            return await connection.call(request, timeout_s=TRY_S)
+        except (ConnectionLost, CallTimeout):
+            await self._connections.pop(node).close()
+            return None

@@ -1,0 +1,1 @@
+"""Virtual time, network, disks and clocks, and the cluster in them."""

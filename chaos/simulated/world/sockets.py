@@ -1,0 +1,303 @@
+"""TCP in the simulated world: what speaks Kafka's protocol has sockets and streams, on the fabric's wires.
+
+Both sides are production code. A node's Kafka listener reads and writes a :class:`Socket` when the loop says that it
+is readable; a client comes by :func:`asyncio.open_connection`. A connection is one wire: its bytes stay in order, and
+a cut link, a break or the end of a process befalls it as it does everything else on the fabric.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.broker.kafka.calls.services import KafkaServices
+from tidelog.broker.kafka.server import KafkaListener
+from tidelog.chaos.simulated.world.fabric import SimulatedFabric
+from tidelog.chaos.simulated.world.loop import PROCESS, SimulatedLoop
+from tidelog.proto.kafka.schemas import load_schemas
+from tidelog.proto.transport.memory_transport import MemoryNetwork, Wire
+from tidelog.proto.transport.network import Address, ConnectionLost
+
+WHAT: Final = "kafka"
+_FIRST_DESCRIPTOR: Final = 1 << 20
+
+
+class Sockets:
+    """The sockets of all processes on a fabric, and what waits for them: a part of the loop."""
+
+    def __init__(self, loop: SimulatedLoop, fabric: SimulatedFabric) -> None:
+        self.fabric = fabric
+        self._loop = loop
+        self._numbers = itertools.count(_FIRST_DESCRIPTOR)
+        self._open: dict[int, Socket | Listening] = {}
+        self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = {}
+        self._writers: dict[int, tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = {}
+        self._networks: dict[str, MemoryNetwork] = {}
+
+    async def serve(
+        self, network: MemoryNetwork, listener: str, address: Address, services: KafkaServices
+    ) -> KafkaListener:
+        """What a node of this network binds its listeners for Kafka's clients by."""
+        load_schemas()
+        sock: Any = Listening(self, network, address)
+        self._add(sock)
+        # No system sends from files that are in memory.
+        return KafkaListener(listener, sock, replace(services, files_crowded=lambda: True))
+
+    async def connect(self, protocol: asyncio.Protocol, address: Address) -> Stream:
+        """A connection of the process that asks. Raises ``ConnectionRefusedError``."""
+        process = PROCESS.get()
+        assert process is not None, "only processes connect"
+        network = self._networks.get(process.name)
+        if network is None or network.dead:
+            network = self._networks[process.name] = self.fabric.network(process.name, context=process.context)
+        try:
+            wire = self.fabric._open(network, address, WHAT)
+        except ConnectionLost as refused:
+            raise ConnectionRefusedError(str(refused)) from None
+        stream = Stream(self.fabric, wire, protocol)
+        opened: asyncio.Future[None] = self._loop.create_future()
+
+        def over(reason: str) -> None:
+            if not opened.done():
+                opened.set_exception(ConnectionRefusedError(reason))
+            stream.lost(reason)
+
+        def arrive() -> None:
+            listening: Any = self.fabric._listeners.get(address)
+            if not isinstance(listening, Listening) or listening.closed:
+                self.fabric.deliver(wire, False, lambda: over(f"{address}: connection refused"))
+                return
+            sock = Socket(self, wire, stream)
+            self._add(sock)
+            listening.knock(sock)
+            self.fabric.deliver(wire, False, lambda: None if opened.done() else opened.set_result(None))
+
+        wire.on_break = over
+        self.fabric.deliver(wire, True, arrive)
+        try:
+            await opened
+        except BaseException:
+            stream.close()
+            raise
+        protocol.connection_made(stream)
+        return stream
+
+    # --- What the loop is asked for ---------------------------------------------------------------------
+
+    def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
+        self._readers[fd] = (callback, args, contextvars.copy_context())
+        self.readable(fd)
+
+    def remove_reader(self, fd: int) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
+        """Everything is writable at any time."""
+        self._writers[fd] = (callback, args, contextvars.copy_context())
+        self._loop.call_soon(self._write, fd, context=self._writers[fd][2])
+
+    def remove_writer(self, fd: int) -> bool:
+        return self._writers.pop(fd, None) is not None
+
+    def readable(self, fd: int) -> None:
+        """Something has come: tell whoever waits for it."""
+        sock, waiting = self._open.get(fd), self._readers.get(fd)
+        if sock is not None and waiting is not None and sock.has_some and not sock.told:
+            sock.told = True
+            self._loop.call_soon(self._read, fd, context=waiting[2])
+
+    def _read(self, fd: int) -> None:
+        sock, waiting = self._open.get(fd), self._readers.get(fd)
+        if sock is None:
+            return
+        sock.told = False
+        if waiting is not None and sock.has_some:
+            waiting[0](*waiting[1])
+            self.readable(fd)
+
+    def _write(self, fd: int) -> None:
+        waiting = self._writers.get(fd)
+        if waiting is not None:
+            waiting[0](*waiting[1])
+            if self._writers.get(fd) is waiting:
+                self._loop.call_soon(self._write, fd, context=waiting[2])
+
+    # --- For sockets --------------------------------------------------------------------------------------
+
+    def _add(self, sock: Socket | Listening) -> None:
+        sock.number = next(self._numbers)
+        self._open[sock.number] = sock
+
+    def forget(self, fd: int) -> None:
+        self._open.pop(fd, None)
+        self.remove_reader(fd)
+        self.remove_writer(fd)
+
+
+class Listening:
+    """A bound socket: what a listener asks of one. The fabric takes it for a server."""
+
+    def __init__(self, sockets: Sockets, network: MemoryNetwork, address: Address) -> None:
+        self.network = network
+        self.node = network.node
+        self.address = address
+        self.closed = False
+        self.number = -1
+        self.told = False
+        self._sockets = sockets
+        self._waiting: deque[Socket] = deque()
+        listener: Any = self
+        sockets.fabric._bind(listener, address)
+
+    @property
+    def has_some(self) -> bool:
+        return bool(self._waiting)
+
+    def knock(self, sock: Socket) -> None:
+        self._waiting.append(sock)
+        self._sockets.readable(self.number)
+
+    def fileno(self) -> int:
+        return -1 if self.closed else self.number
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.address.host, self.address.port
+
+    def accept(self) -> tuple[Socket, tuple[str, int]]:
+        if not self._waiting:
+            raise BlockingIOError
+        sock = self._waiting.popleft()
+        return sock, (sock.peer, sock.number)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            listener: Any = self
+            self._sockets.fabric._unbind(listener)
+            self._sockets.forget(self.number)
+            for sock in self._waiting:
+                sock.close()
+
+
+class Socket:
+    """A node's end of a connection: what it asks of a socket that does not block. It takes everything at once."""
+
+    def __init__(self, sockets: Sockets, wire: Wire, stream: Stream) -> None:
+        self.peer = wire.client.node
+        self.number = -1
+        self.told = False
+        self._sockets = sockets
+        self._wire = wire
+        self._stream = stream
+        self._data: deque[bytes] = deque()
+        self._ended = self._closed = False
+        wire.on_break_server = lambda reason: self._end()
+        stream.to_server = self._came
+
+    @property
+    def has_some(self) -> bool:
+        return bool(self._data) or self._ended
+
+    def _came(self, data: bytes) -> None:
+        self._data.append(data)
+        self._sockets.readable(self.number)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._sockets.readable(self.number)
+
+    def fileno(self) -> int:
+        return -1 if self._closed else self.number
+
+    def setblocking(self, on: bool) -> None:
+        """It never blocks."""
+
+    def setsockopt(self, *option: object) -> None:
+        """It has none."""
+
+    def recv_into(self, room: memoryview) -> int:
+        data = self.recv(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def recv(self, most: int) -> bytes:
+        if not self._data:
+            if self._ended:
+                return b""
+            raise BlockingIOError
+        first = self._data.popleft()
+        if len(first) > most:
+            self._data.appendleft(first[most:])
+        return first[:most]
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        return self.sendmsg([data])
+
+    def sendmsg(self, buffers: Iterable[Any], ancillary: Iterable[Any] = (), flags: int = 0) -> int:
+        if self._ended or self._closed:
+            raise BrokenPipeError
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        self._sockets.fabric.deliver(self._wire, False, lambda: self._stream.came(data))
+        return len(data)
+
+    def shutdown(self, how: int) -> None:
+        if self._ended or self._closed:
+            raise BrokenPipeError
+        self._sockets.fabric.deliver(self._wire, False, lambda: self._stream.lost("ended by the other side"))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._sockets.forget(self.number)
+            self._sockets.fabric.break_wire(self._wire, "closed by the other side")
+            self._sockets.fabric._wires.pop(self._wire, None)
+
+
+class Stream(asyncio.Transport):
+    """A client's end of a connection."""
+
+    def __init__(self, fabric: SimulatedFabric, wire: Wire, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._fabric = fabric
+        self._wire = wire
+        self._protocol = protocol
+        self._closing = self._over = False
+        self.to_server: Callable[[bytes], None] = lambda data: None
+
+    def came(self, data: bytes) -> None:
+        if not self._closing:
+            self._protocol.data_received(data)
+
+    def lost(self, reason: str) -> None:
+        if not self._over:
+            self._over = self._closing = True
+            self._fabric._wires.pop(self._wire, None)
+            self._protocol.connection_lost(ConnectionResetError(reason))
+
+    def write(self, data: Any) -> None:
+        if not self._closing:
+            taken = bytes(data)
+            self._fabric.deliver(self._wire, True, lambda: self.to_server(taken))
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._fabric.close_wire(self._wire, "closed by us")
+            self._fabric._wires.pop(self._wire, None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        raise NotImplementedError  # a stream then takes what comes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default

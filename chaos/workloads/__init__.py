@@ -1,0 +1,1 @@
+"""Clients at work, written once: against a :class:`~tidelog.chaos.workloads.world.World`, simulated or real."""

@@ -1,0 +1,343 @@
+"""Consumer groups: members that come, go, die, stand still and are replaced, each the SDK's consumer in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from tidelog.aio import Consumer
+from tidelog.chaos.checkers.history import Polled, Positioned, by_partition
+from tidelog.chaos.workloads.incarnation import Incarnation, Roster
+from tidelog.chaos.workloads.world import World
+from tidelog.client.errors import (
+    CommitFailedError,
+    FencedInstanceIdError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    RetriableCommitFailedError,
+    TidelogError,
+)
+from tidelog.client.group_types import ConsumerRebalanceListener
+from tidelog.model.ids import TopicPartition
+
+POLL_S: Final = 1.0
+ASKS: Final = 0.3
+"""How often a member asks what is committed, by rounds."""
+COMMITS: Final = ("auto", "auto", "sync", "async")
+LAST_COMMITS: Final = 8
+"""How often a member that commits by itself tries to, before it leaves."""
+MEMBERS_MAX: Final = 6
+
+
+class Listener(Protocol):
+    """Who hears what members do: the judge of groups, or somebody who writes it down for the judge."""
+
+    def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def gave_up(self, member: str, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def gone(self, member: str) -> None: ...
+
+    def handed_out(self, member: str, partition: TopicPartition, first: int, last: int) -> list[str]: ...
+
+    def worked_off(self, partition: TopicPartition, first: int, last: int) -> None: ...
+
+
+class GroupMember(Incarnation, ConsumerRebalanceListener):
+    """Polls, works on what it got, commits; until it is told to stop, or dies."""
+
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        listener: Listener,
+        topics: Sequence[str] | str,
+        settings: Mapping[str, Any],
+        works_s: Sequence[float] = (0.0,),
+    ) -> None:
+        """``topics``: a pattern where it is one text; ``works_s``: how long it works on a poll, one of these."""
+        self.operations = 0
+        self.closed = False
+        self.fenced = False
+        self.generation = -1
+        self.lost = 0
+        """How often partitions were taken from it."""
+        self.stall_s = 0.0
+        """How long it works on what the next poll brings, besides."""
+        self._listener = listener
+        self._topics = topics
+        self._settings = settings
+        self._choices_s = works_s
+        self._given: list[tuple[TopicPartition, int, int]] = []
+        """What the last poll brought: partition, first and last offset."""
+        super().__init__(name, world)
+
+    def _make(self) -> None:
+        self._commits = self._rng.choice(COMMITS)
+        self._works_s = self._rng.choice(self._choices_s)
+        self.consumer: Consumer = self.process.consumer(enable_auto_commit=self._commits == "auto", **self._settings)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it polls: neither over nor on its way out, nor paused."""
+        return not self.stopping and super().at_work
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return sorted(self.consumer.assignment())
+
+    @property
+    def believed(self) -> int:
+        """The generation in which it believes itself."""
+        return self.consumer.group_metadata().generation_id
+
+    def _ended_by(self, error: TidelogError) -> None:
+        if not self.stopping:
+            self.world.violated(f"{self.name} ended by itself: {error!r}")
+
+    async def _run(self) -> None:
+        consumer = self.consumer
+        await consumer.start()
+        if isinstance(self._topics, str):
+            consumer.subscribe(pattern=self._topics, listener=self)
+        else:
+            consumer.subscribe(self._topics, listener=self)
+        try:
+            while not self.stopping:
+                await self._round()
+            if self._commits != "auto":
+                await self._commit_the_rest()
+            await consumer.close()
+            self.closed = True
+        except FencedInstanceIdError:
+            self.fenced = True
+            await consumer.close()
+        finally:
+            if not self.killed:
+                self._listener.gone(self.name)
+
+    async def _round(self) -> None:
+        self.operations += 1
+        began = self.world.now()
+        records = await self.consumer.poll(POLL_S)
+        for at, got in by_partition(records).items():
+            self._given.append((at, got[0][0], got[-1][0]))
+            for text in self._listener.handed_out(self.name, at, got[0][0], got[-1][0]):
+                self.world.violated(text)
+            self.world.history.poll(Polled(self.name, at, got, began, self.world.now()))
+        if self._works_s:
+            await asyncio.sleep(self._rng.uniform(0, 2 * self._works_s))
+        if self.stall_s:
+            stall_s, self.stall_s = self.stall_s, 0.0
+            await asyncio.sleep(stall_s)
+        self._work_done()
+        if records and self._commits == "async":
+            self.consumer.commit_async()
+        elif records and self._commits == "sync":
+            await self._commit()
+        await self.process.unpaused()  # one that stands still has its commit ready to go
+        if self._rng.random() < ASKS:
+            await self._ask_committed()
+
+    async def _commit_the_rest(self) -> None:
+        """As a careful application leaves: what a rebalance kept it from committing may be the last there is."""
+        for _ in range(LAST_COMMITS):
+            if await self._commit():
+                return
+            await self._round()
+
+    async def _commit(self) -> bool:
+        """Whether it was done."""
+        try:
+            await self.consumer.commit(timeout=3.0)
+        except (
+            CommitFailedError,
+            RebalanceInProgressError,
+            RequestTimedOutError,
+            RetriableCommitFailedError,
+        ) as error:
+            self.world.note(f"{self.name} commits: {type(error).__name__}")
+            return False
+        return True
+
+    async def _ask_committed(self) -> None:
+        """Ask what is committed; the answer is judged where it is heard."""
+        try:
+            await self.consumer.committed(self.assignment, timeout=0.5)
+        except TidelogError as error:
+            self.world.note(f"{self.name} asks: {type(error).__name__}")
+
+    def _work_done(self) -> None:
+        for at, first, last in self._given:
+            self._listener.worked_off(at, first, last)
+        self._given.clear()
+
+    # --- what the consumer tells ------------------------------------------------------------------------
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.generation = self.believed
+        owned = self.assignment
+        self._listener.owns(self.name, self.generation, owned)
+        for at in partitions:
+            self.world.history.position(Positioned(self.name, at))
+        self.world.note(f"{self.name} has {_listed(owned)} in generation {self.generation}")
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._listener.gave_up(self.name, partitions)
+        self.world.note(f"{self.name} gives up {_listed(partitions)}")
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self.lost += 1
+        self._listener.gave_up(self.name, partitions)
+        self.world.note(f"{self.name} has lost {_listed(partitions)}")
+
+    def kill(self) -> None:
+        super().kill()
+        self._listener.gone(self.name)
+
+
+class Group(Roster[GroupMember]):
+    """A group: another member follows one that dies or leaves, under the same instance id if it is static."""
+
+    def __init__(
+        self,
+        world: World,
+        rng: random.Random,
+        name: str,
+        listener: Listener,
+        topics: Sequence[str] | str,
+        settings: Mapping[str, Any],
+        *,
+        prefix: str,
+        polls: Sequence[int],
+        works_s: Sequence[float] = (0.0,),
+        is_static: Callable[[int], bool] = lambda slot: False,
+    ) -> None:
+        """``settings``: further ones of every member; ``prefix``: of their names; ``polls``: how many records a poll
+        brings at most, one of these; ``is_static``: whether members of a slot have an instance id, by its number."""
+        super().__init__(world, rng, (), self._member)
+        self.name = name
+        self._instances: dict[str, str | None] = {}
+        """Slot → the instance id of its members, if they are static."""
+        self._listener = listener
+        self._topics = topics
+        self._settings = settings
+        self._prefix = prefix
+        self._polls = polls
+        self._works_s = works_s
+        self._is_static = is_static
+
+    @property
+    def living(self) -> list[GroupMember]:
+        """Who has a slot, and has not ended."""
+        return [member for member in self.current.values() if not (member.killed or member.task.done())]
+
+    @property
+    def members(self) -> list[GroupMember]:
+        """All that there ever were."""
+        return [member for member in self.everyone if isinstance(member, GroupMember)]
+
+    def name_of(self, base: str) -> str:
+        return super().name_of(self._prefix)
+
+    def generation_of(self, client: str) -> int | None:
+        """The generation in which a client believes itself; None for a stranger."""
+        return next((member.believed for member in self.members if member.name == client), None)
+
+    def assignments(self) -> dict[str, list[TopicPartition]]:
+        return {member.name: member.assignment for member in self.living}
+
+    def is_whole(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the members agree on their generation, and each partition belongs to one of them."""
+        owned = [at for each in self.assignments().values() for at in each]
+        return len({member.believed for member in self.living}) == 1 and sorted(owned) == sorted(partitions)
+
+    def add(self) -> None:
+        """Begin a member in a slot of its own."""
+        number = len(self.slots)
+        slot = f"{self._prefix}slot{number}"
+        self._instances[slot] = f"i{number}" if self._is_static(number) else None
+        self.slots = (*self.slots, slot)
+        self.fill(slot)
+
+    def _member(self, slot: str, name: str) -> GroupMember:
+        rng, scale = self.rng, self.world.scale
+        settings: dict[str, Any] = {
+            "group_id": self.name,
+            "group_instance_id": self._instances[slot],
+            "auto_offset_reset": "earliest",
+            "session_timeout_ms": 3_000 * scale,
+            "heartbeat_interval_ms": rng.choice((300, 800)) * scale,
+            "max_poll_interval_ms": 5_000 * scale,
+            "auto_commit_interval_ms": rng.choice((300, 1_500, 60_000)),
+            "max_poll_records": rng.choice(self._polls),
+            "request_timeout_ms": 3_000,
+            "default_api_timeout_ms": 10_000,
+            "metadata_max_age_ms": 2_000 * scale,
+            "fetch_max_wait_ms": 500,
+            **self._settings,
+        }
+        return GroupMember(name, self.world, self._listener, self._topics, settings, self._works_s)
+
+    def gone(self, slot: str, client: GroupMember) -> None:
+        """A member has ended by itself: it was told to, or another one took its instance id."""
+        if client.fenced:  # a join of its dead predecessor, or of one that it replaced, was on its way for long
+            self.world.later(0.5, lambda: self.follow(slot, client))
+
+    def at(self, number: int) -> tuple[str, GroupMember] | None:
+        """One of the slots whose members are at work, and its member."""
+        found = [(slot, self.current[slot]) for slot in self.slots if self.current[slot].at_work]
+        return found[number % len(found)] if found else None
+
+    # --- faults -----------------------------------------------------------------------------------------
+
+    def kill(self, number: int, seconds: float) -> bool:
+        """End a member; another one begins in its slot later, or never (0) where others are left."""
+        return self._ends(number, seconds, GroupMember.kill)
+
+    def leave(self, number: int, seconds: float) -> bool:
+        """Have a member leave; another one comes as after :meth:`kill`, before the first has left, too."""
+        return self._ends(number, seconds, GroupMember.stop)
+
+    def _ends(self, number: int, seconds: float, end: Callable[[GroupMember], None]) -> bool:
+        found = self.at(number)
+        if found is None:
+            return False
+        slot, member = found
+        end(member)
+        # A static one has a successor: its instance id may be another's, which it was to replace.
+        if seconds or self._instances[slot] is not None or all(other.stopping for other in self.living):
+            self.world.later(seconds or 1.0, lambda: self.follow(slot, member))
+        else:
+            self.held[slot] = member
+        return True
+
+    def join(self, number: int = 0, seconds: float = 0.0) -> bool:
+        """Have another member come, in a new slot or in one that was left for good."""
+        if len(self.slots) < MEMBERS_MAX:
+            self.add()
+        elif self.held:
+            slot, _ = self.held.popitem()
+            self.fill(slot)
+        else:
+            return False
+        return True
+
+    def second(self, number: int, seconds: float) -> bool:
+        """Start another process with a static member's instance id while the first still runs."""
+        found = self.at(number)
+        return found is not None and self._instances[found[0]] is not None and super().second(number, seconds)
+
+    def stall(self, number: int, seconds: float) -> bool:
+        """Have a member work for so long on what its next poll brings, and poll no more meanwhile."""
+        found = self.at(number)
+        if found is None:
+            return False
+        found[1].stall_s = seconds
+        return True
+
+
+def _listed(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions)) or "nothing"

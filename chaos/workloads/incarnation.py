@@ -1,0 +1,230 @@
+"""Incarnations of clients: each in a process of its own that ends, stands still and is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from tidelog.chaos.workloads.world import World
+from tidelog.client.errors import RequestTimedOutError, SinkJobFencedError, TidelogError
+
+AGAIN_S: Final = 0.1
+"""From a time-out to the next try."""
+
+
+class GivenUp(Exception):
+    """A client ends here by its own choice."""
+
+
+class Incarnation:
+    """One incarnation of a client: it begins when it is made."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.stopping = False
+        self.killed = False
+        self.world = world
+        self._rng = world.rng(name)
+        self.process = world.process(name)
+        self._make()
+        self.task = self.process.run(self._guarded())
+
+    @property
+    def at_work(self) -> bool:
+        return not (self.killed or self.task.done() or self.process.paused)
+
+    def _make(self) -> None:
+        """Make what the client has from its beginning on."""
+
+    async def _guarded(self) -> None:
+        try:
+            await self._run()
+        except GivenUp as why:
+            if str(why):
+                self.world.note(f"{self.name} ends: {why}")
+        except TidelogError as error:
+            self.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
+            self.world.events[f"ended-{type(error).__name__}"] += 1
+            self._ended_by(error)
+
+    def _ended_by(self, error: TidelogError) -> None:
+        """Judge what the client was told."""
+        if not (error.retriable or error.abortable or isinstance(error, SinkJobFencedError)):
+            self.world.violated(f"{self.name} was refused: {type(error).__name__}: {error}")
+
+    async def _run(self) -> None:
+        raise AssertionError(f"{self.name} has nothing to do")
+
+    def stop(self) -> None:
+        """Have it end once what is under way is done."""
+        self.stopping = True
+
+    def kill(self) -> None:
+        """End the client's process."""
+        self.killed = True
+        self.task.cancel()
+        self.process.kill()
+
+    async def finish(self) -> None:
+        """Cancel it, and end the SDK's clients of its process in good order."""
+        await self.process.end()
+
+    def failure(self) -> BaseException | None:
+        """What ended the client, if anything but us did."""
+        return self.task.exception() if self.task.done() and not self.task.cancelled() else None
+
+
+C = TypeVar("C", bound=Incarnation)
+AWAY_S: Final = (0.05, 0.5, 2.0)
+"""How long a slot is empty whose client has ended by itself."""
+
+
+class Roster(Generic[C]):
+    """Slots, and the clients that fill them: one incarnation after the other, now and then two at a time.
+
+    ``start`` makes an incarnation for a slot, under a name of its own.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        rng: random.Random,
+        slots: Sequence[str],
+        start: Callable[[str, str], C],
+    ) -> None:
+        self.slots = tuple(slots)
+        self.current: dict[str, C] = {}
+        self.everyone: list[Incarnation] = []
+        self.held: dict[str, Any] = {}
+        """Slots that nobody is to follow in for now, and why."""
+        self.stopping = False
+        self.count = 0
+        self.rng = rng
+        self.world = world
+        self._start = start
+
+    @property
+    def replaced(self) -> list[Incarnation]:
+        """Those that have no slot any more, or never had one."""
+        current = set(self.current.values())
+        return [client for client in self.everyone if client not in current]
+
+    def name_of(self, base: str) -> str:
+        """A name that nobody had."""
+        self.count += 1
+        return f"{base}{self.count}"
+
+    def begin(self) -> None:
+        for slot in self.slots:
+            self.fill(slot)
+
+    def fill(self, slot: str, start: Callable[[str, str], C] | None = None) -> None:
+        """Start an incarnation in a slot; the one before goes on, if it does."""
+        made = (start or self._start)(slot, self.name_of(f"{slot}."))
+        made.stopping = self.stopping
+        self.current[slot] = made
+        self.everyone.append(made)
+        self.world.when_done(made.task, lambda: self.gone(slot, made))
+
+    def gone(self, slot: str, client: C) -> None:
+        """A client has ended: after a while another one has its slot."""
+        if not (self.stopping or client.killed) and self.current.get(slot) is client and slot not in self.held:
+            self.refill(slot, client, self.rng.choice(AWAY_S))
+
+    def refill(self, slot: str, client: C, seconds: float, start: Callable[[str, str], C] | None = None) -> None:
+        """Fill a slot later, unless somebody else has done so by then; ``start``: also when the run is ending."""
+        self.world.at(seconds, lambda: self.follow(slot, client, start))
+
+    def follow(self, slot: str, client: C, start: Callable[[str, str], C] | None = None) -> None:
+        """Fill a client's slot, unless somebody else has done so."""
+        if self.current.get(slot) is client and (start is not None or not self.stopping):
+            self.fill(slot, start)
+
+    def forget(self) -> None:
+        """Let go of clients that have ended and have no slot any more."""
+        current = set(self.current.values())
+        self.everyone = [client for client in self.everyone if client in current or not client.task.done()]
+
+    def is_current(self, client: Incarnation) -> bool:
+        """Whether nobody else has been given its slot since."""
+        return any(current is client for current in self.current.values())
+
+    def at(self, number: int) -> tuple[str, C] | None:
+        """A slot, and the client that is at work in it."""
+        slot = self.slots[number % len(self.slots)]
+        client = self.current.get(slot)
+        return None if client is None or not client.at_work or slot in self.held else (slot, client)
+
+    # --- faults -----------------------------------------------------------------------------------------
+
+    def kill(self, number: int, seconds: float) -> bool:
+        """Kill a client; after a while another one has its slot."""
+        found = self.at(number)
+        if found is None:
+            return False
+        slot, client = found
+        client.kill()
+        self.refill(slot, client, seconds)
+        return True
+
+    def pause(self, number: int, seconds: float) -> bool:
+        """Have a client stand still for a while."""
+        found = self.at(number)
+        if found is not None:
+            self.freeze(found[1], seconds)
+        return found is not None
+
+    def freeze(self, client: Incarnation, seconds: float) -> None:
+        """Pause a client for a while."""
+
+        def resume() -> None:
+            if client.process.paused and not client.killed:
+                client.process.resume()
+
+        client.process.pause()
+        self.world.later(seconds, resume)
+
+    def second(self, number: int, seconds: float) -> bool:
+        """Start another client in a slot while the first runs, or stands still for a while."""
+        found = self.at(number)
+        if found is None:
+            return False
+        if seconds > 0.5:
+            self.freeze(found[1], seconds)
+        self.fill(found[0])
+        return True
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Have each client end once what is under way is done, and nobody follow."""
+        self.stopping = True
+        for client in self.everyone:
+            client.stop()
+
+    async def ended(self, bound_s: float) -> None:
+        """Wait until each client has ended that is neither killed nor paused. Raises ``TimeoutError``."""
+        working = {each.task: each.name for each in self.everyone if not (each.killed or each.process.paused)}
+        if working:
+            _, late = await asyncio.wait(working, timeout=bound_s)
+            if late:
+                raise TimeoutError(f"expected within {bound_s:g} s: {', '.join(working[task] for task in late)} ended")
+
+    def kill_all(self) -> None:
+        for client in self.everyone:
+            if not (client.task.done() or client.killed):
+                client.kill()
+
+    def failures(self) -> list[tuple[str, BaseException | None]]:
+        return [(client.name, client.failure()) for client in self.everyone]
+
+
+async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Ask until there is an answer. Raises what is no time-out."""
+    while True:
+        try:
+            return await ask()
+        except RequestTimedOutError:
+            await asyncio.sleep(AGAIN_S)

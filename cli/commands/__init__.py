@@ -1,0 +1,1 @@
+"""The commands of `tidelog`, a file each: options, calls, output."""

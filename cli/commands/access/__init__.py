@@ -1,0 +1,1 @@
+"""Commands that say who may do what, and how much."""

@@ -1,0 +1,109 @@
+"""``tidelog users``: who may log in by password (SCRAM or PLAIN). As ``kafka-configs`` does (KIP-554)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
+from tidelog.security.scram import BY_SASL_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
+
+STDIN: Final = "-"
+_MECHANISMS: Final = click.Choice(list(BY_SASL_NAME), case_sensitive=False)
+
+
+@click.group()
+def users() -> None:
+    """List users, set and delete their passwords."""
+
+
+@users.command("list", short_help="List users and their mechanisms.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@bootstrap_option
+@json_option
+def list_users(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """List the users named, else all. Nothing about their passwords is shown."""
+    from tidelog import Admin
+
+    with Admin(bootstrap, **secured()) as admin:
+        found = admin.describe_user_scram_credentials(names)
+    rows = [(name, each.mechanism.sasl_name, each.iterations) for name in sorted(found) for each in found[name]]
+    if as_json:
+        print_json([{"user": name, "mechanism": how, "iterations": count} for name, how, count in rows])
+    else:
+        print_rows(("user", "mechanism", "iterations"), rows)
+
+
+@users.command("set", short_help="Make a user, or give one another password.")
+@click.argument("name")
+@click.option(
+    "--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="For which; repeatable. Default: SCRAM-SHA-512."
+)
+@click.option(
+    "--iterations", type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN, show_default=True,
+    help="What guessing a password costs, and logging in.",
+)  # fmt: skip
+@click.option(
+    "--password-file", metavar="FILE", help="A file with the password in its first line; - for stdin. Default: ask."
+)
+@bootstrap_option
+@json_option
+def set_user(
+    name: str, mechanisms: tuple[str, ...], iterations: int, password_file: str | None, bootstrap: str, as_json: bool
+) -> None:
+    """Make the user NAME, or give it another password.
+
+    The password is asked for, or read from a file: never an argument, which others on the machine could see.
+    """
+    from tidelog import Admin, ScramCredentialInfo, UserScramCredentialUpsertion
+
+    password = _password(password_file)
+    made = _mechanisms(mechanisms) or [ScramMechanism.SCRAM_SHA_512]
+    with Admin(bootstrap, **secured()) as admin:
+        for how in made:
+            info = ScramCredentialInfo(how, iterations)
+            admin.alter_user_scram_credentials([UserScramCredentialUpsertion(name, password, info)])
+            if not as_json:
+                say(f"{name}: password set for {how.sasl_name}")
+    if as_json:
+        print_json({"user": name, "mechanisms": [how.sasl_name for how in made], "iterations": iterations})
+
+
+@users.command(short_help="Delete a user's passwords.")
+@click.argument("name")
+@click.option("--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="Only for these. Default: all.")
+@bootstrap_option
+@json_option
+def delete(name: str, mechanisms: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """Delete the passwords of the user NAME: it can log in no more."""
+    from tidelog import Admin, UserScramCredentialDeletion
+
+    with Admin(bootstrap, **secured()) as admin:
+        gone = _mechanisms(mechanisms) or [
+            each.mechanism for each in admin.describe_user_scram_credentials([name])[name]
+        ]
+        for how in gone:
+            admin.alter_user_scram_credentials([UserScramCredentialDeletion(name, how)])
+    if as_json:
+        print_json({"user": name, "deleted": [how.sasl_name for how in gone]})
+    else:
+        say(f"{name}: {count_of(len(gone), 'password')} deleted")
+
+
+def _mechanisms(names: tuple[str, ...]) -> list[ScramMechanism]:
+    return [BY_SASL_NAME[name] for name in dict.fromkeys(names)]
+
+
+def _password(path: str | None) -> str:
+    if path is None:
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    text = sys.stdin.readline() if path == STDIN else Path(path).read_text(encoding="utf-8")
+    first = text.partition("\n")[0].removesuffix("\r")
+    if not first:
+        raise CommandFailed(f"{path}: expected a password in the first line, found none")
+    return first

@@ -1,0 +1,1 @@
+"""Commands for topics, settings, feature levels and whole clusters."""

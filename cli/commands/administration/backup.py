@@ -1,0 +1,163 @@
+"""``tidelog backup`` and ``tidelog restore``: a cluster into a directory or an object store, and back into another
+cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
+from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
+
+if TYPE_CHECKING:
+    from tidelog.client.backup.manifest import Manifest
+
+R = TypeVar("R")
+_PLACE: Final = click.argument("place")
+_THROTTLE: Final = click.option(
+    "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S", help="Bytes of records a second. Default: any."
+)
+
+
+@click.group()
+def backup() -> None:
+    """Back up a cluster; check and show backups."""
+
+
+@backup.command(short_help="Back up topics, groups and metadata of a running cluster.")
+@_PLACE
+@_THROTTLE
+@bootstrap_option
+@json_option
+def create(place: str, throttle: int | None, bootstrap: str, as_json: bool) -> None:
+    """Back up the cluster into PLACE, which must be new or empty: a directory, or an address such as s3://bucket/path.
+
+    Clients go on. For a moment near the end no transaction can be committed or aborted; producers ask again. The backup
+    holds each transaction whole or not at all. Passwords are not in it.
+    """
+    from tidelog.client.backup.creating import BackupMaker
+    from tidelog.client.backup.place import place_of
+
+    async def make() -> Manifest:
+        async with BackupMaker(bootstrap, **secured()) as maker:
+            return await maker.create_backup(place_of(place), throttle=throttle, tell=_teller(as_json))
+
+    _say(_done(make()), as_json)
+
+
+@backup.command(short_help="Read a whole backup and check every byte.")
+@_PLACE
+@json_option
+def verify(place: str, as_json: bool) -> None:
+    """Check that the backup in PLACE is whole. Needs no cluster."""
+    from tidelog.client.backup.manifest import BackupError
+    from tidelog.client.backup.place import place_of
+    from tidelog.client.backup.verifying import verify as read
+
+    try:
+        found = read(place_of(place), _teller(as_json))
+    except BackupError as error:
+        raise CommandFailed(str(error)) from None
+    _say(found, as_json)
+
+
+@backup.command(short_help="Show what a backup contains, without reading its records.")
+@_PLACE
+@json_option
+def show(place: str, as_json: bool) -> None:
+    """Show the table of contents of the backup in PLACE. Needs no cluster."""
+    from tidelog.client.backup.manifest import BackupError
+    from tidelog.client.backup.place import place_of, read_manifest
+
+    try:
+        found = read_manifest(place_of(place))
+    except BackupError as error:
+        raise CommandFailed(str(error)) from None
+    if as_json:
+        print_json({**asdict(found), "bytes": found.size})
+        return
+    _say(found, as_json)
+    rows = [
+        (topic.name, part.partition, part.start, part.end, part.batches, megabytes(part.size))
+        for topic in found.topics
+        for part in topic.partitions
+    ]
+    print_rows(("topic", "partition", "start", "end", "batches", "data"), rows)
+    offsets = [(group, one.topic, one.partition, one.offset) for group, all_ in found.groups.items() for one in all_]
+    print_rows(("group", "topic", "partition", "offset"), offsets)
+
+
+@click.command(short_help="Restore a backup into a new cluster.")
+@_PLACE
+@click.option(
+    "--replicas", type=click.IntRange(1, INT32_MAX), metavar="N", help="Replicas of each topic. Default: as they had."
+)
+@_THROTTLE
+@bootstrap_option
+@json_option
+def restore(place: str, replicas: int | None, throttle: int | None, bootstrap: str, as_json: bool) -> None:
+    """Restore the backup in PLACE into a cluster that has none of its topics and groups.
+
+    The backup is read and checked first; if it is damaged, nothing is changed. Keep clients away until the command has
+    ended. If it is interrupted, run it again: it goes on.
+    """
+    from tidelog.client.backup.place import place_of
+    from tidelog.client.backup.restoring import BackupRestorer
+
+    async def bring() -> Manifest:
+        async with BackupRestorer(bootstrap, **secured()) as restorer:
+            return await restorer.restore(place_of(place), replicas=replicas, throttle=throttle, tell=_teller(as_json))
+
+    found = _done(bring())
+    _say(found, as_json)
+    if found.users and not as_json:
+        say(f"passwords are not in a backup; set them with `tidelog users set`: {', '.join(found.users)}")
+
+
+def _done(work: Coroutine[Any, Any, R]) -> R:
+    from tidelog.client.backup.manifest import BackupError
+
+    try:
+        return asyncio.run(work)
+    except BackupError as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _teller(as_json: bool) -> Callable[[str], None]:
+    return (lambda _: None) if as_json else partial(say, err=True)
+
+
+def _say(found: Manifest, as_json: bool) -> None:
+    partitions = sum(len(topic.partitions) for topic in found.topics)
+    if as_json:
+        print_json(
+            {
+                "cluster_id": found.cluster_id,
+                "created_ms": found.created_ms,
+                "held_ms": found.held_ms,
+                "topics": len(found.topics),
+                "partitions": partitions,
+                "groups": len(found.groups),
+                "sinks": len(found.ledgers),
+                "bytes": found.size,
+                "users_without_password": list(found.users),
+            }
+        )
+        return
+    print_pairs(
+        {
+            "cluster": found.cluster_id,
+            "made": datetime.fromtimestamp(found.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "topics": f"{len(found.topics)}, {count_of(partitions, 'partition')}, {megabytes(found.size)}",
+            "groups": len(found.groups),
+            "sinks": len(found.ledgers),
+        }
+    )

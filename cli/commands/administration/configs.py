@@ -1,0 +1,106 @@
+"""``tidelog configs``: settings of topics and brokers, and where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.settings import settings_option
+from tidelog.proto.calls.api import ConfigResource
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _resource_options(command: F) -> F:
+    for option in (
+        click.option("--all-brokers", is_flag=True, help="The settings made for all brokers at run time."),
+        click.option("--broker", type=click.IntRange(0), metavar="NODE", help="A broker's settings."),
+        click.option("--topic", metavar="NAME", help="A topic's settings."),
+    ):
+        command = option(command)
+    return command
+
+
+def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> ConfigResource:
+    if [topic is not None, broker is not None, all_brokers].count(True) != 1:
+        raise click.UsageError("expected one of --topic, --broker and --all-brokers")
+    if topic is not None:
+        return ConfigResource("topic", topic)
+    return ConfigResource("broker", "" if broker is None else str(broker))
+
+
+@click.group()
+def configs() -> None:
+    """Show and change settings of topics and brokers."""
+
+
+@configs.command()
+@_resource_options
+@click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
+@bootstrap_option
+@json_option
+def describe(
+    topic: str | None, broker: int | None, all_brokers: bool, changed: bool, bootstrap: str, as_json: bool
+) -> None:
+    """Show settings: value and where it comes from; with --json also type and meaning."""
+    from tidelog import Admin
+
+    resource = _resource(topic, broker, all_brokers)
+    with Admin(bootstrap, **secured()) as admin:
+        (found,) = admin.describe_configs([resource]).values()
+    chosen = [config for config in found.values() if not changed or config.source != "DEFAULT_CONFIG"]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": config.name, "value": config.value, "source": config.source, "type": config.value_type,
+                    "read_only": config.read_only, "sensitive": config.sensitive, "documentation": config.documentation,
+                }
+                for config in chosen
+            ]
+        )  # fmt: skip
+        return
+    rows = [
+        (config.name, "(hidden)" if config.sensitive else "-" if config.value is None else config.value, config.source)
+        for config in chosen
+    ]
+    print_rows(("setting", "value", "from"), rows)
+
+
+@configs.command()
+@_resource_options
+@settings_option("Set it; repeatable.")
+@click.option("--reset", "resets", multiple=True, metavar="NAME", help="Reset it to its default; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only say whether this would work.")
+@bootstrap_option
+@json_option
+def alter(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    settings: dict[str, str],
+    resets: tuple[str, ...],
+    dry_run: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Change settings. Settings that you do not name stay as they are."""
+    from tidelog import Admin
+
+    resource = _resource(topic, broker, all_brokers)
+    if not settings and not resets:
+        raise click.UsageError("expected --set or --reset, found neither")
+    if both := sorted(settings.keys() & set(resets)):
+        raise click.UsageError(f"expected each setting once, found {both[0]} in --set and in --reset")
+    changes: dict[str, str | None] = {**settings, **dict.fromkeys(resets)}
+    with Admin(bootstrap, **secured()) as admin:
+        admin.alter_configs({resource: changes}, validate_only=dry_run)
+    if as_json:
+        print_json({"changed": not dry_run, "settings": changes})
+    else:
+        what = ", ".join(f"{name}={value}" if value is not None else f"{name} reset" for name, value in changes.items())
+        say(f"{'could be changed' if dry_run else 'changed'}: {what}")

@@ -1,0 +1,272 @@
+"""``tidelog plan``: how many nodes a load takes, and what binds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, fields, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from tidelog.cli.terminal.numbers import Amount, Seconds
+from tidelog.cli.terminal.output import count_of, json_option, print_json, print_pairs, print_rows, say
+from tidelog.cli.work.planner.coefficients import Coefficients, fitted, load, save
+from tidelog.cli.work.planner.demand import LIMITS, Demand, DemandWrong, Machine, peak_of
+from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, campaign, kept_pace
+from tidelog.cli.work.planner.model import Plan, Use, plan, what_if
+from tidelog.cli.work.planner.shipped import SHIPPED
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CURVE: Final = (1, 2, 5, 10, 20, 50, 100)
+CALIBRATE_S: Final = 8.0
+
+
+def _input_options(command: F) -> F:
+    """An option for each input of the model."""
+    for given in reversed((*fields(Demand), *fields(Machine))):
+        name, default = given.name, given.default
+        assert default is not MISSING
+        if isinstance(default, bool):
+            option = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=given.metadata["doc"])
+        else:
+            shown = f"{default:,g}" if default and name != "records_a_day" else False
+            option = click.option(
+                f"--{name.replace('_', '-')}",
+                name,
+                type=Amount(whole=isinstance(default, int)),
+                metavar="N",
+                default=None if name == "records_a_day" else default,
+                show_default=shown,
+                help=given.metadata["doc"],
+            )
+        command = option(command)
+    return command
+
+
+@click.group("plan", invoke_without_command=True, short_help="Say how many nodes a load takes, and what binds.")
+@_input_options
+@click.option(
+    "--curve", metavar="N,...", help="Instead of --records-a-day and --peak-factor: records in each of 24 hours."
+)
+@click.option(
+    "--coefficients", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What `tidelog plan calibrate` measured on your machines.  [default: what comes with this version]",
+)  # fmt: skip
+@click.option(
+    "--what-if", "varied", is_flag=True, help="Also vary each input by a fifth, and the load up to a hundredfold."
+)
+@json_option
+def plan_command(
+    curve: str | None,
+    coefficients: Path | None,
+    varied: bool,
+    as_json: bool,
+    records_a_day: float | None,
+    **inputs: Any,
+) -> None:
+    """Say how many nodes a load takes, what binds, and for how long that will do. Asks no cluster.
+
+    Numbers may have a unit: 1G records, 500 bytes, 2TB of disk, 16GiB of memory.
+    """
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        return
+    costs = SHIPPED if coefficients is None else load(coefficients)
+    if curve is not None:
+        if records_a_day is not None or context.get_parameter_source("peak_factor") is not ParameterSource.DEFAULT:
+            raise click.UsageError("expected either --curve or --records-a-day and --peak-factor, found both")
+        records_a_day, inputs["peak_factor"] = _curve(curve)
+    if records_a_day is None:
+        raise click.UsageError("expected --records-a-day or --curve, found neither; for example --records-a-day 1G")
+    inputs["records_a_day"] = float(records_a_day)
+    demand = Demand(**{one.name: inputs[one.name] for one in fields(Demand)})
+    machine = Machine(**{one.name: inputs[one.name] for one in fields(Machine)})
+    try:
+        found = plan(demand, machine, costs)
+    except DemandWrong as wrong:
+        raise click.UsageError(str(wrong)) from None
+    changes = what_if(demand, machine, costs) if varied else {}
+    volumes = {times: _nodes_at(demand, machine, costs, times) for times in CURVE} if varied else {}
+    if as_json:
+        print_json(_as_object(found, costs, changes, volumes))
+    else:
+        _show(found, costs, changes, volumes)
+
+
+def _curve(text: str) -> tuple[float, float]:
+    try:
+        return peak_of([float(item) for item in text.split(",")])
+    except ValueError as wrong:
+        raise click.UsageError(f"--curve: {wrong}") from None
+
+
+def _nodes_at(demand: Demand, machine: Machine, costs: Coefficients, times: int) -> int | None:
+    try:
+        return plan(replace(demand, records_a_day=demand.records_a_day * times), machine, costs).nodes
+    except DemandWrong:
+        return None
+
+
+def _show(
+    found: Plan, costs: Coefficients, changes: dict[str, tuple[int, int]], volumes: dict[int, int | None]
+) -> None:
+    demand, rates = found.demand, found.load
+    nodes = count_of(found.nodes, "node")
+    where = f" on {count_of(found.machines, 'machine')}" if found.machine.nodes_per_machine > 1 else ""
+    say(f"{nodes}{where}; {found.binds} binds: {_percent(found.then[found.binds])} with {found.away} away")
+    print_pairs(
+        {
+            "busiest hour": f"{rates.records_a_second:,.0f} records/s, {rates.peak_mb_s:,.1f} MB/s",
+            "mean": f"{rates.mean_mb_s:,.1f} MB/s, {rates.bytes_a_record:,.0f} bytes a record on disk",
+            "partitions": found.partitions,
+            "files a node": found.files_a_node,
+            "a lost disk": f"is copied anew in {found.rebuild_hours:,.1f} h",
+            **({"price": f"{found.machines * found.machine.price:,.2f} a month"} if found.machine.price else {}),
+        }
+    )
+    print_rows(
+        ("a node uses", "all there", "share", f"{found.away} away", "share", "at most", "reached in"),
+        [
+            (
+                name,
+                _amount(now),
+                _percent(now),
+                _amount(found.then[name]),
+                _percent(found.then[name]),
+                f"{100 * LIMITS[name]:.0f} %",
+                _days(demand, found.days_until[name]),
+            )
+            for name, now in found.now.items()
+        ],
+    )
+    if found.binds == "processor" and found.machine.nodes_per_machine == 1:
+        say("A node uses one core: machines with more can run several nodes (--nodes-per-machine).")
+    say("Settings of the nodes:")
+    for name, value in _settings(found).items():
+        say(f"  {name}={value}")
+    for name, (less, more) in changes.items():
+        say(f"{name.replace('_', '-')}: {_or_none(less)} with a fifth less, {_or_none(more)} with a fifth more")
+    if volumes:
+        say("load: " + ", ".join(f"x{times} {_or_none(count)}" for times, count in volumes.items()))
+    say(f"Costs of work: {costs.source}")
+
+
+def _or_none(nodes: int | None) -> str:
+    return count_of(nodes, "node") if nodes else "no number of nodes"
+
+
+def _settings(found: Plan) -> dict[str, str]:
+    """What to put into every node's configuration."""
+    return {
+        "num.partitions": str(found.partitions),
+        "default.replication.factor": str(found.demand.copies),
+        "min.insync.replicas": str(found.min_insync),
+        "log.retention.ms": str(round(found.demand.retention_hours * 3_600_000)),
+        "log.segment.bytes": str(found.segment_bytes),
+    }
+
+
+def _amount(use: Use) -> str:
+    if use.unit == "bytes":
+        return f"{use.amount / 1e9:,.2f} GB"
+    return f"{use.amount:,.2f} {use.unit}".strip() if use.unit else f"{use.amount:,.0f}"
+
+
+def _percent(use: Use) -> str:
+    return f"{100 * use.share:,.1f} %"
+
+
+def _days(demand: Demand, days: float | None) -> str:
+    if demand.growth_a_year <= 0:
+        return "-"
+    return "over 20 years" if days is None else f"{days:,.0f} days"
+
+
+def _as_object(
+    found: Plan, costs: Coefficients, changes: dict[str, tuple[int, int]], volumes: dict[int, int | None]
+) -> dict[str, Any]:
+    return {
+        "nodes": found.nodes,
+        "machines": found.machines,
+        "away": found.away,
+        "binds": found.binds,
+        "partitions": found.partitions,
+        "files_a_node": found.files_a_node,
+        "rebuild_hours": found.rebuild_hours,
+        "price": found.machines * found.machine.price,
+        "load": asdict(found.load),
+        "uses": {
+            name: {
+                "unit": now.unit,
+                "now": now.amount,
+                "now_share": now.share,
+                "away": found.then[name].amount,
+                "away_share": found.then[name].share,
+                "limit_share": LIMITS[name],
+                "days_until": found.days_until[name],
+            }
+            for name, now in found.now.items()
+        },
+        "settings": _settings(found),
+        "demand": asdict(found.demand),
+        "machine": asdict(found.machine),
+        "what_if": {name: {"less": less, "more": more} for name, (less, more) in changes.items()},
+        "load_times": {str(times): count for times, count in volumes.items()},
+        "coefficients": asdict(costs),
+    }
+
+
+@plan_command.command(short_help="Measure what work costs on this machine, on a throw-away cluster.")
+@click.option("--seconds", type=Seconds(2.0), default=CALIBRATE_S, show_default=True, help="For each of the loads.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("coefficients.json"), show_default=True,
+    help="Where to write what was measured; --coefficients reads it.",
+)  # fmt: skip
+@json_option
+def calibrate(seconds: float, output: Path, as_json: bool) -> None:
+    """Start three nodes in a temporary directory, run some loads, write what they cost, and remove the nodes.
+
+    Processor time is measured, not speed, so other programs disturb it little. Loads that the fit does not use show how
+    well it predicts.
+    """
+    found = []
+    with tempfile.TemporaryDirectory(prefix="tidelog-plan-") as directory:
+        for number, (given, seen) in enumerate(campaign(Path(directory), LOADS + CHECKS, seconds), 1):
+            found.append((given, seen))
+            if not as_json:
+                say(f"{number} of {len(LOADS + CHECKS)} loads: {seen.cores:.3f} cores", err=True)
+    costs = fitted([seen for given, seen in found if _fits(given, seen)], SHIPPED, f"measured into {output.name}")
+    save(costs, output)
+    rows = [
+        {"load": given._asdict(), "cores": seen.cores, "predicted": costs.predicted(seen), "fitted": _fits(given, seen)}
+        for given, seen in found
+    ]
+    if as_json:
+        print_json({"output": str(output), "coefficients": asdict(costs), "loads": rows})
+        return
+    print_rows(
+        ("batches/s", "bytes", "copies", "readers", "cores", "predicted", "error", "used for the fit"),
+        [(*_load_row(given, seen, costs.predicted(seen)), _fits(given, seen)) for given, seen in found],
+    )
+    say(f"written to {output}: tidelog plan --coefficients {output} ...")
+
+
+def _fits(given: Load, seen: Seen) -> bool:
+    return given in LOADS and kept_pace(given, seen)
+
+
+def _load_row(given: Load, seen: Seen, predicted: float) -> tuple[Any, ...]:
+    error = f"{100 * (predicted / seen.cores - 1):+.0f} %"
+    return (
+        given.batches,
+        given.batch_bytes,
+        given.copies,
+        given.readers,
+        f"{seen.cores:.3f}",
+        f"{predicted:.3f}",
+        error,
+    )

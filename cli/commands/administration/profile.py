@@ -1,0 +1,101 @@
+"""``tidelog profile``: clusters by name, each with how to reach it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.private_files import DIRECTORY_MODE, replace_private
+from tidelog.cli.terminal.connection import read_command_config
+from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.client.config.admin import AdminConfig
+from tidelog.client.config.profiles import BOOTSTRAP, Profiles, check_name, format_profiles, load, location
+from tidelog.client.config.settings import parse_bootstrap
+
+
+@click.group()
+def profile() -> None:
+    """Name clusters, and say once how to reach each: its address, its certificates.
+
+    A command takes a profile by --profile NAME or $TIDELOG_PROFILE, else the one that `tidelog profile use` chose. The
+    SDK takes it by tidelog.profile(). Profiles are in ~/.config/tidelog/profiles.toml, which you may edit.
+    """
+
+
+@profile.command(short_help="Make or replace a profile.")
+@click.argument("name")
+@click.option("--bootstrap", "-b", required=True, metavar="HOST:PORT,...", help="Some brokers.")
+@click.option(
+    "--command-config",
+    "config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A .properties file with security.protocol, ssl.truststore.location and their like.",
+)
+@click.option("--use", is_flag=True, help="Commands take it from now on, unless told otherwise.")
+def create(name: str, bootstrap: str, config: Path | None, use: bool) -> None:
+    """Make the profile NAME, or replace it."""
+    check_name(name)
+    parse_bootstrap(bootstrap)
+    security = {} if config is None else read_command_config(config)
+    security = {name: _absolute(name, value) for name, value in security.items()}
+    client = AdminConfig.of(security)
+    client.tls()  # the certificates are there and fit
+    client.login()
+    profiles = load()
+    settings = {BOOTSTRAP: bootstrap, **security}
+    _save(Profiles(name if use else profiles.default, {**profiles.named, name: settings}))
+    say(f"{'made' if name not in profiles.named else 'replaced'} profile {name} in {location()}")
+
+
+@profile.command("list", short_help="List profiles.")
+@json_option
+def list_profiles(as_json: bool) -> None:
+    """List profiles, with a mark at the one that commands take if none is named."""
+    profiles = load()
+    names = sorted(profiles.named)
+    if as_json:
+        print_json({"default": profiles.default, "profiles": {name: profiles.named[name][BOOTSTRAP] for name in names}})
+        return
+    rows = [("*" if name == profiles.default else "", name, profiles.named[name][BOOTSTRAP]) for name in names]
+    print_rows(("used", "profile", "bootstrap"), rows)
+
+
+@profile.command(short_help="Choose the profile that commands take.")
+@click.argument("name", required=False)
+@click.option("--none", is_flag=True, help="No profile.")
+def use(name: str | None, none: bool) -> None:
+    """From now on commands take the profile NAME, unless told otherwise."""
+    if (name is None) != none:
+        raise click.UsageError("expected either NAME or --none")
+    profiles = load()
+    if name is not None:
+        profiles.find(name)
+    _save(Profiles(name, profiles.named))
+    say("no profile is used" if name is None else f"profile {name} is used")
+
+
+@profile.command(short_help="Remove a profile.")
+@click.argument("name")
+def delete(name: str) -> None:
+    """Remove the profile NAME. The files that it names stay."""
+    profiles = load()
+    profiles.find(name)
+    left = {other: settings for other, settings in profiles.named.items() if other != name}
+    _save(Profiles(None if profiles.default == name else profiles.default, left))
+    say(f"removed profile {name}")
+
+
+def _absolute(name: str, value: str) -> str:
+    return str(Path(value).absolute()) if name.endswith("file") else value
+
+
+def _save(profiles: Profiles) -> None:
+    path = location()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        replace_private(path, format_profiles(profiles))
+    except OSError as error:
+        raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from None

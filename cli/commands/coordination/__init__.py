@@ -1,0 +1,1 @@
+"""Commands for groups, transactions and sinks."""

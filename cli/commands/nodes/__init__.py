@@ -1,0 +1,1 @@
+"""Commands for one node, and for what lies on its disks."""

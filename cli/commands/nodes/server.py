@@ -1,0 +1,180 @@
+"""``tidelog server``: one node, in the foreground."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import logging.handlers
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.private_files import private
+from tidelog.cli.terminal.settings import settings_option
+from tidelog.model.escaping import escaped
+
+if TYPE_CHECKING:
+    from tidelog.broker.node.node import Node, NodeNetwork
+    from tidelog.proto.logs.metadata_records import MetadataRecord
+
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+LOG_FILES_KEPT: Final = 3
+
+
+@click.command()
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A .properties file.")
+@settings_option("Override one setting in the file; repeatable.")
+@click.option("--cluster-id", help="Format empty directories for this cluster; refuse another cluster's directories.")
+@click.option(
+    "--format",
+    "formats",
+    is_flag=True,
+    help="Give a controller that lost its metadata log a new one: it votes again once the others have admitted it.",
+)
+@click.option(
+    "--add-scram",
+    "first_users",
+    multiple=True,
+    metavar="USER",
+    help="A user of a new cluster, SCRAM-SHA-512=[name=admin,password=...], or @FILE with such lines; repeatable. A "
+    "cluster that is there keeps its users.",
+)
+@click.option(
+    "--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Log to this file (rotated) instead of stderr."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def server(
+    config: Path | None,
+    settings: dict[str, str],
+    cluster_id: str | None,
+    formats: bool,
+    first_users: tuple[str, ...],
+    log_file: Path | None,
+    log_level: str,
+) -> int:
+    """Run one node with the roles of its configuration until SIGTERM or SIGINT.
+
+    It then hands over its leaderships and stops; a second signal stops it at once. The node refuses a directory that
+    was formatted for another cluster or another node.
+    """
+    return serve(config, settings, cluster_id, log_file, log_level, formats=formats, first_users=first_users)
+
+
+def serve(
+    config: Path | None,
+    settings: dict[str, str],
+    cluster_id: str | None,
+    log_file: Path | None,
+    log_level: str,
+    carrier: Callable[[NodeNetwork], NodeNetwork] | None = None,
+    *,
+    formats: bool = False,
+    first_users: tuple[str, ...] = (),
+) -> int:
+    """Run the node as the command does; returns its exit code. ``carrier``: see :func:`tidelog.broker.node.server.run`.
+
+    Raises ``click.UsageError``, ``ConfigError`` or :class:`CommandFailed`.
+    """
+    started = time.monotonic()
+    from tidelog.broker.node.server import run
+    from tidelog.model.settings.broker_config import NodeConfig
+
+    if config is None and not settings:
+        raise click.UsageError("expected --config FILE or at least --set node.id=NUMBER, found neither")
+    node_config = NodeConfig.from_properties(config if config is not None else "", overrides=settings)
+    first_records: tuple[MetadataRecord, ...] = ()
+    if first_users:
+        from tidelog.cli.work.first_users import parse_first_users
+
+        first_records = parse_first_users(first_users)
+    faulthandler.enable()  # a library that aborts the process says nothing itself
+    _start_logging(log_file, log_level)
+    for directory in {*node_config.directories, node_config.metadata_directory}:
+        _warn_of_open_directory(directory)
+
+    def say(node: Node) -> None:
+        roles = " and ".join(node_config.process_roles)
+        where = " ".join(str(listener) for listener in node_config.listeners)
+        for scheme, address in (("tidelog", node.client_address), ("kafka", node.kafka_address)):
+            if address is not None:
+                logging.getLogger("tidelog").info("clients: %s://%s", scheme, address)
+        logging.getLogger("tidelog").info(
+            "node %d serves as %s at %s, %.2f s after its start",
+            node_config.node_id, roles, where, time.monotonic() - started,
+        )  # fmt: skip
+
+    from tidelog.broker.node.node import NodeRefused
+
+    try:
+        return run(
+            node_config,
+            cluster_id=cluster_id,
+            formats=formats,
+            on_ready=say,
+            carrier=carrier,
+            first_records=first_records,
+        )
+    except MemoryError:  # while it started or stopped
+        logging.getLogger("tidelog").critical("the node ends: out of memory")
+        raise
+    except (NodeRefused, OSError) as refused:
+        logging.getLogger("tidelog").error("%s", refused)
+        if log_file is None:
+            return 1
+        raise CommandFailed(str(refused)) from None
+
+
+def _warn_of_open_directory(directory: str) -> None:
+    """An existing directory keeps its mode: an operator chose it. PostgreSQL accepts 0700 and 0750 too."""
+    try:
+        mode = stat.S_IMODE(os.stat(directory).st_mode)
+    except OSError:
+        return  # made later, or refused with a reason
+    if mode & (stat.S_IWGRP | stat.S_IRWXO):
+        logging.getLogger("tidelog").warning(
+            "%s: expected mode 0700 or 0750, found %04o: other users of this machine can read the records; "
+            "`chmod -R go= %s` shuts them out", directory, mode, directory,
+        )  # fmt: skip
+
+
+def _start_logging(log_file: Path | None, level: str) -> None:
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if log_file is not None:
+        handler = _PrivateLog(log_file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_KEPT, encoding="utf-8")
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """Only the owner can read its files: they name groups, clients and their addresses."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)
+
+
+class _OneLine(logging.Formatter):
+    """No name or data from a client can start a log line or control a terminal that shows it: a message is one line,
+    and each traceback line is indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  overrides
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  overrides
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802  overrides
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {escaped(line)}" for line in text.splitlines())

@@ -1,0 +1,212 @@
+"""``tidelog status``: whether a cluster is well, on one screen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from tidelog.broker.health.cluster_rules import unreached
+from tidelog.broker.health.facts import Facts
+from tidelog.broker.health.progress import SAMPLES, Windows
+from tidelog.broker.health.rule import Report, Severity, counted
+from tidelog.broker.health.rules import report
+from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.numbers import Seconds
+from tidelog.cli.terminal.output import json_line, json_option, megabytes, print_json
+from tidelog.model.escaping import escaped
+
+if TYPE_CHECKING:
+    from tidelog.cli.work.health_facts import Asker
+
+EXIT_CODES: Final = {None: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}
+"""By the worst finding. 1 and 2 are what they are for every command: it could not be done, it was asked wrongly."""
+COLOURS: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+WATCH_S: Final = 2.0
+ASK_TIMEOUT_MS: Final = 5_000
+"""For each question; one that nobody answers in time is named as not checked."""
+
+
+class Look(NamedTuple):
+    """One look at a cluster."""
+
+    facts: Facts
+    report: Report
+    unsettled: int
+    """Groups that lag, and were not watched for long enough."""
+
+
+@click.command(short_help="Say whether the cluster is well, and what to do where it is not.")
+@click.option(
+    "--watch", metavar="[SECONDS]", type=Seconds(min=0.1), is_flag=False, flag_value=str(WATCH_S),
+    help=f"Look again and again, every {WATCH_S:g} s or as often as you say, until interrupted.",
+)  # fmt: skip
+@click.option(
+    "--window", "window_s", metavar="SECONDS", type=Seconds(min=0), default=0.0,
+    help="Watch groups for so long before you judge whether they get on; longer than they take between two commits.",
+)  # fmt: skip
+@click.option("--verbose", "-v", is_flag=True, help="Name what was not checked, and why.")
+@bootstrap_option
+@json_option
+def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, as_json: bool) -> int:
+    """Say whether the cluster is well: brokers, controllers, partitions, disks, groups, transactions.
+
+    Each finding says what, since when if that is known, why it matters and what to do. Exit code: 0 if the cluster is
+    well, 3 with warnings, 4 if something is critical, 1 if nobody answers.
+    """
+    from tidelog import Admin
+    from tidelog.cli.work.health_facts import Asker
+
+    windows = Windows()
+    with Admin(bootstrap, **{"default_api_timeout_ms": ASK_TIMEOUT_MS, **secured()}) as admin:
+        asker = Asker(admin, secured(), windows)
+        if watch is not None:
+            for look in _looks(asker, watch):
+                _show_again(look, verbose, as_json)
+        look = _look(asker)
+        for _ in range(SAMPLES - 1 if window_s else 0):
+            time.sleep(window_s / (SAMPLES - 1))
+            look = _look(asker)
+    if as_json:
+        print_json(as_object(look))
+    else:
+        click.echo("\n".join(lines(look, verbose)))
+    return EXIT_CODES[look.report.worst]
+
+
+def _look(asker: Asker) -> Look:
+    from tidelog.cli.work.health_facts import unsettled
+
+    facts = asker.facts()
+    return Look(facts, report(facts), unsettled(facts))
+
+
+def _looks(asker: Asker, every_s: float) -> Iterator[Look]:
+    """Looks without end. A finding that no fact dates, and that the first look lacked, is dated by the look that
+    brought it."""
+    seen: dict[tuple[str, Severity], int | None] | None = None
+    while True:
+        began = time.monotonic()
+        look = _look(asker)
+        now_ms = None if seen is None else look.facts.now_ms
+        seen = {
+            (one.rule, one.severity): (seen or {}).get((one.rule, one.severity), now_ms) for one in look.report.findings
+        }
+        dated = [
+            one if one.since_ms is not None else replace(one, since_ms=seen[one.rule, one.severity])
+            for one in look.report.findings
+        ]
+        look = look._replace(report=Report(tuple(dated), look.report.unchecked))
+        yield look
+        time.sleep(max(0.0, every_s - (time.monotonic() - began)))
+
+
+def _show_again(look: Look, verbose: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(json_line(as_object(look)))
+        return
+    terminal = sys.stdout.isatty()
+    if terminal:
+        click.clear()
+    click.echo("\n".join(lines(look, verbose)))
+    if not terminal:
+        click.echo()
+
+
+def sentence(look: Look) -> str:
+    """The cluster in one sentence, as a person would say it."""
+    facts = look.facts
+    parts = []
+    if facts.brokers is not None:
+        parts.append(f"{sum(one.live for one in facts.brokers.values())} of {counted(len(facts.brokers), 'broker')}")
+    if facts.voters is not None:
+        down = unreached(facts)
+        reached = "" if down is None else f"{len(facts.voters) - down} of "
+        parts.append(f"{reached}{counted(len(facts.voters), 'controller')}")
+    if facts.partitions is not None:
+        short = sum(len(one.isr) < len(one.replicas) - len(one.adding) or one.leader < 0 for one in facts.partitions)
+        whole = f"{counted(len(facts.partitions), 'partition')}, "
+        parts.append(whole + (f"{short:,} not whole" if short else "each with a leader and all its replicas in sync"))
+    return "; ".join(parts) or "nobody tells anything about the cluster"
+
+
+def lines(look: Look, verbose: bool) -> Iterator[str]:
+    """The screen."""
+    facts, found = look.facts, look.report
+    worst = found.worst
+    word = {Severity.CRITICAL: "critical", Severity.WARNING: "warning"}.get(worst, "healthy") if worst else "healthy"
+    colour = COLOURS[worst] if worst in (Severity.CRITICAL, Severity.WARNING) else "green"
+    yield f"{click.style(word, fg=colour, bold=True)}  {escaped(sentence(look))}"
+    for line in _nodes(facts):
+        yield f"  {escaped(line)}"
+    for finding in found.findings:
+        yield ""
+        head = click.style(finding.severity.value, fg=COLOURS[finding.severity], bold=True)
+        since = "" if finding.since_ms is None else f" (since {_time(finding.since_ms)})"
+        yield f"{head}  {escaped(finding.what)}{since}"
+        yield f"  why   {escaped(finding.why)}"
+        yield f"  do    {escaped(finding.do)}"
+    if look.unsettled:
+        yield ""
+        lags = counted(look.unsettled, "group")
+        yield f"not judged: whether {lags} that lags gets on; --window 60 or --watch tells"
+    if facts.unknown:
+        yield ""
+        if verbose:
+            yield "not checked:"
+            yield from (f"  {escaped(part)}: {escaped(why)}" for part, why in sorted(facts.unknown.items()))
+        else:
+            yield f"not checked: {escaped(', '.join(sorted(facts.unknown)))} (--verbose says why)"
+
+
+def _nodes(facts: Facts) -> Iterator[str]:
+    """A line for each broker: what its metrics and disks say."""
+    for node, broker in sorted((facts.brokers or {}).items()):
+        state = "fenced" if broker.fenced else "stopping" if broker.stopping else "live"
+        parts = [f"node {node}  {state:<8}"]
+        if facts.controller == node:
+            parts.append("active controller")
+        metrics = (facts.nodes or {}).get(node)
+        if metrics is not None and metrics.busy is not None:
+            parts.append(f"loop {100 * metrics.busy:.0f} %")
+        if metrics is not None and (memory := metrics.values.get("process_resident_memory_bytes")):
+            parts.append(f"memory {megabytes(int(sum(memory.values())))}")
+        disks = [one for one in facts.directories or () if one.node == node and not one.failed and one.total_bytes > 0]
+        if disks:
+            least = min(disks, key=lambda one: one.free_bytes / one.total_bytes)
+            parts.append(f"disk {100 * least.free_bytes / least.total_bytes:.0f} % free")
+        yield "  ".join(parts)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def as_object(look: Look) -> dict[str, Any]:
+    """The look for programs. ``status``: "healthy", "warning" or "critical"."""
+    worst = look.report.worst
+    return {
+        "status": "healthy" if worst in (None, Severity.NOTE) else worst.value if worst else "",
+        "summary": sentence(look),
+        "time_ms": look.facts.now_ms,
+        "findings": [
+            {
+                "rule": one.rule,
+                "severity": one.severity.value,
+                "what": one.what,
+                "since_ms": one.since_ms,
+                "why": one.why,
+                "do": one.do,
+                "subjects": list(one.subjects),
+            }
+            for one in look.report.findings
+        ],
+        "groups_not_judged": look.unsettled,
+        "not_checked": dict(look.facts.unknown),
+        "rules_not_asked": {name: list(parts) for name, parts in look.report.unchecked},
+    }

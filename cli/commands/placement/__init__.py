@@ -1,0 +1,1 @@
+"""Commands that say which broker and which disk has which replicas, and who leads."""

@@ -1,0 +1,60 @@
+"""What commands that move replicas have in common: their options, how they end, and taking back what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
+from tidelog.cli.terminal.output import print_json, say
+from tidelog.cli.work.moving import cancel, clear_throttles, name_of, names_of
+from tidelog.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog import Admin
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+AT_ONCE: Final = 20
+
+
+def pace_options(command: F) -> F:
+    """Give a command ``--throttle`` and ``--at-once``."""
+    for option in (
+        click.option(
+            "--at-once", type=click.IntRange(1, INT32_MAX), default=AT_ONCE, show_default=True, metavar="N",
+            help="How many partitions to move at a time.",
+        ),
+        click.option(
+            "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S",
+            help="What each broker may send to, and fetch for, replicas that are catching up.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def telling(as_json: bool) -> Callable[[str], None]:
+    """How to tell people about the progress."""
+    return (lambda _: None) if as_json else say
+
+
+def lift_throttle(admin: Admin) -> bool:
+    """Remove the throttle, unless something else is still being moved."""
+    if admin.list_partition_reassignments():
+        return False
+    clear_throttles(admin)
+    return True
+
+
+def take_back(admin: Admin, places: Collection[TopicPartition], as_json: bool) -> None:
+    """Cancel these moves, which are under way; then the throttle goes."""
+    cancel(admin, places)
+    lifted = lift_throttle(admin)
+    if as_json:
+        print_json({"cancelled": [name_of(at) for at in sorted(places)], "throttles_removed": lifted})
+        return
+    say(f"cancelled: {names_of(places)}" if places else "nothing to cancel: none of these moves is under way")
+    say("the throttle is removed" if lifted else "the throttle stays: other partitions are still being moved")

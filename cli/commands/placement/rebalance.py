@@ -1,0 +1,141 @@
+"""``tidelog rebalance``: even out bytes and leaders over the brokers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import click
+
+from tidelog.cli.commands.placement.moves import lift_throttle, pace_options, take_back, telling
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.work.moving import Mover, Pace, names_of
+from tidelog.cli.work.placement import Overview, overview_of
+from tidelog.cli.work.reassignment_plan import as_file
+from tidelog.cli.work.safe_moves import unmovable
+from tidelog.cli.work.spreading import Assignment, cost_of, rebalanced
+
+TOLERANCE_PERCENT: Final = 10
+
+
+@click.command(short_help="Even out bytes and leaders over the brokers: propose a plan, carry it out.")
+@click.option("--execute", is_flag=True, help="Carry the plan out; without this, it is only shown.")
+@click.option("--cancel", "cancels", is_flag=True, help="Take back all moves of the cluster that are under way.")
+@click.option(
+    "--tolerance", type=click.IntRange(0, 100), default=TOLERANCE_PERCENT, show_default=True, metavar="PERCENT",
+    help="How far the bytes of a broker may be from the average.",
+)  # fmt: skip
+@pace_options
+@bootstrap_option
+@json_option
+def rebalance(
+    execute: bool,
+    cancels: bool,
+    tolerance: int,
+    throttle: int | None,
+    at_once: int,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Even out bytes and leaders over the live brokers: after one was added, or a topic grew.
+
+    The plan moves as few bytes as bring each broker within the tolerance, never crowds a rack, and then evens out
+    leaders. Partitions that are being moved, or whose replicas are not all in sync, stay. --execute carries it out,
+    some partitions at a time; Ctrl-C leaves the moves under way going, and the next plan is made from what is there.
+    """
+    from tidelog import Admin
+
+    if execute and cancels:
+        raise click.UsageError("expected either --execute or --cancel")
+    with Admin(bootstrap, **secured()) as admin:
+        if cancels:
+            take_back(admin, admin.list_partition_reassignments(), as_json)
+            return
+        found = overview_of(admin)
+        if len(found.targets) < 2:
+            drained = sum(broker.cordoned for broker in found.brokers.values())
+            beside = f" beside {drained} that are drained" if drained else ""
+            raise CommandFailed(
+                f"expected at least two live brokers, found {len(found.targets)}{beside}: start or add some"
+            )
+        stay = unmovable(found)
+        wanted = rebalanced(found.parts(), found.targets, tolerance / 100, stay)
+        plan = _described(found, wanted)
+        if not as_json:
+            _say(plan, found, tolerance, len(stay))
+        if not execute:
+            if as_json:
+                print_json(plan | {"stay": len(stay), "proposal": as_file(wanted)})
+            elif wanted:
+                say("nothing is moved yet: --execute carries this out")
+            return
+        mover = Mover(admin, found, wanted, Pace(throttle, at_once), telling(as_json), also=found.ongoing)
+        moved = mover.run()
+        moved.check()
+        lifted = lift_throttle(admin)
+    if as_json:
+        print_json(plan | {"stay": len(stay), "moved": len(moved.done), "throttles_removed": lifted})
+        return
+    say(f"moved {count_of(len(moved.done), 'partition')}, {megabytes(moved.size)}")
+    if moved.changed:
+        say(f"changed by somebody else meanwhile, and left alone: {names_of(moved.changed)}")
+
+
+def _described(found: Overview, wanted: Assignment) -> dict[str, Any]:
+    """By broker, what it has and leads now and afterwards; and what that costs."""
+    parts = found.parts()
+    replicas, bytes_ = (Counter[int](), Counter[int]()), (Counter[int](), Counter[int]())
+    for at, part in parts.items():
+        for index, nodes in enumerate((part.replicas, wanted.get(at, part.replicas))):
+            for node in nodes:
+                replicas[index][node] += 1
+                bytes_[index][node] += part.size
+    leaders = (
+        Counter(placed.leader for placed in found.placed.values()),
+        Counter(wanted.get(at, part.replicas)[0] for at, part in parts.items()),
+    )
+    cost = cost_of(parts, wanted)
+    return {
+        "brokers": [
+            {
+                "node": target.node, "rack": target.rack,
+                **{
+                    when: {
+                        "replicas": replicas[index][target.node], "leaders": leaders[index][target.node],
+                        "bytes": bytes_[index][target.node],
+                    }
+                    for index, when in enumerate(("before", "after"))
+                },
+            }
+            for target in found.targets
+        ],
+        "partitions": len(wanted), "replicas": cost.replicas, "bytes": cost.size,
+    }  # fmt: skip
+
+
+def _say(plan: dict[str, Any], found: Overview, tolerance: int, stay: int) -> None:
+    columns = ("broker", "rack", "replicas", "after", "leaders", "after", "data", "after")
+    print_rows(
+        columns,
+        [
+            (
+                row["node"], row["rack"], row["before"]["replicas"], row["after"]["replicas"],
+                row["before"]["leaders"], row["after"]["leaders"],
+                megabytes(row["before"]["bytes"]), megabytes(row["after"]["bytes"]),
+            )
+            for row in plan["brokers"]
+        ],
+    )  # fmt: skip
+    click.echo()
+    if plan["partitions"]:
+        orders = "" if plan["replicas"] else ", only other preferred leaders"
+        say(
+            f"to move: {count_of(plan['replicas'], 'replica')} of {count_of(plan['partitions'], 'partition')}, "
+            f"{megabytes(plan['bytes'])}{orders}"
+        )
+    else:
+        say(f"nothing to move: each broker is within {tolerance} % of the average, or no move helps")
+    if stay:
+        say(f"{count_of(stay, 'partition')} left alone: replicas are being moved already, or are not all in sync")

@@ -1,0 +1,603 @@
+"""A cluster of real processes on this machine, all of it under one directory.
+
+    <directory>/cluster.json              cluster id, and each node's ports
+    <directory>/node-1/server.properties  that node's configuration
+    <directory>/node-1/data               its log directory
+    <directory>/node-1/process.json       the process that runs it, while one does
+    <directory>/node-1/served             there once it has served: from then on its data has to be there too
+    <directory>/node-1/server.log         what it says
+
+Nodes are numbered from 1. Those of the first layout are broker and controller both, those that are added later brokers
+only. Nothing outside the directory is written. Files and directories are their owner's alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.cli.allocator import tuned_environment
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local import process as local_process
+from tidelog.cli.local.private_files import DIRECTORY_MODE, private, write_private
+from tidelog.cli.local.process import ProcessMark, ProcessUse
+from tidelog.model.ids import id_text, random_id
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.model.settings.properties import format_properties, parse_properties
+from tidelog.storage.disk.format import META_PROPERTIES
+from tidelog.testing import ports
+
+FORMAT_VERSION: Final = 1
+NODES_MAX: Final = 9
+PORTS_FIRST: Final = (9096, 9093, 9094, 9095, 9092)
+"""The first node's ports where they are free, in the order of :class:`NodePorts`."""
+PORT_STEP: Final = 100
+READY_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 20.0
+SERVER: Final = ("tidelog.cli.main", "server")
+OUTNUMBERED_S: Final = 3.0
+"""How long to wait for the rest of a majority that another command is starting."""
+_POLL_S: Final = 0.02
+_LAID_OUT: Final = {"node.id", "listeners", "http.listener", "controller.quorum.voters"}
+_OWN: Final = {"process.roles", "log.dirs"}
+"""What a node has for itself besides."""
+
+
+def default_directory() -> Path:
+    """``$TIDELOG_HOME``, else ``tidelog`` in the user's data directory (XDG)."""
+    if home := os.environ.get("TIDELOG_HOME"):
+        return Path(home).expanduser()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "tidelog"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """``client`` speaks gRPC, ``kafka`` Kafka's protocol; that is 0 in clusters that were laid out before there was
+    such a listener. ``controller`` is 0 on nodes that are brokers only."""
+
+    client: int
+    replication: int
+    controller: int
+    http: int
+    kafka: int = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """The address at which clients of either protocol reach the node."""
+        return f"{ports.LOOPBACK}:{self.kafka or self.client}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """``state``: "stopped", "starting" (runs, does not serve yet) or "ready"."""
+
+    node_id: int
+    state: str
+    pid: int | None
+    ports: NodePorts
+    use: ProcessUse | None
+    data_bytes: int
+
+
+class LocalNode:
+    """One node's place on disk, and its process if there is one."""
+
+    def __init__(self, cluster_id: str, directory: Path, node_id: int, node_ports: NodePorts) -> None:
+        self.cluster_id = cluster_id
+        self.directory = directory
+        self.node_id = node_id
+        self.ports = node_ports
+        self.config_path = directory / "server.properties"
+        self.data_dir = directory / "data"
+        self.log_path = directory / "server.log"
+        self.program: Sequence[str] = SERVER
+        """Module that runs the node, and what it is given before the options of ``tidelog server``."""
+        self.interpreter = sys.executable
+        """The Python that runs it, and so the installed release."""
+        self.launcher: Sequence[str] = ()
+        """A command that becomes the interpreter."""
+        self.environment: Mapping[str, str] = {}
+        """Environment variables of its process; they override those given at its start."""
+        self._mark_path = directory / "process.json"
+        self._served_path = directory / "served"
+        self._child_pid: int | None = None
+
+    # --- The process ---
+
+    @property
+    def mark(self) -> ProcessMark | None:
+        """The running process; ``None`` if none runs."""
+        self._reap()
+        try:
+            kept = json.loads(self._mark_path.read_text())
+            mark = ProcessMark(int(kept["pid"]), str(kept["started"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as trouble:
+            raise CommandFailed(
+                f"{self._mark_path}: expected pid and start time, found something else ({trouble}); "
+                "if no node runs, remove the file"
+            ) from None
+        return mark if local_process.alive(mark) else None
+
+    @property
+    def pid(self) -> int | None:
+        mark = self.mark
+        return None if mark is None else mark.pid
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What its configuration says."""
+        return {name: line.value for name, line in parse_properties(self.config_path.read_text()).items()}
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Replace its configuration."""
+        self.config_path.write_text(format_properties(dict(settings)))
+
+    def listen_too(self, protocols: Mapping[str, str]) -> dict[str, int]:
+        """Give a node that does not run further listeners for Kafka's clients, each with its security protocol; returns
+        their ports."""
+        found = dict(zip(protocols, ports.free_ports(len(protocols)), strict=True))
+        lines = self.settings
+        lines["listeners"] += "".join(f",{name}://{ports.LOOPBACK}:{port}" for name, port in found.items())
+        lines["kafka.listener.names"] = ",".join(("KAFKA", *found))
+        lines["listener.security.protocol.map"] = ",".join(f"{name}:{how}" for name, how in protocols.items())
+        self.configure(lines)
+        return found
+
+    def check_startable(self, *, formats: bool = False) -> None:
+        """Raise :class:`CommandFailed` if a port is taken, if the data of a node that has served is gone (unless it
+        ``formats``), or if the configuration leads to other data than ours: a directory that was moved or copied would
+        start empty, or on what belongs to the original."""
+        if busy := ports.taken(list(asdict(self.ports).values())):
+            raise CommandFailed(
+                f"node {self.node_id}: port {busy[0]} of 127.0.0.1 is taken by another program; stop that one, "
+                f"or change the port in {self.config_path} and {self.directory.parent / 'cluster.json'}"
+            )
+        if not self.data_dir.exists() and not self._served_path.exists():
+            return
+        try:
+            named = parse_properties(self.config_path.read_text()).get("log.dirs")
+        except (ConfigError, OSError):
+            return  # the node says it better
+        ours = named is None or any(_same(path.strip(), self.data_dir) for path in named.value.split(","))
+        if self.data_dir.exists() and not ours:
+            assert named is not None
+            raise CommandFailed(
+                f"{self.config_path}: expected log.dirs to name {self.data_dir}, which holds this node's data, found "
+                f"{named.value}; if the directory was moved, change log.dirs"
+            )
+        if ours and not formats and self._served_path.exists() and not (self.data_dir / META_PROPERTIES).exists():
+            raise CommandFailed(
+                f"{self.data_dir}: expected the data of node {self.node_id}, which has served before, found none; if "
+                f"it is lost, `tidelog cluster start {self.node_id} --format` lets the node start empty and copy from "
+                "the others"
+            )
+
+    def spawn(self, environment: Mapping[str, str] | None = None, *, formats: bool = False) -> None:
+        """Start the process; returns before it serves. Does nothing if it runs."""
+        if self.mark is not None:
+            return
+        self.check_startable(formats=formats)
+        command = [*self.launcher, self.interpreter, "-P", "-m", *self.program, "--config", str(self.config_path)]
+        command += ["--cluster-id", self.cluster_id, "--log-file", str(self.log_path), *["--format"] * formats]
+        with open(self.directory / "server.err", "wb", opener=private) as errors:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                cwd=self.directory,
+                env=tuned_environment({**(environment if environment is not None else os.environ), **self.environment}),
+                start_new_session=True,
+            )
+        try:
+            mark = local_process.mark_of(child.pid)
+            if mark is not None:
+                fresh = self._mark_path.with_suffix(".new")
+                write_private(fresh, json.dumps(asdict(mark)))
+                fresh.replace(self._mark_path)
+        except BaseException:  # nobody would ever find it again
+            child.kill()
+            child.wait()
+            raise
+        child.returncode = 0  # it may outlive us: no warning when this object goes
+        self._child_pid = child.pid
+
+    def _reap(self) -> None:
+        """A dead child of ours would stay a zombie."""
+        if self._child_pid is None:
+            return
+        try:
+            gone, _ = os.waitpid(self._child_pid, os.WNOHANG)
+        except ChildProcessError:
+            gone = self._child_pid
+        if gone:
+            self._child_pid = None
+
+    def send_signal(self, number: signal.Signals) -> bool:
+        """Signal the process; ``False`` if none runs."""
+        mark = self.mark
+        return mark is not None and local_process.send_signal(mark, number)
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Wait until no process runs; ``False`` if one still does after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while self.mark is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        self._mark_path.unlink(missing_ok=True)
+        return True
+
+    def ready(self) -> bool:
+        """Whether the node says that it serves."""
+        try:
+            serves = self.get("/ready")[0] == 200
+        except OSError:
+            return False
+        if serves and not self._served_path.exists():
+            self._served_path.touch(mode=0o600)
+        return serves
+
+    def get(self, path: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
+        """Fetch a page of the node's HTTP listener. Raises ``OSError``."""
+        connection = http.client.HTTPConnection(ports.LOOPBACK, self.ports.http, timeout=timeout_s)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as trouble:
+            raise ConnectionError(f"node {self.node_id}: no proper HTTP answer: {trouble!r}") from None
+        finally:
+            connection.close()
+
+    def last_words(self) -> str:
+        """The node's last log line, for an error message; an exception that ended Python comes first."""
+        for path in (self.directory / "server.err", self.log_path):
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            if said := [line.strip() for line in lines if line.strip()]:
+                return said[-1]
+        return "it logged nothing"
+
+    def status(self) -> NodeStatus:
+        mark = self.mark
+        state = "stopped" if mark is None else "ready" if self.ready() else "starting"
+        use = None if mark is None else local_process.use_of(mark)
+        return NodeStatus(self.node_id, state, None if mark is None else mark.pid, self.ports, use, self._data_bytes())
+
+    def _data_bytes(self) -> int:
+        total = 0
+        for folder, _, names in os.walk(self.data_dir):
+            for name in names:
+                try:
+                    total += os.lstat(os.path.join(folder, name)).st_size
+                except OSError:
+                    continue  # deleted meanwhile
+        return total
+
+
+class LocalCluster:
+    """A directory with a cluster in it. Open or create one with the class methods."""
+
+    def __init__(self, directory: Path, cluster_id: str, nodes: dict[int, LocalNode]) -> None:
+        self.directory = directory
+        self.cluster_id = cluster_id
+        self.nodes = nodes
+
+    # --- On disk ---
+
+    @classmethod
+    def exists(cls, directory: Path) -> bool:
+        return (directory / "cluster.json").exists()
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        fixed_ports: bool = False,
+        rng: random.Random | None = None,
+    ) -> LocalCluster:
+        """Lay out a cluster of ``nodes`` in a new or empty directory. ``settings`` go into every node's
+        configuration. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` otherwise."""
+        if not 1 <= nodes <= NODES_MAX:
+            raise CommandFailed(f"expected 1 to {NODES_MAX} nodes, found {nodes}")
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise CommandFailed(
+                f"{directory}: expected an empty directory or none, found something else in it; use another --dir"
+            )
+        rng = rng or random.Random()
+        cluster_id = id_text(random_id(rng))
+        table = _fixed(nodes) if fixed_ports else None
+        if table is None or ports.taken([port for row in table.values() for port in asdict(row).values()]):
+            found = ports.free_ports(len(PORTS_FIRST) * nodes, rng)
+            step = len(PORTS_FIRST)
+            table = {number: NodePorts(*found[step * (number - 1) : step * number]) for number in range(1, nodes + 1)}
+        texts = {number: _properties(directory, number, table, settings or {}) for number in table}
+        for number in table:  # a typo shows now, not in a log file
+            NodeConfig.from_properties(_properties(directory, number, table, {}), overrides=dict(settings or {}))
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        _lay_out(directory, cluster_id, table, texts)
+        return cls.open(directory)
+
+    def spread_over_racks(self, racks: int) -> None:
+        """Put each node of a new cluster into one of so many racks, in turn."""
+        for number, node in self.nodes.items():
+            with node.config_path.open("a") as config:
+                config.write(format_properties({"broker.rack": rack_of(number, racks)}))
+
+    def add(self) -> int:
+        """Lay out one more node, a broker with the settings of the first node; returns its id. Call it while
+        :meth:`alone`. Raises :class:`CommandFailed`."""
+        number = max(self.nodes) + 1
+        if number > NODES_MAX:
+            raise CommandFailed(f"expected node ids of at most {NODES_MAX}, found {number} for the next node")
+        home = self.directory / f"node-{number}"
+        if (home / "data").exists():
+            raise CommandFailed(f"{home}: expected nothing there, found a node's data; move it away")
+        table = {other: node.ports for other, node in self.nodes.items()}
+        table[number] = replace(_ports_beside(table, number), controller=0)
+        first = parse_properties(self.nodes[min(self.nodes)].config_path.read_text())
+        kept = {name: found.value for name, found in first.items() if name not in _LAID_OUT | _OWN}
+        _lay_out(self.directory, self.cluster_id, table, {number: _properties(self.directory, number, table, kept)})
+        self.nodes[number] = LocalNode(self.cluster_id, home, number, table[number])
+        return number
+
+    @staticmethod
+    @contextmanager
+    def alone(directory: Path) -> Iterator[None]:
+        """Keep others from laying out or starting a cluster in ``directory`` meanwhile. Makes the directory if it does
+        not exist, and removes it again if it stays empty."""
+        made = not directory.exists()
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+            if made:
+                with suppress(OSError):
+                    directory.rmdir()
+
+    @classmethod
+    def open(cls, directory: Path) -> LocalCluster:
+        """Open what :meth:`create` made. Raises :class:`CommandFailed`."""
+        directory = directory.absolute()  # the nodes run elsewhere
+        path = directory / "cluster.json"
+        try:
+            layout: Any = json.loads(path.read_text())
+            if layout["version"] != FORMAT_VERSION:
+                raise CommandFailed(f"{path}: expected version {FORMAT_VERSION}, found {layout['version']!r}")
+            cluster_id = str(layout["cluster_id"])
+            nodes = {
+                int(number): LocalNode(
+                    cluster_id,
+                    directory / f"node-{number}",
+                    int(number),
+                    NodePorts(**{name: int(port) for name, port in row.items()}),
+                )
+                for number, row in layout["nodes"].items()
+            }
+        except FileNotFoundError:
+            raise CommandFailed(f"{directory}: no cluster here; `tidelog cluster start` makes one") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as trouble:
+            raise CommandFailed(f"{path}: expected a cluster's layout, found something else ({trouble})") from None
+        return cls(directory, cluster_id, nodes)
+
+    def remove(self) -> None:
+        """Delete the directory with everything in it. Refuses while a node runs."""
+        if running := self.running():
+            raise CommandFailed(f"node {running[0]} runs; stop the cluster first")
+        for node in self.nodes.values():
+            shutil.rmtree(node.directory)
+        (self.directory / "cluster.json").unlink()
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    # --- Addresses ---
+
+    @property
+    def bootstrap(self) -> str:
+        """What a client is given to find the cluster, be it ours or one of Kafka's protocol."""
+        return ",".join(node.ports.bootstrap for node in self.nodes.values())
+
+    # --- Processes ---
+
+    def node(self, node_id: int) -> LocalNode:
+        if node_id not in self.nodes:
+            raise CommandFailed(f"expected a node of {', '.join(map(str, self.nodes))}, found {node_id}")
+        return self.nodes[node_id]
+
+    def start(
+        self,
+        node_ids: Iterable[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+        *,
+        formats: bool = False,
+    ) -> list[int]:
+        """Start those nodes (all) that do not run; returns their ids, before they serve. ``formats``: those that lost
+        their data begin anew."""
+        wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
+        idle = [node for node in dict.fromkeys(wanted) if node.mark is None]
+        for node in idle:
+            node.check_startable(formats=formats)
+        for node in idle:
+            node.spawn(environment, formats=formats)
+        return [node.node_id for node in idle]
+
+    def wait_ready(
+        self,
+        node_ids: Iterable[int] | None = None,
+        timeout_s: float = READY_TIMEOUT_S,
+        *,
+        found_running: Collection[int] = (),
+    ) -> list[int]:
+        """Wait until the named nodes (all) serve. Raises :class:`CommandFailed` with a dead or late node's
+        last words. ``found_running``: nodes that may have been shutting down already; one of them that ends is started,
+        once. Returns those."""
+        revived: list[int] = []
+        waiting = {number: self.node(number) for number in (self.nodes if node_ids is None else node_ids)}
+        deadline = time.monotonic() + timeout_s
+        outnumbered_until = time.monotonic() + OUTNUMBERED_S
+        while waiting:
+            for number, node in list(waiting.items()):
+                if node.mark is None:
+                    if number not in found_running or number in revived:
+                        raise CommandFailed(f"node {number} ended while it was starting: {node.last_words()}")
+                    revived += self.start([number])
+                if node.ready():
+                    del waiting[number]
+            if waiting and not self.has_quorum():
+                if time.monotonic() > outnumbered_until:
+                    number, running = next(iter(waiting)), self.running()
+                    raise CommandFailed(
+                        f"node {number} runs but does not serve yet: of {len(self._voters())} controllers a majority "
+                        f"must run, found {', '.join(map(str, running))}; `tidelog cluster start` starts all"
+                    )
+            else:
+                outnumbered_until = time.monotonic() + OUTNUMBERED_S
+            if waiting and time.monotonic() > deadline:
+                late = next(iter(waiting.values()))
+                raise CommandFailed(f"node {late.node_id} is not serving after {timeout_s:g} s: {late.last_words()}")
+            if waiting:
+                time.sleep(_POLL_S)
+        return revived
+
+    def running(self) -> list[int]:
+        """The nodes with a running process."""
+        return [node.node_id for node in self.nodes.values() if node.mark is not None]
+
+    def has_quorum(self) -> bool:
+        """Whether enough nodes run for the controllers to elect a leader."""
+        voters = self._voters()
+        return 2 * len(voters.intersection(self.running())) > len(voters)
+
+    def _voters(self) -> set[int]:
+        return {number for number, node in self.nodes.items() if node.ports.controller}
+
+    def kill(self, node_id: int) -> bool:
+        """kill -9 one node; returns once it is gone, ``False`` if it did not run."""
+        node = self.node(node_id)
+        hit = node.send_signal(signal.SIGKILL)
+        if not node.wait_gone(STOP_TIMEOUT_S):
+            raise CommandFailed(f"node {node_id} (pid {node.pid}) is still there {STOP_TIMEOUT_S:g} s after kill -9")
+        return hit
+
+    def pause(self, node_id: int) -> bool:
+        """Freeze one node's process (SIGSTOP)."""
+        return self.node(node_id).send_signal(signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> bool:
+        return self.node(node_id).send_signal(signal.SIGCONT)
+
+    def stop(self, node_ids: Sequence[int] | None = None, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
+        """Ask the named nodes (all) to shut down and wait; kill those that have not after ``timeout_s``.
+        Returns the ids of those that had to be killed."""
+        wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
+        for node in wanted:
+            node.send_signal(signal.SIGTERM)
+            node.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + timeout_s
+        killed = []
+        for node in wanted:
+            if not node.wait_gone(max(0.0, deadline - time.monotonic())):
+                self.kill(node.node_id)
+                killed.append(node.node_id)
+        return killed
+
+    def status(self) -> list[NodeStatus]:
+        return [node.status() for node in self.nodes.values()]
+
+
+def _lay_out(directory: Path, cluster_id: str, table: Mapping[int, NodePorts], texts: Mapping[int, str]) -> None:
+    """Write the configurations of new nodes, and then all of them as those of the cluster."""
+    layout = {
+        "version": FORMAT_VERSION,
+        "cluster_id": cluster_id,
+        "nodes": {str(number): asdict(row) for number, row in table.items()},
+    }
+    fresh = directory / "cluster.json.new"
+    try:
+        for number, text in texts.items():
+            place = directory / f"node-{number}"
+            place.mkdir(DIRECTORY_MODE, exist_ok=True)  # a kill may have left it
+            write_private(place / "server.properties", text)
+        write_private(fresh, json.dumps(layout, indent=2) + "\n")
+        fresh.replace(directory / "cluster.json")
+    except BaseException:  # half a layout would be in the way of the next try
+        for number in texts:
+            shutil.rmtree(directory / f"node-{number}", ignore_errors=True)
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _same(named: str, data_dir: Path) -> bool:
+    return os.path.realpath(data_dir.parent / named) == os.path.realpath(data_dir)
+
+
+def _fixed(nodes: int) -> dict[int, NodePorts]:
+    return {
+        number: NodePorts(*(port + PORT_STEP * (number - 1) for port in PORTS_FIRST)) for number in range(1, nodes + 1)
+    }
+
+
+def _ports_beside(table: Mapping[int, NodePorts], number: int) -> NodePorts:
+    """The usual ports of that node where the first node has its usual ones and they are free, else any."""
+    row = _fixed(number)[number]
+    if table[min(table)] == _fixed(1)[1] and not ports.taken(list(asdict(row).values())):
+        return row
+    used = {port for other in table.values() for port in asdict(other).values()}
+    free = [port for port in ports.free_ports(len(PORTS_FIRST) + len(used)) if port not in used]
+    return NodePorts(*free[: len(PORTS_FIRST)])
+
+
+def rack_of(number: int, racks: int) -> str:
+    """The rack of a node that is one of several."""
+    return f"rack-{(number - 1) % racks + 1}"
+
+
+def _properties(directory: Path, number: int, table: Mapping[int, NodePorts], settings: Mapping[str, str]) -> str:
+    host = ports.LOOPBACK
+    own = table[number]
+    copies = min(3, len(table))
+    if fixed := sorted(_LAID_OUT & settings.keys()):
+        raise ConfigError(f"{fixed[0]}: the cluster's layout sets it; leave it out")
+    kafka = f"KAFKA://{host}:{own.kafka}," if own.kafka else ""
+    controller = f",CONTROLLER://{host}:{own.controller}" if own.controller else ""
+    voters = [f"{other}@{host}:{row.controller}" for other, row in table.items() if row.controller]
+    made = {
+        "node.id": str(number),
+        "process.roles": "broker,controller" if own.controller else "broker",
+        "listeners": f"{kafka}CLIENT://{host}:{own.client},REPLICATION://{host}:{own.replication}{controller}",
+        "http.listener": f"HTTP://{host}:{own.http}",
+        "controller.quorum.voters": ",".join(voters),
+        "log.dirs": str(directory.absolute() / f"node-{number}" / "data"),
+        "default.replication.factor": str(copies),
+        "min.insync.replicas": str(max(1, copies - 1)),
+        "offsets.topic.replication.factor": str(copies),
+        "transaction.state.log.replication.factor": str(copies),
+        "transaction.state.log.min.isr": str(max(1, copies - 1)),
+        "audit.topic.replication.factor": str(copies),
+        "group.initial.rebalance.delay.ms": "0",
+        **settings,
+    }
+    return format_properties(made)

@@ -1,0 +1,136 @@
+"""Processes of this machine that outlive the command that started them.
+
+A pid alone may now belong to another process. We keep it with the process's start time and send signals only if
+both match.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMark:
+    """A process. Its start time tells it from a later one with the same pid."""
+
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """A process's resource use. ``memory_peak_bytes`` is the largest so far, -1 where the system keeps none."""
+
+    memory_bytes: int
+    memory_peak_bytes: int
+    cpu_s: float
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pids() -> list[int]:
+    """Every process of this machine."""
+    if _boot_id():
+        return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+    done = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+def stat_of(pid: int) -> list[str] | None:
+    """Fields of ``/proc/<pid>/stat`` from the state on; a name may hold blanks and brackets (proc(5)). ``None`` if the
+    process is gone, or the system has no such file."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _ps(pid: int, *columns: str) -> str:
+    wanted = ",".join(f"{column}=" for column in columns)
+    done = subprocess.run(["ps", "-o", wanted, "-p", str(pid)], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def mark_of(pid: int) -> ProcessMark | None:
+    """Return the mark of a process, ``None`` if it is not alive (a zombie is not). A process is alive while any of its
+    threads is, though the first has ended: its ports and files are still its own."""
+    if _boot_id():
+        fields = stat_of(pid)
+        if fields is None or (fields[0] in "ZX" and int(fields[17]) <= 1):
+            return None
+        return ProcessMark(pid, f"{fields[19]}@{_boot_id()}")
+    state, _, started = _ps(pid, "state", "lstart").partition(" ")
+    return ProcessMark(pid, started.strip()) if state and not state.startswith("Z") else None
+
+
+def alive(mark: ProcessMark) -> bool:
+    """Whether exactly this process still runs."""
+    return mark_of(mark.pid) == mark
+
+
+def send_signal(mark: ProcessMark, number: signal.Signals) -> bool:
+    """Signal exactly this process; ``False`` if it is gone. Never reaches another one with the same pid."""
+    if not hasattr(os, "pidfd_open"):
+        if not alive(mark):
+            return False
+        os.kill(mark.pid, number)
+        return True
+    try:
+        handle = os.pidfd_open(mark.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(mark):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def use_of(mark: ProcessMark) -> ProcessUse | None:
+    """Return the memory and processor time of exactly this process, ``None`` if it is gone."""
+    if not _boot_id():
+        fields = _ps(mark.pid, "rss", "time").split()
+        if len(fields) != 2 or not alive(mark):
+            return None
+        return ProcessUse(int(fields[0]) * 1024, -1, _clock_s(fields[1]))
+    fields_now = stat_of(mark.pid)
+    if fields_now is None or not alive(mark):
+        return None
+    peak = -1
+    try:
+        for line in (_PROC / str(mark.pid) / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                peak = int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    cpu_ticks = int(fields_now[11]) + int(fields_now[12])
+    return ProcessUse(int(fields_now[21]) * _PAGE_BYTES, peak, cpu_ticks / _TICKS_PER_S)
+
+
+def _clock_s(text: str) -> float:
+    """Read ``[[dd-]hh:]mm:ss[.cc]``."""
+    days, _, clock = text.rpartition("-")
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + float(part)
+    return seconds + 86_400 * int(days or 0)

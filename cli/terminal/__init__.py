@@ -1,0 +1,1 @@
+"""Commands' options, and how they print."""

@@ -1,0 +1,175 @@
+"""How a command finds its cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.cluster import LocalCluster, default_directory
+from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load
+from tidelog.client.config.security import JAAS, KAFKA_NAMES, STORE_TYPES, TEXTS
+from tidelog.client.config.settings import parse_bootstrap
+from tidelog.model.settings.config_def import ConfigError, unknown_setting
+from tidelog.model.settings.listener_security import PEM
+from tidelog.model.settings.properties import parse_properties
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+CONNECT_TIMEOUT_S: Final = 3.0
+_SECURED: Final = "tidelog.secured"
+_PROFILE: Final = "tidelog.profile"
+_IN_JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_BY_TOKEN: Final = re.compile(r'\btokenauth\s*=\s*"?true\b', re.IGNORECASE)
+
+
+def default_bootstrap() -> str:
+    """The local cluster in its default directory, if there is one, else Kafka's port on this machine."""
+    directory = default_directory()
+    if not LocalCluster.exists(directory):
+        return DEFAULT_BOOTSTRAP
+    cluster = LocalCluster.open(directory)
+    if all(node.mark is None for node in cluster.nodes.values()):
+        raise CommandFailed(f"the local cluster in {directory} is stopped; `tidelog cluster start` starts it")
+    # Our own listeners: nodes of release 0.1 refuse us at the one for Kafka's clients.
+    return ",".join(f"127.0.0.1:{node.ports.client}" for node in cluster.nodes.values())
+
+
+def _given_before(context: click.Context, name: str) -> str | None:
+    """``tidelog --bootstrap HOST:PORT command``: what stands before the command, unless that is run by itself."""
+    return context.find_root().params.get(name) if context.parent is not None else None
+
+
+def _address(context: click.Context, said: str | None) -> str:
+    """The address to connect to. Keeps the profile that goes with it for :func:`secured`.
+
+    An address that is said without a profile's name is another cluster's, so that the default profile's keys are not
+    for it.
+    """
+    named = context.meta.get(_PROFILE) or _given_before(context, "profile")
+    if context.get_parameter_source("bootstrap") is not ParameterSource.COMMANDLINE:
+        said = _given_before(context, "bootstrap") or (None if named else said)
+    profile = {} if said and not (named or os.environ.get(PROFILE_ENV)) else load().find(named)
+    address = profile.pop(BOOTSTRAP, None)
+    context.meta.setdefault(_SECURED, profile)
+    return said or address or default_bootstrap()
+
+
+def require_listener(bootstrap: str) -> None:
+    """Raise :class:`CommandFailed` if nothing listens at any of the addresses. The SDK would keep trying for a
+    minute."""
+    reasons = []
+    for host, port in parse_bootstrap(bootstrap):
+        try:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as trouble:
+            reasons.append(f"{host}:{port}: {trouble.strerror or trouble}")
+    raise CommandFailed(f"no broker listens at {'; '.join(reasons)}. Is the cluster running? --bootstrap names another")
+
+
+def bootstrap_option(command: F) -> F:
+    """Give a command ``--bootstrap HOST:PORT,…``; the command runs only if something listens there."""
+
+    def check(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        if context.resilient_parsing:  # completion asks nobody
+            return value
+        address = _address(context, value)
+        require_listener(address)
+        return address
+
+    addressed = click.option(
+        "--bootstrap",
+        "-b",
+        callback=check,
+        envvar="TIDELOG_BOOTSTRAP",
+        metavar="HOST:PORT,...",
+        help="Some brokers. Default: $TIDELOG_BOOTSTRAP, the profile's, the local cluster's, or 127.0.0.1:9092.",
+    )(command)
+    return _with_settings(addressed)
+
+
+def running_cluster_option(text: str) -> Callable[[F], F]:
+    """Give a command ``--bootstrap HOST:PORT,…`` that it may do without: only an address or a profile that is named for
+    this command counts. ``text``: the option's help."""
+
+    def check(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        named = value or context.meta.get(_PROFILE) or _given_before(context, "bootstrap")
+        return _address(context, value) if named or _given_before(context, "profile") else None
+
+    def add(command: F) -> F:
+        return _with_settings(
+            click.option("--bootstrap", "-b", callback=check, metavar="HOST:PORT,...", help=text)(command)
+        )
+
+    return add
+
+
+def _with_settings(command: F) -> F:
+    """Give a command ``--profile`` and ``--command-config``."""
+    profiled = click.option(
+        "--profile",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_profile,
+        metavar="NAME",
+        help="The cluster of that name (tidelog profile). Default: $TIDELOG_PROFILE, or the one in use.",
+    )(command)
+    return click.option(
+        "--command-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        is_eager=True,
+        callback=_keep_command_config,
+        expose_value=False,
+        envvar="TIDELOG_COMMAND_CONFIG",
+        metavar="FILE",
+        help="How to connect: a .properties file with security.protocol, ssl.truststore.location and their like.",
+    )(profiled)
+
+
+def secured() -> dict[str, Any]:
+    """The settings of ``--command-config`` or of the profile, for each client that the command makes."""
+    return dict(click.get_current_context().meta.get(_SECURED, {}))
+
+
+def _keep_profile(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[_PROFILE] = value
+
+
+def _keep_command_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is not None and not context.resilient_parsing:
+        context.meta[_SECURED] = read_command_config(value)
+
+
+def read_command_config(path: Path) -> dict[str, str]:
+    """The client's settings in a file that Kafka's tools or librdkafka's read too. Raises :class:`ConfigError`."""
+    found: dict[str, str] = {}
+    try:
+        properties = parse_properties(path.read_text(encoding="utf-8"))
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for name, (value, line) in properties.items():
+        if name in STORE_TYPES and value.strip().upper() == PEM:
+            continue
+        if name == JAAS:  # as people paste it
+            for key, said in _IN_JAAS.findall(value):
+                found[f"sasl_{key}"] = re.sub(r"\\(.)", r"\1", said)
+            if _BY_TOKEN.search(value):
+                found["sasl_tokenauth"] = "true"
+            continue
+        ours = KAFKA_NAMES.get(name, name.replace(".", "_"))
+        if ours not in TEXTS:
+            known_names = [*TEXTS, *KAFKA_NAMES]
+            wanted = "PEM" if name in STORE_TYPES else ""
+            said = f"{name}: expected {wanted}, found {value!r}" if wanted else unknown_setting(name, known_names)
+            raise ConfigError(f"{path}: line {line}: {said}")
+        found[ours] = value
+    return found

@@ -1,0 +1,44 @@
+"""``--set name=value``, wherever settings are given on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+CLIENT_TAKEN: Final[Mapping[str, str]] = MappingProxyType(
+    {"bootstrap_servers": "--bootstrap says where the cluster is"}
+)
+"""Client settings that have an option of their own."""
+
+
+def parse_settings(items: tuple[str, ...]) -> dict[str, str]:
+    """Read ``name=value`` items. Raises ``click.BadParameter``."""
+    found: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"expected name=value, found {item!r}")
+        if name.strip() in found:
+            raise click.BadParameter(f"expected each setting once, found {name.strip()} twice")
+        found[name.strip()] = value
+    return found
+
+
+def settings_option(text: str, name: str = "--set", *, taken: Mapping[str, str] = EMPTY) -> Callable[[F], F]:
+    """Give a command ``--set name=value``; it receives ``settings`` as a dictionary. ``taken`` are settings that the
+    command itself sets, with what the user does instead."""
+
+    def read(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+        found = parse_settings(value)
+        for given in found:
+            if (instead := taken.get(given.replace(".", "_"))) is not None:
+                raise click.BadParameter(f"{given}: expected another setting; {instead}")
+        return found
+
+    return click.option(name, "settings", multiple=True, metavar="NAME=VALUE", callback=read, help=text)

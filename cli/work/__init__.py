@@ -1,0 +1,1 @@
+"""The work behind commands: plans, findings and loads, without options and printing."""

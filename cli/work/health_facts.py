@@ -1,0 +1,257 @@
+"""Asks a cluster for the facts that rules of health look at. A part that cannot be asked is named, and left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tidelog.broker.health.facts import (
+    Broker,
+    Directory,
+    Facts,
+    Feature,
+    Group,
+    GroupPartition,
+    HangingTransaction,
+    NodeMetrics,
+    OpenTransaction,
+    Partition,
+    Progress,
+)
+from tidelog.broker.health.progress import Sample, Windows, judge
+from tidelog.cli.work.feature_levels import feature_rows
+from tidelog.cli.work.group_offsets import log_ends
+from tidelog.cli.work.hanging import described, find_hanging
+from tidelog.cli.work.node_metrics import Pages, PageUnread, page_address
+from tidelog.cli.work.placement import Placed, placement_of
+from tidelog.model.errors import ErrorCode, TidelogError
+from tidelog.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog import Admin
+    from tidelog.client.admin.group_types import GroupListing
+    from tidelog.client.admin.reassignments import OngoingReassignment
+    from tidelog.proto.calls.api import DescribeClusterResponse
+
+T = TypeVar("T")
+
+MIN_ISR: Final = "min.insync.replicas"
+HTTP_LISTENER: Final = "http.listener"
+HANGING_PARTITIONS_MAX: Final = 2_000
+"""Beyond that, every look would ask leaders about too many partitions' producers."""
+HANGING_MS: Final = 15 * 60_000
+"""As ``tidelog transactions find-hanging``."""
+GROUPS_MAX: Final = 1_000
+AT_ONCE: Final = 8
+"""Questions to the cluster at a time."""
+
+
+class Asker:
+    """Looks at one cluster, again and again: what one look cannot show (busy shares, progress) comes from several."""
+
+    def __init__(self, admin: Admin, settings: Mapping[str, Any], windows: Windows) -> None:
+        self._admin = admin
+        self._pages = Pages(settings)
+        self._windows = windows
+        self._unknown: dict[str, str] = {}
+
+    def facts(self) -> Facts:
+        """One look. Raises nothing of the cluster's: what it does not tell is in ``unknown``."""
+        self._unknown = {}
+        admin = self._admin
+        with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer holds back only what is asked of it
+            placing = pool.submit(self._try, "partitions", lambda: placement_of(admin))
+            levels = pool.submit(self._try, "features", self._features)
+            prepared = pool.submit(self._try, "prepared", self._prepared)
+            groups = pool.submit(self._try, "groups", self._groups)
+            moving = pool.submit(self._try, "reassignments", lambda: admin.list_partition_reassignments())
+            cluster = self._try("brokers", lambda: admin.describe_cluster())
+            brokers = None if cluster is None else _brokers(cluster)
+            live = [node for node, broker in (brokers or {}).items() if broker.live]
+            disks = [pool.submit(self._directories, node) for node in live]
+            urls = [pool.submit(self._url, node, _hosts(cluster)) for node in live]
+            placed = placing.result()
+            hanging = pool.submit(self._try, "hanging", lambda: self._hanging(placed or {}))
+            partitions = None if placed is None else self._partitions(placed, moving.result() or {})
+            metrics = self._metrics(
+                {node: url for node, found in zip(live, urls, strict=True) if (url := found.result())}
+            )
+            return Facts(
+                now_ms=time.time_ns() // 1_000_000,
+                controller=self._controller(cluster),
+                voters=None if cluster is None else [int(one.node_id) for one in cluster.voters],
+                brokers=brokers,
+                partitions=partitions,
+                directories=[one for found in disks for one in found.result()] or None,
+                features=levels.result(),
+                prepared=prepared.result(),
+                hanging=None if placed is None else hanging.result(),
+                groups=groups.result(),
+                nodes=metrics or None,
+                unknown=self._unknown,
+            )
+
+    def _try(self, part: str, ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except TidelogError as error:
+            self._unknown[part] = f"{error.code.name}: {error}" if str(error) != error.code.name else str(error)
+            return None
+
+    def _controller(self, cluster: DescribeClusterResponse | None) -> int | None:
+        """The active controller's id. Brokers that cannot reach one answer nothing about the cluster: then it is -1,
+        unless we may not ask."""
+        if cluster is not None:
+            return int(cluster.controller_id)
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
+        return None if self._unknown.get("brokers", "").startswith(refused) else -1
+
+    def _partitions(
+        self, placed: Mapping[TopicPartition, Placed], moving: Mapping[TopicPartition, OngoingReassignment]
+    ) -> list[Partition]:
+        short = {at.topic for at, one in placed.items() if len(one.isr) < len(one.replicas)}
+        least = self._min_isr(sorted(short))
+        found = []
+        for at, one in sorted(placed.items()):
+            move = moving.get(at)
+            adding, removing = ((), ()) if move is None else (move.adding_replicas, move.removing_replicas)
+            found.append(
+                Partition(
+                    at,
+                    one.leader,
+                    one.replicas,
+                    one.isr,
+                    tuple(map(int, adding)),
+                    tuple(map(int, removing)),
+                    least.get(at.topic),
+                )
+            )
+        return found
+
+    def _min_isr(self, topics: Iterable[str]) -> dict[str, int]:
+        from tidelog import ConfigResource
+
+        found = {}
+        for topic in topics:
+            resource = ConfigResource("topic", topic)
+            try:
+                settings = self._admin.describe_configs([resource])[resource]
+            except TidelogError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._unknown[f"{MIN_ISR} of {topic}"] = str(error)
+                continue
+            if value := settings[MIN_ISR].value:
+                found[topic] = int(value)
+        return found
+
+    def _directories(self, node: int) -> list[Directory]:
+        answer = self._try(f"directories of node {node}", lambda: self._admin.describe_log_dirs([node]))
+        return [
+            Directory(node, one.path, one.error is not ErrorCode.NONE, int(one.total_bytes), int(one.usable_bytes))
+            for dirs in ({} if answer is None else answer).values()
+            for one in dirs
+        ]
+
+    def _url(self, node: int, hosts: Mapping[int, str]) -> str:
+        """The address of a node's metrics; empty where there is none that we reach."""
+        from tidelog import ConfigResource
+
+        resource = ConfigResource("broker", str(node))
+        try:
+            settings = self._admin.describe_configs([resource])[resource]
+            return page_address(settings[HTTP_LISTENER].value or "", hosts.get(node, ""))
+        except (TidelogError, PageUnread) as error:
+            self._unknown[f"metrics of node {node}"] = str(error)
+            return ""
+
+    def _metrics(self, urls: Mapping[int, str]) -> dict[int, NodeMetrics]:
+        found, missing = self._pages.look(urls)
+        self._unknown |= {f"metrics of node {node}": why for node, why in missing.items()}
+        return found
+
+    def _features(self) -> list[Feature]:
+        rows = feature_rows(self._admin.describe_features())
+        return [Feature(row["feature"], row["level"], row["min"], row["max"], tuple(row["behind"])) for row in rows]
+
+    def _prepared(self) -> list[OpenTransaction]:
+        names = [one.transactional_id for one in self._admin.list_transactions(states=["Prepared"])]
+        found, _ = described(self._admin, names)
+        return [
+            OpenTransaction(name, one.transaction_start_time_ms)
+            for name, one in sorted(found.items())
+            if one.transaction_start_time_ms is not None
+        ]
+
+    def _hanging(self, placed: Mapping[TopicPartition, Placed]) -> list[HangingTransaction] | None:
+        led = [at for at, one in sorted(placed.items()) if one.leader >= 0]
+        if len(led) > HANGING_PARTITIONS_MAX:
+            self._unknown["hanging"] = f"more than {HANGING_PARTITIONS_MAX:,} partitions; ask by topic or broker"
+            return None
+        found = find_hanging(self._admin, led, HANGING_MS, lambda: time.time_ns() // 1_000_000)
+        return [
+            HangingTransaction(one.partition, one.producer.producer_id, one.producer.last_timestamp_ms) for one in found
+        ]
+
+    def _groups(self) -> list[Group]:
+        from tidelog import OffsetSpec
+
+        listed = self._admin.list_consumer_groups()
+        if len(listed) > GROUPS_MAX:
+            self._unknown["some groups"] = f"{len(listed):,} groups; the first {GROUPS_MAX:,} by name were looked at"
+            listed = listed[:GROUPS_MAX]
+        if not listed:
+            self._windows.look({})
+            return []
+        names = [one.group_id for one in listed]
+        committed = self._admin.list_consumer_group_offsets(dict.fromkeys(names))
+        ends = log_ends(self._admin, (at for offsets in committed.values() for at in offsets))
+        now_ms = time.monotonic_ns() // 1_000_000
+        samples = {
+            (name, at): Sample(now_ms, offset.offset, ends[at])
+            for name, offsets in committed.items()
+            for at, offset in offsets.items()
+            if at in ends
+        }
+        self._windows.look(samples)
+        behind = {at for (_, at), sample in samples.items() if sample.lag}
+        firsts = self._admin.list_offsets(dict.fromkeys(behind, OffsetSpec.earliest())) if behind else {}
+        starts = {at: first.offset for at, first in firsts.items()}
+        since_ms = time.time_ns() // 1_000_000 - now_ms
+        return [self._group(one, samples, starts, since_ms) for one in listed]
+
+    def _group(
+        self,
+        group: GroupListing,
+        samples: Mapping[tuple[str, TopicPartition], Sample],
+        starts: Mapping[TopicPartition, int],
+        epoch_ms: int,
+    ) -> Group:
+        has_members = group.state.value not in ("Empty", "Dead")
+        partitions = []
+        for (name, at), sample in samples.items():
+            if name == group.group_id:
+                progress, since = judge(self._windows.of(name, at), has_members, self._windows.wanted)
+                lost = max(0, starts.get(at, 0) - sample.committed) if sample.lag else 0
+                partitions.append(
+                    GroupPartition(at, progress, sample.lag, lost, None if since is None else since + epoch_ms)
+                )
+        return Group(group.group_id, has_members, tuple(partitions))
+
+
+def unsettled(facts: Facts) -> int:
+    """Groups that lag, and were not watched for long enough to judge them."""
+    return sum(any(one.progress is Progress.UNSETTLED for one in group.partitions) for group in facts.groups or ())
+
+
+def _hosts(cluster: DescribeClusterResponse | None) -> dict[int, str]:
+    brokers = () if cluster is None else cluster.brokers
+    return {int(broker.node_id): broker.listeners[0].host for broker in brokers if broker.listeners}
+
+
+def _brokers(cluster: DescribeClusterResponse) -> dict[int, Broker]:
+    return {
+        int(one.node_id): Broker(int(one.node_id), one.fenced, one.in_controlled_shutdown, one.rack)
+        for one in cluster.brokers
+    }

@@ -1,0 +1,151 @@
+"""Nodes' metrics pages, fetched over HTTP and read."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import ssl
+import time
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from tidelog.broker import metrics as m
+from tidelog.broker.health.facts import Labels, NodeMetrics
+
+TIMEOUT_S: Final = 5.0
+PAGE_BYTES_MAX: Final = 16 * 2**20
+"""A page of 10,000 topics has some 5 MB."""
+AT_ONCE: Final = 8
+GAP_S: Final = 1.0
+"""Least time between two looks that give a busy share."""
+
+
+class PageUnread(Exception):
+    """A page could not be had; the text says why."""
+
+
+class Page(NamedTuple):
+    """A look at one page: when by the looker's clock, how long it took, and the values by exported name."""
+
+    at_s: float
+    took_s: float
+    values: Mapping[str, Mapping[Labels, float]]
+
+
+def page_address(listener: str, host: str) -> str:
+    """The URL of a node's metrics by its ``http.listener`` and the ``host`` at which clients reach it.
+
+    Raises :class:`PageUnread` if it has none, or only one that its own machine reaches.
+    """
+    if not listener:
+        raise PageUnread("it has no http.listener")
+    found = urlsplit(listener)
+    name, port = found.hostname or "", found.port or 0
+    if name in ("", "0.0.0.0", "::"):
+        name = host
+    elif _is_loopback(name) and not _is_loopback(host):
+        raise PageUnread(f"http.listener={listener}, which only its own machine reaches")
+    return f"{found.scheme.lower()}://{f'[{name}]' if ':' in name else name}:{port}/metrics"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """For pages over HTTPS: the same authorities and certificate that the client shows brokers."""
+    context = ssl.create_default_context(cafile=settings.get("ssl_cafile"))
+    if chain := settings.get("ssl_certfile"):
+        context.load_cert_chain(chain, settings.get("ssl_keyfile"))
+    return context
+
+
+def read_page(url: str, context: ssl.SSLContext) -> Page:
+    """Raises :class:`PageUnread`."""
+    began, began_s = time.monotonic(), time.time()
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )  # a proxy of the environment is for other places than one's own nodes
+    try:
+        with opener.open(url, timeout=TIMEOUT_S) as answer:
+            body = answer.read(PAGE_BYTES_MAX + 1)
+    except (OSError, http.client.HTTPException) as error:
+        raise PageUnread(f"{url}: {error}") from None
+    if len(body) > PAGE_BYTES_MAX:
+        raise PageUnread(f"{url}: expected at most {PAGE_BYTES_MAX:,} bytes")
+    took_s = time.monotonic() - began
+    return Page(began_s + took_s / 2, took_s, parse(body.decode("utf-8", "replace"), url))
+
+
+def parse(text: str, url: str) -> dict[str, dict[Labels, float]]:
+    """Prometheus's text format. Labels come in the order of our metrics' own names. Raises :class:`PageUnread`."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    names = {metric.exported: metric.labels for metric in m.ALL_METRICS.values()}
+    found: dict[str, dict[Labels, float]] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                order = names.get(sample.name, tuple(sorted(sample.labels)))
+                found.setdefault(sample.name, {})[tuple(sample.labels.get(one, "") for one in order)] = sample.value
+    except ValueError as error:
+        raise PageUnread(f"{url}: expected Prometheus's text format: {error}") from None
+    return found
+
+
+class Pages:
+    """Looks at the pages of several nodes, again and again. The first look takes two, so that there is a busy share."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._before: dict[int, Page] = {}
+
+    def look(self, urls: Mapping[int, str]) -> tuple[dict[int, NodeMetrics], dict[int, str]]:
+        """The nodes' metrics, and why those of the others are missing."""
+        if not urls:
+            return {}, {}
+        context = tls_context(self._settings)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            if not self._before.keys() & urls.keys():
+                self._before = {
+                    node: page for node, page in self._read(pool, urls, context).items() if isinstance(page, Page)
+                }
+                time.sleep(GAP_S if self._before else 0)
+            found = self._read(pool, urls, context)
+        pages = {node: page for node, page in found.items() if isinstance(page, Page)}
+        metrics = {node: _metrics(node, page, self._before.get(node)) for node, page in pages.items()}
+        self._before = pages
+        return metrics, {node: str(page) for node, page in found.items() if isinstance(page, PageUnread)}
+
+    @staticmethod
+    def _read(
+        pool: ThreadPoolExecutor, urls: Mapping[int, str], context: ssl.SSLContext
+    ) -> dict[int, Page | PageUnread]:
+        def one(url: str) -> Page | PageUnread:
+            try:
+                return read_page(url, context)
+            except PageUnread as error:
+                return error
+
+        return dict(zip(urls, pool.map(one, urls.values()), strict=True))
+
+
+def _metrics(node: int, page: Page, before: Page | None) -> NodeMetrics:
+    found = NodeMetrics(node, page.values)
+    if m.CLOCK.exported in page.values:
+        found = replace(found, clock_ahead_s=found.total(m.CLOCK) - page.at_s, clock_error_s=page.took_s / 2)
+    if before is None:
+        return found
+    earlier = NodeMetrics(node, before.values)
+    passed_s = found.total(m.UPTIME) - earlier.total(m.UPTIME)
+    if passed_s < GAP_S / 2:  # it was restarted, or this look came at once
+        return found
+    busy = (found.total(m.LOOP_BUSY) - earlier.total(m.LOOP_BUSY)) / passed_s
+    return replace(found, busy=min(max(busy, 0.0), 1.0))

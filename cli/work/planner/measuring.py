@@ -1,0 +1,221 @@
+"""Runs loads on a throw-away cluster and reads from the nodes' own metrics what they did and what it cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.broker import metrics as m
+from tidelog.broker.health.facts import NodeMetrics
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.work.node_metrics import parse
+from tidelog.cli.work.workload import PARTITIONS, create_topic, values_of
+
+if TYPE_CHECKING:
+    from tidelog.client.delivery import BulkFuture
+
+NODES: Final = 3
+WARM_UP_S: Final = 2.0
+PACE: Final = 0.95
+PENDING_MAX: Final = 200
+"""Batches that the producer has under way; at that bound it falls behind."""
+READY_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 0.5
+SETTINGS: Final = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "1000"}
+RETENTION: Final = {"retention.bytes": str(64 * 2**20), "segment.bytes": str(16 * 2**20)}
+"""Old segments go, so that a campaign does not fill a small disk."""
+
+
+class Load(NamedTuple):
+    """``batches`` a second of ``batch_bytes`` in records of at most ``record_bytes``, to a topic of ``copies``;
+    ``readers`` read all of it."""
+
+    batches: float
+    batch_bytes: int
+    copies: int
+    readers: int = 0
+    record_bytes: int = 1_000
+
+
+LOADS: Final = (
+    Load(0, 1_000, 3),
+    Load(100, 1_000, 1),
+    Load(800, 1_000, 1),
+    Load(80, 256_000, 1),
+    Load(50, 1_000, 3),
+    Load(200, 1_000, 3),
+    Load(400, 1_000, 3),
+    Load(1_000, 1_000, 3),
+    Load(3_000, 1_000, 3),
+    Load(3_000, 1_000, 1),
+    Load(40, 256_000, 3),
+    Load(160, 64_000, 3),
+    Load(100, 1_000, 3, readers=2),
+    Load(40, 256_000, 3, readers=2),
+    Load(80, 256_000, 1, readers=1),
+    Load(1_000, 1_000, 3, readers=2),
+)
+"""The loads that coefficients are fitted to."""
+CHECKS: Final = (
+    Load(150, 16_000, 3, readers=1),
+    Load(60, 100_000, 3),
+    Load(300, 4_000, 3, readers=1),
+    Load(2_000, 2_000, 3, readers=1),
+)
+"""Loads that coefficients are not fitted to: they show how well these predict."""
+
+
+class Seen(NamedTuple):
+    """What a cluster did, in all its nodes together: rates a second, megabytes of 10^6 bytes; ``cores``: processor time
+    a second; ``memory_bytes``: of the largest node."""
+
+    nodes: int
+    cores: float
+    batches: float
+    append_mb: float
+    replicated_mb: float
+    read_mb: float
+    copies: int
+    readers: int
+    memory_bytes: float
+
+
+def kept_pace(load: Load, seen: Seen) -> bool:
+    """Whether the producer sent what it should. If it fell behind, batches were merged, and cost less."""
+    return seen.batches >= PACE * load.batches
+
+
+def campaign(root: Path, loads: tuple[Load, ...], seconds: float) -> Iterator[tuple[Load, Seen]]:
+    """One cluster, one load after the other. Raises :class:`CommandFailed` if it does not start or does not answer."""
+    from tidelog import Admin
+
+    cluster = LocalCluster.create(root / "cluster", nodes=NODES, settings=SETTINGS)
+    try:
+        cluster.start()
+        cluster.wait_ready()
+        with Admin(cluster.bootstrap) as admin:
+            for number, load in enumerate(loads):
+                topic = f"load-{number}"
+                create_topic(admin, topic, copies=load.copies, settings=RETENTION)
+                with _running(cluster.bootstrap, topic, load):
+                    time.sleep(WARM_UP_S)
+                    before, began = look(cluster), time.monotonic()
+                    time.sleep(seconds)
+                    after, took = look(cluster), time.monotonic() - began
+                admin.delete_topics([topic])
+                yield load, difference(before, after, took, load)
+    finally:
+        for node in cluster.nodes:
+            cluster.kill(node)
+
+
+def look(cluster: LocalCluster) -> dict[int, NodeMetrics]:
+    """The nodes' metrics now."""
+    found = {}
+    for node_id, node in cluster.nodes.items():
+        status, body = node.get("/metrics", timeout_s=10)
+        if status != 200:
+            raise CommandFailed(f"node {node_id}: expected its metrics, found HTTP {status}: {node.last_words()}")
+        found[node_id] = NodeMetrics(node_id, parse(body.decode(), f"node {node_id}"))
+    return found
+
+
+def difference(before: Mapping[int, NodeMetrics], after: Mapping[int, NodeMetrics], took_s: float, load: Load) -> Seen:
+    """Rates between two looks."""
+
+    def rate(name: str, *labels: str) -> float:
+        return (
+            sum(
+                after[node].values.get(name, {}).get(labels, 0.0) - before[node].values.get(name, {}).get(labels, 0.0)
+                for node in after
+            )
+            / took_s
+        )
+
+    return Seen(
+        len(after),
+        rate("process_cpu_seconds_total"),
+        rate(m.BATCHES_IN.exported),
+        rate(m.BYTES_IN.exported, "") / 1e6,
+        rate(m.REPLICATION_BYTES_IN.exported) / 1e6,
+        rate(m.BYTES_OUT.exported, "") / 1e6,
+        load.copies,
+        load.readers,
+        max(one.values["process_resident_memory_bytes"][()] for one in after.values()),
+    )
+
+
+@contextmanager
+def _running(bootstrap: str, topic: str, load: Load) -> Iterator[None]:
+    """The load runs in threads of this process until the block ends."""
+    from tidelog import Consumer, Producer, TopicPartition  # noqa: F401  here, not by several threads at a time
+
+    stop = threading.Event()
+    works = [partial(_produce, bootstrap, topic, load, stop)]
+    works += [partial(_consume, bootstrap, topic, stop)] * load.readers
+    begun = [threading.Event() for _ in works]
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[Callable[[], None]], None], began: threading.Event) -> None:
+        try:
+            work(began.set)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            began.set()
+
+    threads = [threading.Thread(target=guarded, args=both) for both in zip(works, begun, strict=True)]
+    for thread in threads:
+        thread.start()
+    try:
+        if load.batches and not all(began.wait(READY_TIMEOUT_S) for began in begun):
+            raise CommandFailed(f"{load}: no record was written and read within {READY_TIMEOUT_S:.0f} s")
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise CommandFailed(f"a load failed: {errors[0]}")
+
+
+def _produce(bootstrap: str, topic: str, load: Load, stop: threading.Event, begun: Callable[[], None]) -> None:
+    from tidelog import Producer
+
+    size = min(load.record_bytes, load.batch_bytes)
+    values = values_of(size, max(1, load.batch_bytes // size))
+    with Producer(bootstrap, acks="all", linger_ms=0, bulk_batch_size=2 * load.batch_bytes) as producer:
+        began, number = time.monotonic(), 0
+        pending: deque[BulkFuture] = deque()
+        while not stop.is_set():
+            if not load.batches:
+                stop.wait()
+                break
+            due = began + number / load.batches
+            if (wait_s := due - time.monotonic()) > 0:
+                stop.wait(wait_s)
+            pending.append(producer.send_many(topic, values, partition=number % PARTITIONS))
+            if number == 0 or len(pending) > PENDING_MAX:
+                pending.popleft().result(READY_TIMEOUT_S)
+                begun()
+            number += 1
+        producer.flush(READY_TIMEOUT_S)
+
+
+def _consume(bootstrap: str, topic: str, stop: threading.Event, begun: Callable[[], None]) -> None:
+    from tidelog import Consumer, TopicPartition
+
+    with Consumer(bootstrap) as consumer:
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_end(*partitions)
+        while not stop.is_set():
+            if consumer.poll_batches(POLL_S):
+                begun()

@@ -1,0 +1,383 @@
+"""Plans where replicas go: off a broker, or evenly over all, with as few bytes moved as that takes. Pure.
+
+A partition never ends on fewer racks than it has, and its replicas are never more crowded in one rack, where the
+brokers allow that. The *weight* of a replica is what it adds to its broker: its bytes, and a little for being there, so
+that empty partitions are spread too. Leaders are evened out by the order of replicas alone, which moves nothing.
+
+The way from the fullest broker to the emptiest is taken first. Where no partition can take it, one goes by a third
+broker. Source of the goals: Cruise Control's rack awareness, disk usage distribution and leader replica distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tidelog.model.ids import TopicPartition
+
+REPLICA_WEIGHT: Final = 1 << 20
+"""What a replica weighs besides its bytes."""
+
+Assignment = dict[TopicPartition, tuple[int, ...]]
+
+
+class NoRoom(Exception):
+    """A partition has more replicas than there are brokers for them; the text says which."""
+
+
+class Target(NamedTuple):
+    """A broker that may have replicas."""
+
+    node: int
+    rack: str | None
+
+
+class Part(NamedTuple):
+    """A partition: its nodes, the preferred leader first, and the bytes of one replica."""
+
+    replicas: tuple[int, ...]
+    size: int
+
+
+def drained(parts: Mapping[TopicPartition, Part], targets: Iterable[Target], gone: Collection[int]) -> Assignment:
+    """Replace each replica on ``gone`` by one on another broker; nothing else moves. Returns what changes. Raises
+    :class:`NoRoom`."""
+    spread = _Spread(parts, [target for target in targets if target.node not in gone], _weight)
+    leaving = {at for at, part in parts.items() if not set(gone).isdisjoint(part.replicas)}
+    spread.leave(gone)
+    spread.even_leaders(leaving)
+    return spread.changes()
+
+
+def rebalanced(
+    parts: Mapping[TopicPartition, Part],
+    targets: Iterable[Target],
+    tolerance: float,
+    fixed: Collection[TopicPartition] = (),
+) -> Assignment:
+    """Even out bytes until each broker is within ``tolerance`` (0.1: 10 %) of the average, or no move helps; then
+    leaders. Replicas on brokers that are not among ``targets`` stay, and so do ``fixed`` partitions. Returns what
+    changes."""
+    spread = _Spread(parts, targets, _weight, fixed=fixed)
+    spread.mend_racks()
+    average = sum(spread.load.values()) / max(len(spread.load), 1)
+    spread.even_out(math.floor(average * (1 - tolerance)), math.ceil(average * (1 + tolerance)))
+    spread.even_leaders(parts.keys() - set(fixed))
+    return spread.changes()
+
+
+def resized(
+    parts: Mapping[TopicPartition, Part], targets: Iterable[Target], topic: str, replication_factor: int
+) -> Assignment:
+    """Give each partition of ``topic`` that many replicas. New ones go to racks and brokers with room; those go first
+    that are not on ``targets``, then those that crowd a rack or a broker, and never the first replica on one of
+    ``targets``. Returns what changes. Raises :class:`NoRoom`."""
+    spread = _Spread(parts, targets, _weight)
+    own = [at for at in parts if at.topic == topic]
+    for at in sorted(own):
+        spread.resize(at, replication_factor)
+    spread.even_leaders({at for at in own if len(parts[at].replicas) != replication_factor})
+    return spread.changes()
+
+
+def spread_topics(parts: Mapping[TopicPartition, Part], targets: Sequence[Target]) -> Assignment:
+    """Spread each topic over exactly these brokers, as many replicas on each as possible to one, with as few moves as
+    that takes. Returns all partitions. Raises :class:`NoRoom`."""
+    by_topic: dict[str, dict[TopicPartition, Part]] = {}
+    for at in sorted(parts):
+        by_topic.setdefault(at.topic, {})[at] = parts[at]
+    found: Assignment = {}
+    everywhere: Counter[int] = Counter()
+    leaders: Counter[int] = Counter()
+    for own in by_topic.values():
+        spread = _Spread(own, targets, lambda _: 1, everywhere, leaders)
+        spread.leave({node for part in own.values() for node in part.replicas} - {target.node for target in targets})
+        spread.mend_racks()
+        average = sum(spread.load.values()) / max(len(spread.load), 1)
+        spread.even_out(math.floor(average), math.ceil(average))
+        spread.even_leaders(own)
+        found.update({at: tuple(replicas) for at, replicas in spread.replicas.items()})
+        everywhere.update(node for at in own for node in found[at])
+        leaders.update(found[at][0] for at in own)
+    return found
+
+
+class Cost(NamedTuple):
+    """What a plan moves: replicas that must be copied, and their bytes."""
+
+    replicas: int
+    size: int
+
+
+def cost_of(parts: Mapping[TopicPartition, Part], changes: Mapping[TopicPartition, Sequence[int]]) -> Cost:
+    new = {at: len(set(replicas) - set(parts[at].replicas)) for at, replicas in changes.items()}
+    return Cost(sum(new.values()), sum(count * parts[at].size for at, count in new.items()))
+
+
+def _weight(part: Part) -> int:
+    return part.size + REPLICA_WEIGHT
+
+
+class _Spread:
+    """A plan under way."""
+
+    def __init__(
+        self,
+        parts: Mapping[TopicPartition, Part],
+        targets: Iterable[Target],
+        weight: Callable[[Part], int],
+        elsewhere: Mapping[int, int] = {},
+        leaders_elsewhere: Mapping[int, int] = {},
+        fixed: Collection[TopicPartition] = (),
+    ) -> None:
+        """``elsewhere``: what the brokers have and lead besides; it decides between equals. ``fixed``: partitions that
+        count, and stay."""
+        self._fixed = frozenset(fixed)
+        self._parts = parts
+        self._elsewhere = elsewhere
+        self._leaders_elsewhere = leaders_elsewhere
+        self.racks = {target.node: target.rack for target in targets}
+        self.replicas = {at: list(part.replicas) for at, part in sorted(parts.items())}
+        self._weights = {at: weight(part) for at, part in parts.items()}
+        self._crowds = {at: Counter(self._rack(node) for node in has) for at, has in self.replicas.items()}
+        """By partition, how many of its replicas are in each rack."""
+        self.load = dict.fromkeys(sorted(self.racks), 0)
+        self._on: dict[int, dict[str | None, list[tuple[int, TopicPartition]]]] = {
+            node: {rack: [] for rack in self.racks.values()} for node in self.load
+        }
+        """By broker and rack, its replicas that may go to another broker in that rack, by weight."""
+        for at, replicas in self.replicas.items():
+            for node in self.load.keys() & replicas:
+                self.load[node] += self._weights[at]
+            for held in self._lists(at):
+                held.append((self._weights[at], at))
+        for by_rack in self._on.values():
+            for held in by_rack.values():
+                held.sort()
+
+    def changes(self) -> Assignment:
+        return {at: tuple(found) for at, found in self.replicas.items() if tuple(found) != self._parts[at].replicas}
+
+    # --- Moves ---
+
+    def leave(self, gone: Collection[int]) -> None:
+        """Move every replica off these brokers, the heaviest first."""
+        leaving = [(-self._weights[at], at, node) for at, has in self.replicas.items() for node in has if node in gone]
+        for _, at, node in sorted(leaving):
+            self._move(at, node, self._roomiest(at, instead=node))
+
+    def resize(self, at: TopicPartition, count: int) -> None:
+        """Add replicas, or drop some, until there are ``count``."""
+        replicas, crowd = self.replicas[at], self._crowds[at]
+        while len(replicas) < count:
+            self._place(at, [*replicas, self._roomiest(at, needed=count)])
+        while len(replicas) > count:
+            may_go = replicas[1:] if replicas[0] in self.load else replicas
+            node = max(may_go, key=lambda one: (one not in self.load, crowd[self._rack(one)], self._fill(one)))
+            self._place(at, [one for one in replicas if one != node])
+
+    def _roomiest(self, at: TopicPartition, instead: int = -1, needed: int = 0) -> int:
+        """The broker for one more replica, or for one ``instead`` of that on another broker."""
+        free = [target for target in self.load if target not in self.replicas[at]]
+        if not free:
+            raise NoRoom(
+                f"{at.topic}-{at.partition}: expected at most as many replicas as brokers that may have them, "
+                f"{len(self.load)}, found {needed or len(self.replicas[at])}"
+            )
+        crowd, left = self._crowds[at], self._rack(instead)
+        return min(free, key=lambda one: (crowd[self._rack(one)] - (self._rack(one) == left), *self._fill(one)))
+
+    def mend_racks(self) -> None:
+        """Move replicas of partitions that are crowded in a rack although another rack has room."""
+        racks = set(self.racks.values())
+        for at, replicas in self.replicas.items():
+            if at in self._fixed:
+                continue
+            crowd = self._crowds[at]
+            while max(crowd.values()) - min(crowd[rack] for rack in racks) >= 2:
+                ways = [
+                    (gain, -self.load[node], *self._fill(target), node, target)
+                    for node in replicas
+                    if node in self.load
+                    for target in self.load
+                    if target not in replicas and (gain := crowd[self.racks[target]] - crowd[self.racks[node]]) <= -2
+                ]
+                if not ways:
+                    break
+                *_, node, target = min(ways)
+                self._move(at, node, target)
+
+    def even_out(self, low: int, high: int) -> None:
+        """Move replicas until each broker's load is between ``low`` and ``high``, or no move helps. Each step lowers
+        the sum of the squares of the loads, so this ends."""
+        while any(not low <= load <= high for load in self.load.values()):
+            if not (self._step(low, high) or self._detour(low, high)):
+                return
+
+    def _step(self, low: int, high: int) -> bool:
+        """Move one replica from the fullest to the emptiest broker between which there is a way."""
+        for source, target in self._ways(low, high):
+            at = self._fitting(source, target, low, high)
+            if at is not None:
+                self._move(at, source, target)
+                return True
+        return False
+
+    def _ways(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        by_fill = sorted(self.load, key=self._fill)
+        for source in reversed(by_fill):
+            for target in by_fill:
+                gap = self.load[source] - self.load[target]
+                if gap > 0 and (self.load[source] > high or self.load[target] < low):
+                    yield source, target
+
+    def _fitting(self, source: int, target: int, low: int, high: int) -> TopicPartition | None:
+        """The replica to move. Of those that are not more than needed, the one as heavy as those that have to go are on
+        average, so that the numbers of replicas are evened out too; else the lightest that makes things better."""
+        held = self._on[source][self.racks[target]]
+        surplus = len(self._on[source][self.racks[source]]) - len(self._on[target][self.racks[target]])
+        gap = self.load[source] - self.load[target]
+        needed = max(self.load[source] - high, low - self.load[target])
+        room = min(self.load[source] - low, high - self.load[target])
+        if room > 0:
+            needed = min(needed, room)
+        enough = min(bisect_right(held, (needed, _LAST)), bisect_left(held, (gap, _FIRST)))
+        share = needed / max(surplus // 2, 1)
+        start = min(bisect_left(held, (math.ceil(share), _FIRST)), enough)
+        better = bisect_left(held, (gap, _FIRST))
+        for position in (*range(start, enough), *range(start - 1, -1, -1), *range(enough, better)):
+            at: TopicPartition = held[position][1]
+            if target not in self.replicas[at]:
+                return at
+        return None
+
+    def _detour(self, low: int, high: int) -> bool:
+        """Move one replica from the fullest broker to a third one, and one from there to the emptiest."""
+        for source, target in self._ways(low, high):
+            gap = self.load[source] - self.load[target]
+            for third in sorted(self.load, key=self._fill):
+                if third in (source, target):
+                    continue
+                held = self._on[source][self.racks[third]]
+                for weight, at in reversed(held[: bisect_left(held, (gap, _FIRST))]):
+                    if third in self.replicas[at]:
+                        continue
+                    other = self._like(third, target, weight, at)
+                    if other is not None:
+                        self._move(at, source, third)
+                        self._move(other, third, target)
+                        return True
+                    break
+        return False
+
+    def _like(self, source: int, target: int, weight: int, besides: TopicPartition) -> TopicPartition | None:
+        """The heaviest replica that can go on from the third broker, as heavy as the one that came, or nearly."""
+        held = self._on[source][self.racks[target]]
+        for position in range(bisect_right(held, (weight, _LAST)) - 1, -1, -1):
+            found: int = held[position][0]
+            at: TopicPartition = held[position][1]
+            if found * 2 < weight:
+                return None
+            if at != besides and target not in self.replicas[at]:
+                return at
+        return None
+
+    def _move(self, at: TopicPartition, source: int, target: int) -> None:
+        self._place(at, [target if node == source else node for node in self.replicas[at]])
+
+    def _place(self, at: TopicPartition, replicas: Sequence[int]) -> None:
+        entry = (self._weights[at], at)
+        for held in self._lists(at):
+            del held[bisect_left(held, entry)]
+        for nodes, sign in ((self.replicas[at], -1), (replicas, 1)):
+            for node in nodes:
+                self._crowds[at][self._rack(node)] += sign
+                if node in self.load:
+                    self.load[node] += sign * self._weights[at]
+        self.replicas[at][:] = replicas
+        for held in self._lists(at):
+            insort(held, entry)
+
+    def _lists(self, at: TopicPartition) -> Iterator[list[tuple[int, TopicPartition]]]:
+        """Those that have this partition, as its replicas are now: it is to be no more crowded in a rack after a move
+        than before."""
+        if at in self._fixed:
+            return
+        crowd = self._crowds[at]
+        for node in self.replicas[at]:
+            if node in self.load:
+                here = self.racks[node]
+                for rack, held in self._on[node].items():
+                    if rack == here or crowd[rack] < crowd[here]:
+                        yield held
+
+    def _fill(self, node: int) -> tuple[int, int, int]:
+        return self.load.get(node, 0), self._elsewhere.get(node, 0), node
+
+    def _rack(self, node: int) -> str | int | None:
+        """A broker that may have no replicas has a rack of its own here: nobody said which it is in."""
+        return self.racks.get(node, node)
+
+    # --- Leaders ---
+
+    def even_leaders(self, movable: Collection[TopicPartition]) -> None:
+        """Put another replica first where that evens out leaders: along the shortest way from a broker that leads too
+        many partitions to one that leads at least two fewer. Only the order within ``movable`` changes."""
+        leads = dict.fromkeys(self.load, 0)
+        ways: dict[int, dict[int, set[TopicPartition]]] = {node: {} for node in self.load}
+        for at, replicas in self.replicas.items():
+            if replicas[0] in leads:
+                leads[replicas[0]] += 1
+                if at in movable:
+                    self._offer(ways, at)
+        open_nodes = set(leads)
+        while open_nodes:
+            fullest = max(open_nodes, key=lambda node: (leads[node], self._leaders_elsewhere.get(node, 0), node))
+            path = self._way_down(fullest, leads, ways)
+            if path is None:
+                open_nodes.discard(fullest)
+                continue
+            for source, target in pairwise(path):
+                self._hand_over(ways, min(ways[source][target]), target)
+            leads[path[0]] -= 1
+            leads[path[-1]] += 1
+
+    def _offer(self, ways: dict[int, dict[int, set[TopicPartition]]], at: TopicPartition) -> None:
+        first, *others = self.replicas[at]
+        for node in others:
+            if node in ways:
+                ways[first].setdefault(node, set()).add(at)
+
+    def _hand_over(self, ways: dict[int, dict[int, set[TopicPartition]]], at: TopicPartition, target: int) -> None:
+        replicas = self.replicas[at]
+        for node in replicas[1:]:
+            ways[replicas[0]].get(node, set()).discard(at)
+        position = replicas.index(target)
+        replicas[0], replicas[position] = replicas[position], replicas[0]
+        self._offer(ways, at)
+
+    def _way_down(
+        self, source: int, leads: Mapping[int, int], ways: Mapping[int, Mapping[int, set[TopicPartition]]]
+    ) -> list[int] | None:
+        came_from = {source: source}
+        queue = deque([source])
+        while queue:
+            node = queue.popleft()
+            if leads[node] <= leads[source] - 2:
+                path = [node]
+                while path[-1] != source:
+                    path.append(came_from[path[-1]])
+                return path[::-1]
+            nexts = [found for found, held in ways[node].items() if held and found not in came_from]
+            for found in sorted(nexts, key=lambda one: (leads[one], self._leaders_elsewhere.get(one, 0), one)):
+                came_from[found] = node
+                queue.append(found)
+        return None
+
+
+_FIRST: Final = TopicPartition("", -1)
+_LAST: Final = TopicPartition("\U0010ffff", 1 << 31)

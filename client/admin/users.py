@@ -1,0 +1,110 @@
+"""The admin client's calls about users that log in by password, under the names of Kafka's ``Admin`` (KIP-554)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.client.admin.base import AdminBase, all_or_raise
+from tidelog.proto.calls.user_api import (
+    AlteredUser,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribedUser,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ScramDeletion,
+    ScramUpsertion,
+)
+from tidelog.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism, salted_password
+
+SALT_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """A credential, as far as it is no secret. ``iterations``: 4096 to 16384."""
+
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+    iterations: int = ITERATIONS_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialUpsertion:
+    """Give a user a password for one mechanism. ``salt``: left out, random."""
+
+    user: str
+    password: str = field(repr=False)
+    info: ScramCredentialInfo = ScramCredentialInfo()
+    salt: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialDeletion:
+    """Take a user's password for one mechanism away."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+class UserAdmin(AdminBase):
+    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about users."""
+
+    async def describe_user_scram_credentials(
+        self, users: Iterable[str] = (), *, timeout: float | None = None
+    ) -> dict[str, list[ScramCredentialInfo]]:
+        """The credentials of these users, or of all. Raises ``ResourceNotFoundError``, ``DuplicateResourceError``,
+        ``ClusterAuthorizationFailedError``."""
+        request = DescribeUserScramCredentialsRequest(tuple(users))
+        answer = await self._ask(request, lambda r: (_whole(r), *r.users), timeout)
+        all_or_raise((_whole(answer), *map(_outcome, answer.users)), lambda each: each.user)
+        return {
+            found.user: [
+                ScramCredentialInfo(ScramMechanism(each.mechanism), each.iterations) for each in found.credentials
+            ]
+            for found in answer.users
+        }
+
+    async def alter_user_scram_credentials(
+        self,
+        alterations: Iterable[UserScramCredentialUpsertion | UserScramCredentialDeletion],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Set and delete credentials, of each user at most one. The password itself stays here: a salted one goes to
+        the cluster.
+
+        Raises ``ResourceNotFoundError``, ``DuplicateResourceError``, ``UnacceptableCredentialError``,
+        ``PolicyViolationError`` (the connection is not encrypted), ``ClusterAuthorizationFailedError``.
+        """
+        wanted = list(alterations)
+        deletions = tuple(
+            ScramDeletion(each.user, each.mechanism) for each in wanted if isinstance(each, UserScramCredentialDeletion)
+        )
+        upsertions = [each for each in wanted if isinstance(each, UserScramCredentialUpsertion)]
+        made = await asyncio.to_thread(lambda: tuple(map(salted, upsertions)))
+        request = AlterUserScramCredentialsRequest(deletions, made)
+        answer = await self._ask(request, lambda r: (_whole(r), *r.results), timeout)
+        all_or_raise((_whole(answer), *answer.results), lambda each: each.user)
+
+
+def _whole(answer: DescribeUserScramCredentialsResponse | AlterUserScramCredentialsResponse) -> AlteredUser:
+    """The outcome of a call as a whole, as that of one more user."""
+    return AlteredUser("users", answer.error, answer.error_message)
+
+
+def _outcome(found: DescribedUser) -> AlteredUser:
+    return AlteredUser(found.user, found.error, found.error_message)
+
+
+def salted(wanted: UserScramCredentialUpsertion) -> ScramUpsertion:
+    """What travels in the password's place. Some milliseconds of work."""
+    mechanism, iterations = wanted.info.mechanism, wanted.info.iterations
+    salt = wanted.salt or secrets.token_bytes(SALT_BYTES)
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:  # the cluster refuses it: why compute a million of them
+        return ScramUpsertion(wanted.user, mechanism, iterations, salt, bytes(mechanism.key_bytes))
+    made = salted_password(mechanism, wanted.password, salt, iterations)
+    return ScramUpsertion(wanted.user, mechanism, iterations, salt, made)

@@ -1,0 +1,1 @@
+"""Backups of a cluster, and restores: the cut, the files, the way back."""

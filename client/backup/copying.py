@@ -1,0 +1,175 @@
+"""One partition's file of a backup: what has been copied, and which transactions are open at its end.
+
+A transaction that is open where the file ends was not decided when the backup was cut. It gets an abort marker there,
+so that whoever reads the file later finds every transaction decided, and the same way as in all other files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.backup.manifest import BackupError, PartitionPart
+from tidelog.client.backup.place import Place, key_of
+from tidelog.model.ids import TopicPartition
+from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch, split_batches
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.spans import gap_batch
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that are asked of a leader, or sent to one, at a time; one batch if that is larger."""
+
+
+class OpenTransactions:
+    """The transactions without a marker so far, of batches that come in the order of the log. Pure."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}
+        """Epochs by producer id."""
+        self.producer_id_max = -1
+
+    def take(self, batch: Batch) -> None:
+        if batch.producer_id < 0:
+            return
+        self.producer_id_max = max(self.producer_id_max, batch.producer_id)
+        if batch.is_control:
+            self.open.pop(batch.producer_id, None)
+        elif batch.is_transactional:
+            self.open[batch.producer_id] = batch.producer_epoch
+
+
+def closing(open_transactions: OpenTransactions, position: int, end: int, timestamp: int) -> list[bytearray]:
+    """Pure. What to write behind a file's last batch: an empty batch from ``position`` up to ``end``, where the log has
+    no records any more, and a marker for each open transaction."""
+    found: list[bytearray] = []
+    if position < end:
+        found.append(gap_batch(position, end, timestamp))
+    for number, (producer_id, epoch) in enumerate(sorted(open_transactions.open.items())):
+        marker = encode_control_batch(
+            ControlKind.ABORT, timestamp=timestamp, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0
+        )
+        patch_batch(marker, 0, base_offset=end + number, leader_epoch=0)
+        found.append(marker)
+    return found
+
+
+class PartitionFile:
+    """A file that grows by what is copied. Raises what the place does."""
+
+    def __init__(self, at: TopicPartition, place: Place) -> None:
+        self.at = at
+        self._place = place
+        self._key = key_of(*at)
+        self.begin(0)
+
+    def begin(self, start: int) -> None:
+        """Forget what was copied: the file begins at this offset."""
+        self.start = self.position = start
+        self.last_epoch = -1
+        """The leader epoch of the last batch."""
+        self.size = 0
+        self.transactions = OpenTransactions()
+        self._digest = hashlib.sha256()
+        self._batches = 0
+        self._place.begin(self._key)
+
+    def append(self, batches: Iterable[Batch]) -> int:
+        """Write what lies behind the position; returns how many bytes that is."""
+        fresh: list[Batch] = []
+        for batch in batches:
+            if batch.last_offset < self.position:
+                continue
+            if not batch.crc_ok():
+                raise BackupError(f"{self.at}: expected records that match their CRC, found damage at {batch!r}")
+            if not fresh and batch.base_offset < self.position and self.size:
+                raise BackupError(f"{self.at}: expected a batch from offset {self.position} on, found {batch!r}")
+            fresh.append(batch)
+            self.transactions.take(batch)
+            self.position = batch.next_offset
+            self.last_epoch = batch.leader_epoch
+        return self._write([batch.view for batch in fresh])
+
+    def finish(self, end: int, timestamp: int) -> PartitionPart:
+        """Close the file at ``end``, bring it to disk, and read it back."""
+        if self.position > end:
+            raise BackupError(f"{self.at}: expected a batch to end at offset {end}, found one up to {self.position}")
+        position = self.position if self.size else max(end - 1, 0)  # so that an empty log keeps its end
+        last = closing(self.transactions, position, end, timestamp)
+        self._write([memoryview(batch) for batch in last])
+        self._place.finish(self._key)
+        found = examine(self._place, self._key)
+        if (found.size, found.batches, found.sha256) != (self.size, self._batches, self._digest.hexdigest()):
+            raise BackupError(f"{self._place}/{self._key}: expected what was written, {self.size} bytes, found {found}")
+        return PartitionPart(self.at.partition, self.start, found.end, found.batches, found.size, found.sha256)
+
+    def drop(self) -> None:
+        """The topic is gone."""
+        self._place.remove(self._key)
+
+    def _write(self, batches: list[memoryview]) -> int:
+        self._place.append(self._key, batches)
+        for batch in batches:
+            self._digest.update(batch)
+        written = sum(map(len, batches))
+        self.size += written
+        self._batches += len(batches)
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a partition's file holds. ``end`` is 0 if that is nothing."""
+
+    end: int
+    batches: int
+    size: int
+    sha256: str
+    undecided: int
+
+
+def examine(place: Place, key: str) -> Examined:
+    """Read a file and check every batch. Raises :class:`BackupError`, :class:`OSError`."""
+    digest = hashlib.sha256()
+    transactions = OpenTransactions()
+    end = count = size = 0
+    for piece in pieces(place, key):
+        digest.update(piece)
+        size += len(piece)
+        for batch in split_batches(piece):
+            if not batch.crc_ok() or batch.base_offset < end or batch.last_offset_delta < 0:
+                raise BackupError(f"{place}/{key}: expected batches in order that match their CRCs, found {batch!r}")
+            transactions.take(batch)
+            end = batch.next_offset
+            count += 1
+    return Examined(end, count, size, digest.hexdigest(), len(transactions.open))
+
+
+def pieces(place: Place, key: str, start: int = 0) -> Iterator[bytes]:
+    """A file's bytes in pieces of whole batches, about as many as the place reads at a time, from the batch on that
+    follows offset ``start``. Raises :class:`BackupError` if ``start`` lies within a batch, and where the file is no row
+    of batches."""
+    where, rest = f"{place}/{key}", b""
+    for read in place.read(key):
+        rest += read
+        batches = _split(where, rest, allow_partial_tail=True)
+        whole = sum(batch.size for batch in batches)
+        passed = 0
+        for batch in batches:
+            if batch.base_offset >= start:
+                break
+            if batch.next_offset > start:
+                raise BackupError(f"{where}: expected a batch to begin at offset {start}, found {batch!r}")
+            passed += batch.size
+        if passed < whole:
+            yield rest[passed:whole]
+        rest = rest[whole:]
+    _split(where, rest)
+
+
+def _split(where: str, data: bytes, *, allow_partial_tail: bool = False) -> list[Batch]:
+    try:
+        return split_batches(data, allow_partial_tail=allow_partial_tail)
+    except CorruptBatch as error:
+        raise BackupError(f"{where}: {error}") from None

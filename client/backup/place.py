@@ -1,0 +1,239 @@
+"""Where a backup is: a directory, or a place in an object store.
+
+Both hold a few *files*, named by :func:`key_of`, each of which grows at its end, and a manifest that appears whole
+or not at all. In a directory a file is a file. Objects cannot grow, so in an object store a file is a row of them,
+numbered from 0 on, each of which appears whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tidelog.client.backup.manifest import NAME, BackupError, Manifest
+from tidelog.model.buffer import Buffer
+
+TOPICS: Final = "topics"
+READ_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that are read from a file at a time; an object is read whole, and is one fetch's answer."""
+_FROM: Final = "credentials and the store's own address come from the environment: "
+HINTS: Final = {
+    "s3": f"{_FROM}AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL",
+    "gs": f"{_FROM}GOOGLE_SERVICE_ACCOUNT, the path of a key",
+    "az": f"{_FROM}AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""By the beginning of an address: what to look at if the store refuses."""
+RETRIES: Final = 3
+RETRY_S: Final = 20
+
+
+def read_manifest(place: Place) -> Manifest:
+    """Raises :class:`BackupError`."""
+    try:
+        return Manifest.from_json(place.read_manifest().decode())
+    except FileNotFoundError:
+        raise BackupError(
+            f"{place}: expected a {NAME}, found none: this is no backup, or one that was not finished; remove what is "
+            "there and make the backup again"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise BackupError(f"{place}/{NAME}: expected a backup's manifest, found damage: {error}") from None
+    except BackupError as error:
+        raise BackupError(f"{place}/{NAME}: {error}") from None
+
+
+def key_of(topic: str, partition: int) -> str:
+    """The name of a partition's file."""
+    return f"{TOPICS}/{topic}/{partition}.batches"
+
+
+class Place(Protocol):
+    """The home of one backup. All of it raises :class:`BackupError` and ``OSError``; what is missing is
+    ``FileNotFoundError``."""
+
+    def make(self) -> None:
+        """Take the place, which must be new or empty."""
+
+    def begin(self, key: str) -> None:
+        """Begin a file, or begin it anew."""
+
+    def append(self, key: str, data: Sequence[Buffer]) -> None:
+        """Write at the end of a file."""
+
+    def finish(self, key: str) -> None:
+        """Bring a file to disk."""
+
+    def remove(self, key: str) -> None: ...
+
+    def read(self, key: str) -> Iterator[bytes]:
+        """A file's bytes in order, in pieces of any size."""
+
+    def write_manifest(self, text: str) -> None:
+        """The last step: everything else is there to stay when the manifest appears."""
+
+    def read_manifest(self) -> bytes: ...
+
+
+def place_of(text: str) -> Place:
+    """The place that a path or an address such as ``s3://bucket/path`` names. Raises :class:`BackupError`."""
+    scheme, found, _ = text.partition("://")
+    if not found:
+        return Directory(Path(text))
+    if scheme not in HINTS:
+        raise BackupError(f"{text}: expected a directory or an address that begins with {', '.join(HINTS)}")
+    return ObjectStore(text)
+
+
+class Directory:
+    """Files have mode 0600, directories 0700."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def make(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if any(self.path.iterdir()):
+                raise BackupError(f"{self.path}: expected a directory that is new or empty, found files in it")
+            (self.path / TOPICS).mkdir(mode=0o700)
+        except (FileExistsError, NotADirectoryError):
+            raise BackupError(f"{self.path}: expected a directory, found a file") from None
+
+    def begin(self, key: str) -> None:
+        path = self.path / key
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+
+    def append(self, key: str, data: Sequence[Buffer]) -> None:
+        with (self.path / key).open("ab") as file:
+            file.writelines(data)
+
+    def finish(self, key: str) -> None:
+        _sync(self.path / key)
+
+    def remove(self, key: str) -> None:
+        (self.path / key).unlink()
+
+    def read(self, key: str) -> Iterator[bytes]:
+        with (self.path / key).open("rb", buffering=0) as file:
+            while piece := file.read(READ_BYTES):
+                yield piece
+
+    def write_manifest(self, text: str) -> None:
+        topics = self.path / TOPICS
+        for path in (*topics.iterdir(), topics, self.path):
+            _sync(path)
+        new = self.path / f"{NAME}.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        _sync(new)
+        new.rename(self.path / NAME)
+        _sync(self.path)
+        _sync(self.path.parent)
+
+    def read_manifest(self) -> bytes:
+        return (self.path / NAME).read_bytes()
+
+
+class ObjectStore:
+    """A place in S3, or in another store of :data:`HINTS`, by the credentials of the environment."""
+
+    def __init__(self, address: str) -> None:
+        """Connects to nothing yet. Raises :class:`BackupError` for an address that cannot be one."""
+        self._address = address.rstrip("/")
+        self._counts: dict[str, int] = {}
+        """The objects of each file so far."""
+        try:
+            self._library: Any = importlib.import_module("obstore")
+        except ModuleNotFoundError:
+            raise BackupError(
+                f"{address}: object stores need a library that is not installed: pip install 'tidelog[object-store]'"
+            ) from None
+        if not address.partition("://")[2].partition("/")[2].strip("/"):
+            raise BackupError(f"{address}: expected a path behind the bucket's name, such as {self._address}/monday")
+        options = {"timeout": f"{RETRY_S}s"}
+        if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+            options["allow_http"] = "true"
+        with self._named():
+            self._store = importlib.import_module("obstore.store").from_url(
+                self._address,
+                client_options=options,
+                retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},
+            )
+
+    def __str__(self) -> str:
+        return self._address
+
+    def make(self) -> None:
+        if next(self._names(""), None) is not None:
+            raise BackupError(f"{self}: expected a place that is new or empty, found objects in it")
+
+    def begin(self, key: str) -> None:
+        if self._counts.get(key):
+            self.remove(key)
+        self._counts[key] = 0
+
+    def append(self, key: str, data: Sequence[Buffer]) -> None:
+        if not data:
+            return
+        with self._named():
+            self._library.put(self._store, f"{key}/{self._counts[key]:010d}", b"".join(data))
+        self._counts[key] += 1
+
+    def finish(self, key: str) -> None:
+        """Each object is there to stay once it is put."""
+
+    def remove(self, key: str) -> None:
+        with self._named():
+            self._library.delete(self._store, list(self._names(f"{key}/")))
+
+    def read(self, key: str) -> Iterator[bytes]:
+        for name in sorted(self._names(f"{key}/")):
+            yield self._get(name)
+
+    def write_manifest(self, text: str) -> None:
+        with self._named():
+            self._library.put(self._store, NAME, text.encode())
+
+    def read_manifest(self) -> bytes:
+        return self._get(NAME)
+
+    def _get(self, name: str) -> bytes:
+        with self._named():
+            return bytes(self._library.get(self._store, name).bytes())
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        with self._named():
+            for found in self._library.list(self._store, prefix):
+                for each in found:
+                    yield each["path"]
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Says what the store refused, and what to do."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise BackupError(f"{self}: expected a bucket that is there, found none: make it first") from None
+            raise
+        except (ValueError, self._library.exceptions.BaseError) as error:
+            text = str(error).partition("\n")[0]
+            raise BackupError(f"{self}: {text}; {HINTS[self._address.partition(':')[0]]}") from None
+
+
+def _sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a directory, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,225 @@
+"""Brings a backup back into a cluster that has none of it: topics under their ids, records at their offsets, groups.
+
+A restore that was killed is repeated. It knows its topics by their ids, which no other topic can have, and goes on
+where each partition's log ends. Groups' offsets come last, so a group that has any of the backup's has everything that
+they speak of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tidelog.client.admin.admin import AsyncAdmin
+from tidelog.client.admin.importing import import_records
+from tidelog.client.admin.types import NewTopic, OffsetSpec
+from tidelog.client.backup.copying import pieces
+from tidelog.client.backup.manifest import BackupError, Manifest, PartitionPart, TopicPart
+from tidelog.client.backup.pace import Pace, all_of
+from tidelog.client.backup.place import Place, key_of
+from tidelog.client.backup.verifying import verify
+from tidelog.client.errors import exception_for
+from tidelog.client.group_types import OffsetAndMetadata
+from tidelog.client.sinks import SinkJob
+from tidelog.model.client_quotas import ClientQuotaEntity
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import ProducerId, TopicId, TopicPartition
+from tidelog.model.settings.topic_config import COMPACT, DELETE
+from tidelog.proto.calls.acl_api import AclEntry, binding_of
+from tidelog.proto.calls.api import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.proto.calls.api import NewTopic as NewTopicItem
+from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest
+from tidelog.proto.records.batches import split_batches
+from tidelog.security.acls import AclBinding
+
+AT_ONCE: Final = 4
+"""Partitions that are filled at a time."""
+PATIENCE_S: Final = 120.0
+"""How long a partition may take nothing."""
+
+
+class BackupRestorer(AsyncAdmin):
+    """An admin client that restores backups."""
+
+    async def restore(
+        self,
+        place: Place,
+        *,
+        replicas: int | None = None,
+        throttle: int | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> Manifest:
+        """Restore a whole backup. ``replicas``: another replication factor for all topics; ``throttle``: bytes a
+        second. Raises :class:`BackupError` before anything is changed if the backup is damaged or its topics or groups
+        are there; later errors say what happened, and the same call goes on."""
+        self._check()
+        manifest = await asyncio.to_thread(verify, place, tell)
+        if replicas is not None:
+            topics = (replace(topic, replication_factor=replicas) for topic in manifest.topics)
+            manifest = replace(manifest, topics=tuple(topics))
+        acls = _bindings(manifest)
+        there = await self._check_topics(manifest)
+        await self._check_groups(manifest)
+        await self._check_quotas(manifest)
+        if acls:
+            await self.describe_acls()  # a cluster without an authorizer refuses
+        await self._advance_producer_ids(manifest.producer_ids_below)
+        await self._create([topic for topic in manifest.topics if topic.name not in there])
+        pace = Pace(throttle, lambda moved: tell(f"{moved / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB restored"))
+        await self._fill(place, manifest, pace)
+        await self._move_starts(manifest)
+        for ledger in manifest.ledgers:
+            await self.commit_sink_batch(SinkJob(ledger.sink, ledger.batch, ledger.job), ())
+        if acls:
+            await self.create_acls(acls)
+        if manifest.quotas:
+            await self.alter_client_quotas({ClientQuotaEntity(*one.entity): one.values for one in manifest.quotas})
+        for group, offsets in manifest.groups.items():
+            wanted = {
+                TopicPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, -1, one.metadata)
+                for one in offsets
+            }
+            await self.alter_consumer_group_offsets(group, wanted)
+        return manifest
+
+    # --- Before anything is changed -------------------------------------------------------------------
+
+    async def _check_topics(self, manifest: Manifest) -> set[str]:
+        """The topics that an earlier attempt has made."""
+        found = {topic.name: topic for topic in await self.list_topics()}
+        ours = set()
+        for topic in manifest.topics:
+            known = found.get(topic.name)
+            if known is None:
+                continue
+            if known.topic_id.hex() != topic.topic_id or known.partition_count != len(topic.partitions):
+                raise BackupError(
+                    f"expected a cluster without a topic {topic.name!r}, found one: restore into another cluster, or "
+                    "delete the topic if nobody needs it"
+                )
+            ours.add(topic.name)
+        brokers = sum(not broker.fenced for broker in (await self.describe_cluster()).brokers)
+        wanted = max((topic.replication_factor for topic in manifest.topics), default=0)
+        if wanted > brokers:
+            raise BackupError(
+                f"expected {wanted} live brokers, as many as topics have replicas, found {brokers}: start more, or ask "
+                "for fewer replicas (--replicas)"
+            )
+        ends = await self._ends(topic for topic in manifest.topics if topic.name in ours)
+        for at, end in ends.items():
+            part = next(t for t in manifest.topics if t.name == at.topic).partitions[at.partition]
+            if end > part.end:
+                raise BackupError(
+                    f"{at}: expected at most the backup's records, up to offset {part.end}, found {end}: somebody has "
+                    "written to the topic since; this is no cluster to restore into"
+                )
+        return ours
+
+    async def _check_groups(self, manifest: Manifest) -> None:
+        known = {group.group_id for group in await self.list_groups()} & manifest.groups.keys()
+        if not known:
+            return
+        found = await self.list_consumer_group_offsets(dict.fromkeys(known))
+        for group, offsets in found.items():
+            ours = {TopicPartition(one.topic, one.partition): one.offset for one in manifest.groups[group]}
+            if any(ours.get(at) != one.offset for at, one in offsets.items()):
+                raise BackupError(
+                    f"expected a cluster without a group {group!r}, found one with offsets of its own: restore into "
+                    "another cluster, or delete the group if nobody needs it"
+                )
+
+    async def _check_quotas(self, manifest: Manifest) -> None:
+        found = await self.describe_client_quotas() if manifest.quotas else {}
+        for one in manifest.quotas:
+            entity = ClientQuotaEntity(*one.entity)
+            if found.get(entity, one.values) != one.values:
+                raise BackupError(f"expected no other quotas of {entity}, found {found[entity]}: remove them first")
+
+    # --- Topics -----------------------------------------------------------------------------------------
+
+    async def _advance_producer_ids(self, beyond: int) -> None:
+        answer = await self._ask(AdvanceProducerIdsRequest(ProducerId(beyond)), lambda r: (r,), None)
+        if answer.error is ErrorCode.INVALID_REQUEST:
+            raise BackupError(answer.error_message)
+        if answer.error is not ErrorCode.NONE:
+            raise exception_for(answer.error, answer.error_message or answer.error.name)
+
+    async def _create(self, topics: list[TopicPart]) -> None:
+        def part(items: tuple[NewTopicItem, ...], timeout_ms: int) -> CreateTopicsRequest:
+            return CreateTopicsRequest(items, timeout_ms)
+
+        for topic in topics:
+            item = NewTopic(topic.name, len(topic.partitions), topic.replication_factor, topic.configs).item()
+            item = replace(item, topic_id=TopicId(bytes.fromhex(topic.topic_id)))
+            answer: CreateTopicsResponse = await self._ask_by_topic(part, (item,), None)
+            (made,) = answer.topics
+            if made.error is not ErrorCode.NONE:
+                raise exception_for(made.error, f"{topic.name}: {made.error_message or made.error.name}")
+            if made.topic_id != item.topic_id:
+                raise BackupError(f"{topic.name}: a broker of an older release gave it another id: upgrade all nodes")
+
+    # --- Records ----------------------------------------------------------------------------------------
+
+    async def _fill(self, place: Place, manifest: Manifest, pace: Pace) -> None:
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def fill(topic: TopicPart, part: PartitionPart) -> None:
+            async with room:
+                await self._fill_one(place, topic, part, pace)
+
+        await all_of(fill(topic, part) for topic in manifest.topics for part in topic.partitions)
+        for at, end in (await self._ends(manifest.topics)).items():
+            wanted = next(topic for topic in manifest.topics if topic.name == at.topic).partitions[at.partition].end
+            if end != wanted:
+                raise BackupError(
+                    f"{at}: expected the log to end at {wanted}, found {end}: somebody writes to the cluster; keep "
+                    "clients away until the restore is done"
+                )
+
+    async def _fill_one(self, place: Place, topic: TopicPart, part: PartitionPart, pace: Pace) -> None:
+        at = TopicPartition(topic.name, part.partition)
+        end: int = (await self.list_offsets({at: OffsetSpec.latest()}))[at].offset
+        read = pieces(place, key_of(*at), end)
+        while (piece := await asyncio.to_thread(next, read, None)) is not None:
+            await pace.take(len(piece))
+            end = await self._import(at, topic, end, piece)
+
+    async def _import(self, at: TopicPartition, topic: TopicPart, end: int, piece: bytes) -> int:
+        """Import one piece behind ``end``, and return where the log ends then. Asked again, it does no harm."""
+        topic_id = TopicId(bytes.fromhex(topic.topic_id))
+        await import_records(self._cluster, at, topic_id, end, piece, patience_s=PATIENCE_S)
+        return split_batches(piece)[-1].next_offset
+
+    async def _ends(self, topics: Iterable[TopicPart]) -> Mapping[TopicPartition, int]:
+        wanted = {
+            TopicPartition(topic.name, part.partition): OffsetSpec.latest()
+            for topic in topics
+            for part in topic.partitions
+        }
+        found = await self.list_offsets(wanted) if wanted else {}
+        return {at: one.offset for at, one in found.items()}
+
+    async def _move_starts(self, manifest: Manifest) -> None:
+        """Where a log began. (One that is only compacted cannot be cut; it has no records before its start.)"""
+        wanted = {}
+        for topic in manifest.topics:
+            policies = topic.configs.get("cleanup.policy", DELETE).replace(" ", "").split(",")
+            if COMPACT in policies and DELETE not in policies:
+                continue
+            for part in topic.partitions:
+                if part.start:
+                    wanted[TopicPartition(topic.name, part.partition)] = part.start
+        if wanted:
+            await self.delete_records(wanted)
+
+
+def _bindings(manifest: Manifest) -> list[AclBinding]:
+    found = []
+    for fields in manifest.acls or ():
+        acl = binding_of(AclEntry(*fields))
+        if isinstance(acl, Refusal):
+            raise BackupError(f"expected access control lists that this release knows, found {fields}: {acl.message}")
+        found.append(acl)
+    return found

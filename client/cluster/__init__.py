@@ -1,0 +1,1 @@
+"""Connections, metadata and retries that every client shares."""

@@ -1,0 +1,1 @@
+"""Fetched records, positions in partitions, offsets by time."""

@@ -1,0 +1,105 @@
+"""Asking leaders for offsets: earliest, latest, by time; and where a leader epoch ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tidelog.client.cluster.cluster import Cluster
+from tidelog.client.errors import (
+    BrokerNotAvailableError,
+    RequestTimedOutError,
+    TidelogError,
+    UnknownTopicOrPartitionError,
+    exception_for,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, TopicPartition
+from tidelog.proto.calls.api import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResult
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An offset found by time; ``timestamp`` is that of the record, ``leader_epoch`` -1 if unknown."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+async def look_up(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
+) -> dict[TopicPartition, ListOffsetsResult]:
+    """Ask each partition's leader for the offset of a timestamp (-1 latest, -2 earliest, -3 highest time).
+
+    Retries retriable errors until ``timeout_ms`` is over, then raises the reason; raises other errors at once. An
+    unknown partition may be a new one, so we ask for metadata once more before we raise
+    ``UnknownTopicOrPartitionError``.
+    """
+    found: dict[TopicPartition, ListOffsetsResult] = {}
+    reason: TidelogError | None = None
+    failures = 0
+    deadline = cluster.clock.monotonic_ms() + timeout_ms
+    version = cluster.cache.version
+    while len(found) < len(wanted):
+        left_ms = deadline - cluster.clock.monotonic_ms()
+        if left_ms <= 0:
+            raise reason or RequestTimedOutError(f"no offsets within {timeout_ms} ms")
+        by_node: dict[int, list[ListOffsetsPartition]] = {}
+        for at, timestamp in wanted.items():
+            if at in found:
+                continue
+            view = await cluster.topic(at.topic, left_ms)
+            if not 0 <= at.partition < len(view.partitions):
+                reason = UnknownTopicOrPartitionError(
+                    f"{at}: expected a partition from 0 to {len(view.partitions) - 1} of topic {at.topic}"
+                )
+                if cluster.cache.version != version:
+                    raise reason
+                continue
+            node = cluster.cache.leader_of(*at)
+            if node == NO_NODE:
+                reason = exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader")
+                continue
+            epoch = view.partitions[at.partition].leader_epoch
+            by_node.setdefault(node, []).append(ListOffsetsPartition(at.topic, at.partition, timestamp, epoch))
+        requests = {node: ListOffsetsRequest(tuple(items), read_committed) for node, items in by_node.items()}
+        answers = await asyncio.gather(
+            *(cluster.call(request, timeout_ms=left_ms, node=node) for node, request in requests.items()),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, ListOffsetsResponse):
+                problem = _collect(answer.results, found)
+                reason = problem or reason
+            elif isinstance(answer, (BrokerNotAvailableError, RequestTimedOutError)):
+                reason = answer
+            else:
+                raise answer
+        if len(found) < len(wanted):
+            failures += 1
+            await pause(cluster, failures, deadline)
+    return found
+
+
+def _collect(
+    results: Iterable[ListOffsetsResult], found: dict[TopicPartition, ListOffsetsResult]
+) -> TidelogError | None:
+    reason = None
+    for result in results:
+        at = TopicPartition(result.topic, result.partition)
+        if result.error is ErrorCode.NONE:
+            found[at] = result
+            continue
+        reason = exception_for(result.error, f"{at}: {result.error_message or result.error.name}")
+        if not reason.retriable:
+            raise reason
+    return reason
+
+
+async def pause(cluster: Cluster, failures: int, deadline_ms: int) -> None:
+    """Wait before another try, and fetch metadata meanwhile."""
+    cluster.request_refresh()
+    wait_ms = cluster.retry_backoff.after(failures, cluster.rng)
+    left_ms = max(0, deadline_ms - cluster.clock.monotonic_ms())
+    await asyncio.sleep(min(wait_ms, left_ms) / 1_000)

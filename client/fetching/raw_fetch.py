@@ -1,0 +1,74 @@
+"""Reading a partition's batches as they are, below the high watermark: for backups and links."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from tidelog.client.cluster.cluster import Cluster
+from tidelog.client.errors import OffsetOutOfRangeError, exception_for
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, NO_OFFSET, BrokerEpoch, LeaderEpoch, Offset, TopicPartition
+from tidelog.proto.transport.caller import FrameCaller
+from tidelog.proto.transport.frames import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from tidelog.proto.transport.network import Connection, Frame, StreamKind
+
+_ANSWER_S: Final = 30.0
+
+
+class RawFetcher:
+    """Asks leaders by the way of a consumer. One request a partition at a time."""
+
+    def __init__(self, cluster: Cluster, bytes_max: int) -> None:
+        """``bytes_max``: of one answer, or one batch if that is larger."""
+        self._cluster = cluster
+        self._bytes_max = bytes_max
+        self._callers: dict[Connection, FrameCaller] = {}
+
+    async def close(self) -> None:
+        for caller in self._callers.values():
+            await caller.close()
+
+    async def fetch(self, at: TopicPartition, position: int, last_epoch: int, timeout_ms: int) -> FetchedPartition:
+        """What the leader has from ``position`` on; ``last_epoch``: the leader epoch of the batch before that, -1 if
+        none was read. Raises ``OffsetOutOfRangeError`` also where the leader's log is not the one that was read,
+        ``ConnectionLost``, ``TimeoutError`` and the leader's errors."""
+        view = await self._cluster.topic(at.topic, timeout_ms)
+        node = self._cluster.cache.leader_of(*at)
+        connection = None if node == NO_NODE else self._cluster.connection(node)
+        if connection is None:
+            raise exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader that can be reached")
+        caller = self._callers.get(connection)
+        if caller is None:
+            caller = self._callers[connection] = FrameCaller(connection, StreamKind.FETCH)
+        wanted = FetchPartition(
+            view.topic_id,
+            at.partition,
+            view.partitions[at.partition].leader_epoch,
+            Offset(position),
+            LeaderEpoch(last_epoch),
+            NO_OFFSET,
+            self._bytes_max,
+        )
+        request = FetchRequest(NO_NODE, BrokerEpoch(-1), 0, 0, self._bytes_max, False, [wanted])
+        async with asyncio.timeout(_ANSWER_S):
+            response = decode_fetch_response(await caller.submit(partial(_encode, request)))[1]
+        if response.error is not ErrorCode.NONE:
+            raise exception_for(response.error, f"{at}: {response.error.name}")
+        (found,) = response.partitions
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0:
+            raise OffsetOutOfRangeError(f"{at}: what was copied is not what the leader has")
+        if found.error is not ErrorCode.NONE:
+            raise exception_for(found.error, f"{at}: {found.error.name}")
+        return found
+
+
+def _encode(request: FetchRequest, correlation: int) -> Frame:
+    return encode_fetch_request(correlation, request)

@@ -1,0 +1,114 @@
+"""A consumer's subscription: topics by name or by pattern, or partitions assigned by hand. Pure.
+
+Source: Kafka's ``SubscriptionState``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.client.cluster.metadata import TopicView
+from tidelog.client.errors import IllegalStateError
+from tidelog.client.group_types import ConsumerRebalanceListener
+from tidelog.model.ids import TopicPartition
+
+
+class Wanted(enum.Enum):
+    NOTHING = "nothing"
+    TOPICS = "topics by name"
+    PATTERN = "topics by pattern"
+    BY_HAND = "partitions by hand"
+
+
+@dataclass(slots=True)
+class SubscribedTopics:
+    """``topics`` are those that the consumer joins with; ``matched``: we know the topics that match the pattern."""
+
+    exclude_internal: bool = True
+    wanted: Wanted = Wanted.NOTHING
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    listener: ConsumerRebalanceListener = field(default_factory=ConsumerRebalanceListener)
+    matched: bool = True
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the group assigns the partitions."""
+        return self.wanted in (Wanted.TOPICS, Wanted.PATTERN)
+
+    def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
+        """Raises ``IllegalStateError`` if partitions were assigned by hand."""
+        if isinstance(topics, str):
+            raise TypeError(f"topics: expected a list of names, such as [{topics!r}], found the string {topics!r}")
+        names = frozenset(topics)
+        if not names:
+            raise ValueError(
+                "topics: expected topics or a pattern, found neither; to give up everything, use unsubscribe()"
+            )
+        for name in sorted(names, key=str):
+            if not isinstance(name, str) or not name.strip():
+                raise ValueError(f"topics: expected names that are not empty, found {name!r}")
+        self._become(Wanted.TOPICS, listener)
+        self.topics = names
+
+    def subscribe_pattern(self, pattern: str | re.Pattern[str], listener: ConsumerRebalanceListener | None) -> None:
+        compiled = re.compile(pattern)
+        if not compiled.pattern:
+            raise ValueError("pattern: expected one that is not empty, found ''")
+        self._become(Wanted.PATTERN, listener)
+        self.pattern = compiled
+        self.topics = frozenset()
+        self.matched = False
+
+    def by_hand(self, anything: bool) -> None:
+        """Partitions are assigned by hand, or (none) no longer. Raises ``IllegalStateError`` if there is a
+        subscription."""
+        if self.grouped:
+            raise IllegalStateError(
+                f"subscribed to {self.wanted.value}: unsubscribe() before you assign partitions by hand"
+            )
+        self.wanted = Wanted.BY_HAND if anything else Wanted.NOTHING
+
+    def unsubscribe(self) -> None:
+        self.wanted = Wanted.NOTHING
+        self.topics = frozenset()
+        self.pattern = None
+        self.matched = True
+        self.listener = ConsumerRebalanceListener()
+
+    def _become(self, wanted: Wanted, listener: ConsumerRebalanceListener | None) -> None:
+        if self.wanted is Wanted.BY_HAND:
+            raise IllegalStateError("partitions are assigned by hand: unsubscribe() before subscribe()")
+        self.wanted = wanted
+        self.pattern = None
+        self.matched = True
+        self.listener = listener or ConsumerRebalanceListener()
+
+    def match(self, topics: Mapping[str, TopicView]) -> bool:
+        """Find the ``topics`` that match the pattern; return whether they have changed."""
+        pattern = self.pattern
+        if pattern is None:
+            return False
+        found = frozenset(
+            name
+            for name, view in topics.items()
+            if pattern.fullmatch(name) and not (self.exclude_internal and view.is_internal)
+        )
+        changed = not self.matched or found != self.topics
+        self.matched = True
+        self.topics = found
+        return changed
+
+    def covers(self, partition: TopicPartition) -> bool:
+        """Whether the group may give us this one."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(partition.topic) is not None
+        return partition.topic in self.topics
+
+    def add_matching(self, topics: Iterable[str]) -> None:
+        """The leader knew of matching topics before we did."""
+        if self.pattern is not None:
+            self.topics |= frozenset(topics)

@@ -1,0 +1,54 @@
+"""How far a link has come in a partition, as it is kept in the target cluster. Pure.
+
+It is a committed offset of the link's own group: the offset is the position, the leader epoch that of the source's
+batch before it, the metadata the rest. A pair of position and epoch that held once holds for ever, as long as the
+source's log is the same, so it does not matter if an older one is found.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tidelog.client.group_types import OffsetAndMetadata
+
+REASON_CHARS_MAX: Final = 600
+"""Of a reason, so that it fits into a committed offset's metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """``offset``: before it, the target has what the source has. ``epoch``: the source's leader epoch of the last batch
+    before it, -1 if there is none. ``source_end``: the source's high watermark at ``told_ms``, which like ``level_ms``,
+    when nothing was left to fetch, is in milliseconds since 1970. ``reason``: why the link has stopped here, or ""."""
+
+    offset: int
+    epoch: int
+    source_id: str
+    source_end: int
+    told_ms: int
+    level_ms: int
+    reason: str = ""
+
+    @property
+    def lag(self) -> int:
+        """Records that the source had more, by offsets."""
+        return max(0, self.source_end - self.offset)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """For how long something was left to fetch, or nobody has looked."""
+        return max(0, now_ms - self.level_ms)
+
+    def committed(self) -> OffsetAndMetadata:
+        rest = {name: value for name, value in asdict(self).items() if name not in ("offset", "epoch")}
+        rest["reason"] = self.reason[:REASON_CHARS_MAX]
+        return OffsetAndMetadata(self.offset, self.epoch, json.dumps(rest, ensure_ascii=False))
+
+
+def read_position(found: OffsetAndMetadata) -> Position | None:
+    """Undo :meth:`Position.committed`; ``None`` for what no link of ours has written."""
+    try:
+        return Position(found.offset, found.leader_epoch, **json.loads(found.metadata))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""Producing, with and without transactions, in asyncio and blocking form."""

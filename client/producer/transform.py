@@ -1,0 +1,265 @@
+"""Consume, transform, produce: a program reads topics as a group member, turns each record into new ones and writes
+those. Each input takes effect exactly once (KIP-447).
+
+One poll is one transaction: its outputs and its offsets become visible together. After an abort the records come
+again; after a crash the group goes on from the last commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.client.background import BackgroundLoop
+from tidelog.client.cluster.backoff import Backoff
+from tidelog.client.config.interceptors import ProducerRecord
+from tidelog.client.consumer.blocking import Consumer
+from tidelog.client.consumer.consumer import AsyncConsumer
+from tidelog.client.errors import ConfigError, TidelogError
+from tidelog.client.producer.blocking import Producer
+from tidelog.client.producer.producer import AsyncProducer
+from tidelog.client.record import ConsumerRecord
+from tidelog.model.clock import Clock
+from tidelog.proto.transport.network import Network
+
+ABORTS_MAX: Final = 10
+"""After this many aborts in a row, the last one's error ends the program."""
+POLL_S: Final = 0.5
+"""How long a poll waits; :meth:`stop` takes effect within this time."""
+_BACKOFF: Final = Backoff(20, 1_000)
+_FIXED: Final = {"enable_auto_commit": False, "isolation_level": "read_committed"}
+
+Outputs = ProducerRecord | Iterable[ProducerRecord] | None
+"""Nothing, one record to be written, or several."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TransformCounts:
+    """The progress so far, without records of aborted transactions."""
+
+    read: int = 0
+    written: int = 0
+    commits: int = 0
+    aborts: int = 0
+
+
+class _Plan:
+    """The part that both forms share: settings of both clients, and reactions to errors."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        topics: Sequence[str] | str,
+        group_id: str,
+        transactional_id: str | None,
+        consumer_settings: dict[str, Any] | None,
+        producer_settings: dict[str, Any] | None,
+        rng: random.Random | None,
+    ) -> None:
+        self.rng: Final = rng or random.Random()
+        self.function: Final = function
+        self.topics: Final = [topics] if isinstance(topics, str) else list(topics)
+        self.counts: Final = TransformCounts()
+        given = consumer_settings or {}
+        for name in _FIXED.keys() & {key.replace(".", "_") for key in given}:
+            raise ConfigError(f"{name}: leave it to Transform, which needs {_FIXED[name]}")
+        self.consumer_settings: Final = {"auto_offset_reset": "earliest", **given, **_FIXED, "group_id": group_id}
+        name = transactional_id or f"{group_id}-{given.get('group_instance_id') or f'{self.rng.getrandbits(64):016x}'}"
+        self.producer_settings: Final = {**(producer_settings or {}), "transactional_id": name}
+        self._aborted_in_a_row = 0
+
+    def committed(self, read: int, written: int) -> None:
+        self._aborted_in_a_row = 0
+        self.counts.read += read
+        self.counts.written += written
+        self.counts.commits += 1
+
+    def aborted(self, error: TidelogError) -> float:
+        """Seconds to wait before the records come again. Raises ``error`` if that is of no use."""
+        self.counts.aborts += 1
+        self._aborted_in_a_row += 1
+        if not error.abortable or self._aborted_in_a_row >= ABORTS_MAX:
+            raise error
+        log.info("a transaction was aborted; trying again: %s", error)
+        return _BACKOFF.after(self._aborted_in_a_row, self.rng) / 1_000
+
+
+def _records(outputs: Any) -> Iterator[ProducerRecord]:
+    for output in () if outputs is None else (outputs,) if isinstance(outputs, ProducerRecord) else outputs:
+        if not isinstance(output, ProducerRecord):
+            raise TypeError(f"expected None, a ProducerRecord or several from the function, found {output!r}")
+        yield output
+
+
+def _arguments(record: ProducerRecord) -> dict[str, Any]:
+    return {
+        "headers": record.headers or None,
+        "partition": record.partition,
+        "timestamp_ms": record.timestamp,
+    }
+
+
+class AsyncTransform:
+    """Reads ``topics`` as a member of ``group_id``, calls ``function(record)`` with each record, and writes the
+    :class:`ProducerRecord`\\ s that it returns (one, several, or ``None``); ``tidelog.aio.Transform``.
+
+    Exactly once from topics to topics: ``read_committed`` readers never see the effects of a crash, a rebalance or a
+    retry. Other effects of the function may happen more than once. It may be a coroutine function.
+
+    Programs that run at the same time need different ``transactional_id``; the default combines the group and
+    ``group_instance_id``, or is random. A new group starts at the beginning of the topics, unless
+    ``consumer_settings`` say otherwise. ``run()`` ends after :meth:`stop`, or with an error: the function's own, or
+    one that a retry does not fix (``ProducerFencedError`` …). Run it again, and it goes on where it was.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[ConsumerRecord], Outputs | Awaitable[Outputs]],
+        bootstrap_servers: str | Sequence[str],
+        *,
+        topics: Sequence[str] | str,
+        group_id: str,
+        transactional_id: str | None = None,
+        consumer_settings: dict[str, Any] | None = None,
+        producer_settings: dict[str, Any] | None = None,
+        _network: Network | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+    ) -> None:
+        self._plan = _Plan(function, topics, group_id, transactional_id, consumer_settings, producer_settings, _rng)
+        self._bootstrap = bootstrap_servers
+        self._inside: dict[str, Any] = {"_network": _network, "_clock": _clock, "_rng": _rng}
+        self._stopping = False
+
+    @property
+    def counts(self) -> TransformCounts:
+        return self._plan.counts
+
+    def stop(self) -> None:
+        """Finish the current transaction, then let :meth:`run` return."""
+        self._stopping = True
+
+    async def run(self) -> TransformCounts:
+        """Until :meth:`stop` or an error."""
+        plan = self._plan
+        async with (
+            AsyncProducer(self._bootstrap, **self._inside, **plan.producer_settings) as producer,
+            AsyncConsumer(self._bootstrap, **self._inside, **plan.consumer_settings) as consumer,
+        ):
+            consumer.subscribe(plan.topics)
+            await producer.init_transactions()
+            while not self._stopping:
+                records = await consumer.poll(POLL_S)
+                if not records:
+                    continue
+                try:
+                    written = await self._transaction(producer, consumer, records)
+                except TidelogError as error:
+                    await asyncio.sleep(plan.aborted(error))
+                else:
+                    plan.committed(len(records), written)
+        return plan.counts
+
+    async def _transaction(
+        self, producer: AsyncProducer, consumer: AsyncConsumer, records: list[ConsumerRecord]
+    ) -> int:
+        written = 0
+        async with producer.transaction(consumer=consumer):
+            for record in records:
+                outputs = self._plan.function(record)
+                if inspect.isawaitable(outputs):
+                    outputs = await outputs
+                for output in _records(outputs):
+                    await producer.send(output.topic, output.value, output.key, **_arguments(output))
+                    written += 1
+        return written
+
+
+class Transform:
+    """Reads ``topics`` as a member of ``group_id``, calls ``function(record)`` with each record, and writes the
+    :class:`ProducerRecord`\\ s that it returns (one, several, or ``None``).
+
+        def enrich(record):
+            return ProducerRecord("enriched", record.value.upper(), key=record.key)
+
+        Transform(enrich, "localhost:9092", topics=["orders"], group_id="enrich").run()
+
+    Exactly once from topics to topics: ``read_committed`` readers never see the effects of a crash, a rebalance or a
+    retry. Other effects of the function may happen more than once. :meth:`run` calls it in its own thread.
+
+    Programs that run at the same time need different ``transactional_id``; the default combines the group and
+    ``group_instance_id``, or is random. A new group starts at the beginning of the topics, unless
+    ``consumer_settings`` say otherwise. ``run()`` ends after :meth:`stop`, or with an error: the function's own, or
+    one that a retry does not fix (``ProducerFencedError`` …). Run it again, and it goes on where it was.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[ConsumerRecord], Outputs],
+        bootstrap_servers: str | Sequence[str],
+        *,
+        topics: Sequence[str] | str,
+        group_id: str,
+        transactional_id: str | None = None,
+        consumer_settings: dict[str, Any] | None = None,
+        producer_settings: dict[str, Any] | None = None,
+        _network: Network | None = None,
+        _background: BackgroundLoop | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+    ) -> None:
+        self._plan = _Plan(function, topics, group_id, transactional_id, consumer_settings, producer_settings, _rng)
+        self._bootstrap = bootstrap_servers
+        self._inside: dict[str, Any] = {
+            "_network": _network,
+            "_background": _background,
+            "_clock": _clock,
+            "_rng": _rng,
+        }
+        self._stopping = threading.Event()
+
+    @property
+    def counts(self) -> TransformCounts:
+        return self._plan.counts
+
+    def stop(self) -> None:
+        """From any thread, or a signal handler: finish the current transaction, then let :meth:`run` return."""
+        self._stopping.set()
+
+    def run(self) -> TransformCounts:
+        """Until :meth:`stop` or an error."""
+        plan = self._plan
+        with (
+            Producer(self._bootstrap, **self._inside, **plan.producer_settings) as producer,
+            Consumer(self._bootstrap, **self._inside, **plan.consumer_settings) as consumer,
+        ):
+            consumer.subscribe(plan.topics)
+            producer.init_transactions()
+            while not self._stopping.is_set():
+                records = consumer.poll(POLL_S)
+                if not records:
+                    continue
+                try:
+                    written = self._transaction(producer, consumer, records)
+                except TidelogError as error:
+                    self._stopping.wait(plan.aborted(error))
+                else:
+                    plan.committed(len(records), written)
+        return plan.counts
+
+    def _transaction(self, producer: Producer, consumer: Consumer, records: list[ConsumerRecord]) -> int:
+        written = 0
+        with producer.transaction(consumer=consumer):
+            for record in records:
+                for output in _records(self._plan.function(record)):
+                    producer.send(output.topic, output.value, output.key, **_arguments(output))
+                    written += 1
+        return written

@@ -1,0 +1,1 @@
+"""The sink ledger: numbered batches that one decision commits."""

@@ -1,0 +1,1 @@
+"""The demo: 336,776 flights through the log and through Spark under kill -9. And the drills of the examples."""

@@ -1,0 +1,99 @@
+"""The Spark driver as a process: starts it, freezes it, kills it with everything that belongs to it; leaves nothing
+behind.
+
+A driver is three kinds of processes: the Python program, the JVM beside it, and Python workers, which are in a process
+group of their own. They share the session that the driver was started in, and are found by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.cli.local.process import pids
+from tidelog.cli.local.watch import WatchFailed, wait_until
+
+GONE_TIMEOUT_S: Final = 20.0
+
+
+class DriverProcess:
+    """One start of a driver. Its output goes to ``<directory>/<name>.out``, its errors to ``.err``."""
+
+    def __init__(self, directory: Path, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self._out = directory / f"{name}.out"
+        self._err = directory / f"{name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, cwd=directory
+            )
+
+    def events(self) -> list[dict[str, Any]]:
+        """The driver's messages so far."""
+        whole = self._out.read_bytes().rpartition(b"\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        """The first of that name."""
+        return next((event for event in self.events() if event["event"] == name), None)
+
+    def ended(self) -> bool:
+        """Whether it has ended, in good order. Raises :class:`WatchFailed` if not in good order."""
+        if (code := self._process.poll()) is None:
+            return False
+        if code:
+            raise WatchFailed(f"{self.name} ended with exit code {code}: {self._last_words()}; {self._err} has it all")
+        return True
+
+    def members(self) -> list[int]:
+        """Pids of its session; a session's number stays reserved while it has any."""
+        session = self._process.pid
+        found = []
+        for pid in pids():
+            try:
+                if os.getsid(pid) == session:
+                    found.append(pid)
+            except OSError:  # gone meanwhile, or not ours
+                continue
+        if self._process.returncode is not None and session in found:
+            return []  # its leader was waited for: this is another one's session, by the same number
+        return found
+
+    def freeze(self) -> None:
+        """Stop all of it where it stands."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9 of all of it; returns when nothing is left, which after a good end is the case already."""
+
+        def gone() -> bool:
+            others = [pid for pid in self.members() if pid != self._process.pid]
+            self._signal(signal.SIGKILL)  # a worker may have been born since
+            return not others
+
+        self._signal(signal.SIGKILL)
+        try:
+            wait_until(f"{self.name}'s processes to be gone", gone, GONE_TIMEOUT_S)
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self.members():
+            try:
+                os.kill(pid, number)
+            except OSError:  # gone meanwhile
+                continue
+
+    def _last_words(self) -> str:
+        lines = [line for line in self._err.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if "Error" in line or "Exception" in line]
+        return (errors or lines or ["no word"])[-1].strip()

@@ -1,0 +1,130 @@
+"""Sends rows at a pace and keeps account of the acknowledged ones, while other code harms the nodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol
+
+from tidelog.demo.log.flights import Flight, row_digest
+
+SLICE_S: Final = 0.01
+PROGRESS_ROWS: Final = 1_000
+TRICKLE_PER_S: Final = 400.0
+"""Rows a second during a recovery, so that some are always on their way."""
+
+
+class Sender(Protocol):
+    """The producer, as far as it is used here."""
+
+    def send(self, topic: str, value: Any = None, key: Any = None, **more: Any) -> Any: ...
+
+
+class Failover:
+    """Watches for the first acknowledgement, in each of some partitions, of a row sent after a moment."""
+
+    def __init__(self, row_from: int, partitions: frozenset[int], started: float) -> None:
+        self.row_from = row_from
+        self.partitions = partitions
+        self.started = started
+        self.seconds: dict[int, float] = {}
+        self.done = threading.Event()
+        if not partitions:
+            self.done.set()
+
+    def acknowledged(self, row: int, partition: int, now: float) -> None:
+        if row >= self.row_from and partition in self.partitions and partition not in self.seconds:
+            self.seconds[partition] = now - self.started
+            if len(self.seconds) == len(self.partitions):
+                self.done.set()
+
+
+@dataclass(slots=True)
+class Account:
+    """Which rows were sent, which are acknowledged and where. Written by the sending thread and by the
+    producer's, each its own fields; read by anybody."""
+
+    sent: int = 0
+    acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)
+    failed: list[tuple[int, BaseException]] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    value_bytes: int = 0
+    failover: Failover | None = None
+
+    def settled(self, row: int, metadata: Any, error: BaseException | None) -> None:
+        """The producer's word on one row."""
+        if error is not None:
+            self.failed.append((row, error))
+        else:
+            self.acknowledged[row] = (metadata.partition, metadata.offset)
+            watch = self.failover
+            if watch is not None and not watch.done.is_set():
+                watch.acknowledged(row, metadata.partition, time.monotonic())
+        self.pending.discard(row)
+
+
+class Pace:
+    """How many rows may have been sent by now: a rate per second, held back at marks until released."""
+
+    def __init__(self, rows: int, seconds: float, started: float) -> None:
+        self.rows = rows
+        self.rate = rows / seconds
+        self._at = started
+        self._allowed = 0.0
+        self._hold = rows
+        self._lock = threading.Lock()
+
+    def hold_at(self, share: float) -> None:
+        """Go no faster than a trickle beyond this share of the rows, until :meth:`hold_at` says otherwise."""
+        with self._lock:
+            self._hold = round(self.rows * share)
+
+    def allowed(self, now: float) -> int:
+        """Rows that may have been sent at ``now``; never falls."""
+        with self._lock:
+            passed, self._at = now - self._at, now
+            if self._allowed < self._hold:
+                self._allowed = min(self._allowed + passed * self.rate, max(self._hold, self._allowed))
+            else:
+                self._allowed += passed * min(TRICKLE_PER_S, self.rate)
+            self._allowed = min(self._allowed, float(self.rows))
+            return int(self._allowed)
+
+
+def send_paced(
+    producer: Sender,
+    topic: str,
+    flights: Iterator[Flight],
+    pace: Pace,
+    account: Account,
+    stopped: Callable[[], bool],
+    progress: Callable[[int], None],
+) -> None:
+    """Send every flight; returns when all are sent or ``stopped`` says so. The row stands in the header ``row``."""
+    settled = account.settled
+    for flight in flights:
+        while flight.row >= pace.allowed(time.monotonic()):
+            progress(account.sent)
+            if stopped():
+                return
+            time.sleep(SLICE_S)
+        account.keys.append(flight.key)
+        account.digests.append(row_digest(flight.key, flight.value))
+        account.value_bytes += len(flight.value)
+        account.pending.add(flight.row)
+        producer.send(
+            topic,
+            flight.value,
+            flight.key,
+            headers=(("row", b"%d" % flight.row),),
+            on_delivery=partial(settled, flight.row),
+        )
+        account.sent = flight.row + 1
+        if not account.sent % PROGRESS_ROWS:
+            progress(account.sent)
+    progress(account.sent)

@@ -1,0 +1,1 @@
+"""The classic protocol: members join, one of them assigns, all sync."""

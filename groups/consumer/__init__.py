@@ -1,0 +1,1 @@
+"""The consumer protocol (KIP-848): the coordinator divides the partitions and leads each member to its share."""

@@ -1,0 +1,51 @@
+"""Records that a decision wants to write to a consumer group: applied at once, and taken back if the log refuses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.groups.state.consumer_group import ConsumerGroup, ConsumerRecord, written
+from tidelog.proto.logs.consumer_group_records import ConsumerKey, ConsumerValue
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+
+_RECORD_BYTES: Final = 32
+"""Most bytes that a batch's record has besides its key and value."""
+
+
+class Change:
+    """``bytes``: what its records take, at most."""
+
+    __slots__ = ("_inverse", "_records", "bytes", "group")
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self.group = group
+        self.bytes = 0
+        self._records: list[CoordinatorRecord] = []
+        self._inverse: list[ConsumerRecord] = []
+
+    def put(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        self._inverse.append(self.group.apply(key, value))
+        record = written(key, value)
+        self._records.append(record)
+        self.bytes += _size(record)
+
+    def undo(self) -> None:
+        for key, value in reversed(self._inverse):
+            self.group.apply(key, value)
+        self._inverse.clear()
+
+    def batches(self, bytes_max: int) -> list[list[CoordinatorRecord]]:
+        """The records in order, in as few batches as their size allows. A batch's header is within the slack."""
+        found: list[list[CoordinatorRecord]] = []
+        size = 0
+        for record in self._records:
+            if not found or size + _size(record) > bytes_max - 256:
+                found.append([])
+                size = 0
+            found[-1].append(record)
+            size += _size(record)
+        return found
+
+
+def _size(record: CoordinatorRecord) -> int:
+    return len(record.key) + len(record.value or b"") + _RECORD_BYTES

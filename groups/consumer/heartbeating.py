@@ -1,0 +1,488 @@
+"""ConsumerGroupHeartbeat: members join, are led to their share, leave and are fenced.
+
+Source: ``GroupMetadataManager.consumerGroupHeartbeat`` and what it calls (KIP-848). A group has one append under way at
+most: whatever comes meanwhile waits, and what waited is decided together and written together. So a decision rests on
+what the log has, an append that is refused is undone record by record, and nobody hears of a change before it is
+committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
+
+from tidelog.groups.consumer.asking import (
+    Fault,
+    answered,
+    epoch_fault,
+    is_whole,
+    owned_of,
+    request_fault,
+    static_fault,
+    updated,
+    wants_otherwise,
+)
+from tidelog.groups.consumer.assigning import new_target, preferred
+from tidelog.groups.consumer.change import Change
+from tidelog.groups.consumer.reconciling import next_step
+from tidelog.groups.consumer.regexes import matching
+from tidelog.groups.state.consumer_group import LEFT_FOR_A_WHILE, NOTHING, ConsumerGroup, MemberState, only
+from tidelog.groups.state.group import Group
+from tidelog.groups.state.shard_state import ShardState, TimerKey, TimerKind
+from tidelog.groups.state.topics import Topics, metadata_hash
+from tidelog.groups.state.transitions import GroupState
+from tidelog.model.errors import ErrorCode
+from tidelog.model.moment import Moment
+from tidelog.proto.calls.consumer_group_api import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidelog.proto.logs.consumer_group_records import (
+    CURRENT,
+    GROUP,
+    MEMBER,
+    REGEX,
+    TARGET,
+    TARGET_EPOCH,
+    ConsumerKey,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberSubscription,
+    ResolvedRegex,
+    Target,
+    TargetEpoch,
+)
+from tidelog.replication.coordinators.coordinator_core import append_error
+
+logger = logging.getLogger(__name__)
+
+MaySee: TypeAlias = Callable[[str], bool]
+_REGEX_PAUSE_MS: Final = 10_000
+"""Least time between two looks at whether new topics match."""
+
+
+class _Asked(NamedTuple):
+    request: ConsumerGroupHeartbeatRequest
+    waiter: int
+    client_host: str
+    may_see: MaySee
+
+
+class _Fenced(NamedTuple):
+    """A member whose time is over; ``why``: the timer that said so."""
+
+    member_id: str
+    why: TimerKind
+
+
+class Heartbeating:
+    """Handles the consumer groups of one partition of ``__consumer_offsets``."""
+
+    __slots__ = ("_shard",)
+
+    def __init__(self, shard: ShardState) -> None:
+        self._shard = shard
+
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, waiter: int, now: Moment, client_host: str, may_see: MaySee
+    ) -> None:
+        """Answer now if nothing changes, else once the change is committed. ``may_see``: the topics that the member
+        may describe."""
+        shard = self._shard
+        fault = request_fault(request, shard.settings)
+        group = shard.groups.get(request.group_id)
+        if fault is None:
+            fault = self._group_fault(request, group)
+        if fault is None and group is None:
+            group = shard.new_group(request.group_id, now)
+            if group is None:
+                text = f"expected fewer than {shard.settings.groups_max} groups here (group.coordinator.groups.max)"
+                fault = ErrorCode.COORDINATOR_NOT_AVAILABLE, text
+        if fault is not None:
+            shard.answer(waiter, ConsumerGroupHeartbeatResponse(*fault))
+            return
+        assert group is not None
+        if group.consumer is None:
+            for member_id in list(group.pending_joins):
+                group.remove_pending(member_id)
+                shard.end_session(group, member_id)
+            group.consumer = ConsumerGroup(group.group_id, shard.population)
+        group.consumer.queue.append(_Asked(request, waiter, client_host, may_see))
+        if not group.consumer.busy:
+            self.go_on(group, now)
+
+    def _group_fault(self, request: ConsumerGroupHeartbeatRequest, group: Group | None) -> Fault | None:
+        settings = self._shard.settings
+        if group is None or group.consumer is None:
+            if group is not None and group.state is not GroupState.EMPTY:
+                text = f"group {request.group_id} has members of the classic protocol: stop them first"
+                return ErrorCode.GROUP_ID_NOT_FOUND, text
+            if request.member_epoch != JOIN_EPOCH:
+                return _unknown(request.member_id)
+        waiting = 0 if group is None or group.consumer is None else len(group.consumer.queue)
+        if not self._shard.can_append or waiting >= settings.appends_max:
+            text = f"expected fewer than {settings.appends_max} appends under way (group.coordinator.appends.max)"
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, text
+        return None
+
+    # --- Time -----------------------------------------------------------------------------------------
+
+    def timer(self, key: TimerKey, now: Moment) -> None:
+        """A member was silent, or did not give partitions up, for too long."""
+        group = self._shard.groups.get(key.group_id)
+        if group is None or group.consumer is None or key.member_id not in group.consumer.members:
+            return
+        if not self._shard.can_append:
+            self._shard.timers.set(key, now.monotonic_ms + self._shard.settings.offsets_commit_timeout_ms)
+            return
+        group.consumer.queue.append(_Fenced(key.member_id, key.kind))
+        if not group.consumer.busy:
+            self.go_on(group, now)
+
+    def loaded(self, group: Group, now: Moment) -> None:
+        """The group came from the log: every member has a whole session, and a whole time to give up."""
+        assert group.consumer is not None
+        for member_id in group.consumer.members:
+            self._restart_session(group, member_id, now)
+            self._watch_revocation(group.consumer, member_id, NOTHING, now)
+
+    def _restart_session(self, group: Group, member_id: str, now: Moment) -> None:
+        key = TimerKey(TimerKind.MEMBER_SESSION, group.group_id, member_id)
+        self._shard.timers.set(key, now.monotonic_ms + self._shard.settings.consumer_session_timeout_ms)
+
+    def _watch_revocation(
+        self, consumer: ConsumerGroup, member_id: str, before: CurrentAssignment, now: Moment
+    ) -> None:
+        """A member that begins to give up has its rebalance timeout for it."""
+        key = TimerKey(TimerKind.REVOCATION, consumer.group_id, member_id)
+        current = consumer.current_of(member_id)
+        if current.state != MemberState.UNREVOKED_PARTITIONS:
+            self._shard.timers.cancel(key)
+        elif before.state != MemberState.UNREVOKED_PARTITIONS or before.pending != current.pending:
+            self._shard.timers.set(key, now.monotonic_ms + consumer.members[member_id].rebalance_timeout_ms)
+
+    def _end_timers(self, consumer: ConsumerGroup, member_id: str) -> None:
+        for kind in (TimerKind.MEMBER_SESSION, TimerKind.REVOCATION):
+            self._shard.timers.cancel(TimerKey(kind, consumer.group_id, member_id))
+
+    # --- Writing --------------------------------------------------------------------------------------
+
+    def go_on(self, group: Group, now: Moment) -> None:
+        """Decide what waits, and write what comes of it."""
+        consumer = group.consumer
+        assert consumer is not None
+        topics = self._shard.topics()
+        change = Change(consumer)
+        answers: list[tuple[int, ConsumerGroupHeartbeatResponse]] = []
+        while consumer.queue and change.bytes < self._shard.batch_bytes_max // 2:
+            match consumer.queue.popleft():
+                case _Asked() as asked:
+                    answers.append((asked.waiter, self._decide(group, change, asked, topics, now)))
+                case _Fenced(member_id, why):
+                    self._time_is_over(group, change, member_id, why, topics, now)
+        batches = change.batches(self._shard.batch_bytes_max)
+        if batches and group.has_classic_record:
+            batches[0].insert(0, self._shard.group_tombstone(group))
+        pending = _Decided(self, self._shard, group, change, answers, len(batches))
+        for records in batches:
+            group.record_number = self._shard.append(records, pending, now)
+        consumer.busy += len(batches)
+        if not batches:
+            pending.tell(ErrorCode.NONE)
+            self.settle(group, now)
+
+    def settle(self, group: Group, now: Moment) -> None:
+        """A group that came to nothing is none."""
+        consumer = group.consumer
+        if consumer is not None and not (consumer.members or consumer.epoch or consumer.busy or consumer.queue):
+            group.consumer = None
+            self._shard.forget_if_idle(group, now)
+
+    # --- Deciding -------------------------------------------------------------------------------------
+
+    def _decide(
+        self, group: Group, change: Change, asked: _Asked, topics: Topics, now: Moment
+    ) -> ConsumerGroupHeartbeatResponse:
+        request, consumer = asked.request, change.group
+        if request.member_epoch < 0:
+            return self._leave(change, request, topics, now)
+        member_id = request.member_id or str(uuid.UUID(int=self._shard.rng.getrandbits(128), version=4))
+        fault = self._member_fault(consumer, request, member_id)
+        if fault is not None:
+            return ConsumerGroupHeartbeatResponse(*fault)
+        if request.member_epoch == JOIN_EPOCH and request.instance_id is not None:
+            self._take_over(change, request.instance_id, member_id)
+        known = consumer.members.get(member_id)
+        member = updated(known, request, asked.client_host)
+        if member != known:
+            change.put(ConsumerKey(MEMBER, consumer.group_id, member_id), member)
+        resolved = self._resolve(change, topics, asked.may_see, now)
+        self._bump_if_needed(change, topics, is_wanted=resolved or wants_otherwise(known, member))
+        if consumer.epoch > consumer.assignment_epoch:
+            self._assign(change, topics, now)
+        before = consumer.current_of(member_id)
+        after = self._reconcile(change, member_id, member, request, topics)
+        self._restart_session(group, member_id, now)
+        self._watch_revocation(consumer, member_id, before, now)
+        is_told = is_whole(request) or only(after.assigned) != only(before.assigned)
+        return ConsumerGroupHeartbeatResponse(
+            ErrorCode.NONE,
+            member_id=member_id,
+            member_epoch=after.epoch,
+            heartbeat_interval_ms=self._shard.settings.consumer_heartbeat_interval_ms,
+            assignment=answered(after.assigned) if is_told else None,
+        )
+
+    def _member_fault(
+        self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str
+    ) -> Fault | None:
+        """Whether the member may go on, or come."""
+        is_join = request.member_epoch == JOIN_EPOCH
+        holder = consumer.static_members.get(request.instance_id) if request.instance_id is not None else None
+        if is_join and holder is not None and holder != member_id:
+            if consumer.current_of(holder).epoch != LEFT_FOR_A_WHILE:
+                text = f"instance id {request.instance_id!r} is in use by member {holder}: stop it first"
+                return ErrorCode.UNRELEASED_INSTANCE_ID, text
+            return None
+        if not is_join:
+            fault = static_fault(consumer, request)
+            if fault is not None:
+                return fault
+        if member_id in consumer.members:
+            return epoch_fault(member_id, consumer.current_of(member_id), request)
+        if not is_join:
+            return _unknown(member_id)
+        settings = self._shard.settings
+        most = settings.consumer_max_size
+        if len(consumer.members) >= most:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED, f"expected fewer than {most} members (group.consumer.max.size)"
+        if self._shard.population.members >= settings.members_max:
+            text = f"expected fewer than {settings.members_max} members here (group.coordinator.members.max)"
+            return ErrorCode.GROUP_MAX_SIZE_REACHED, text
+        return None
+
+    def _take_over(self, change: Change, instance_id: str, member_id: str) -> None:
+        """A static member came back under another id: it gets the place of the old one, assignment and target. The
+        epochs of its partitions begin anew (KIP-1251)."""
+        consumer = change.group
+        holder = consumer.static_members.get(instance_id)
+        if holder is None or holder == member_id:
+            return
+        subscription, current, target = (
+            consumer.members[holder],
+            consumer.current_of(holder),
+            consumer.target_of(holder),
+        )
+        self._remove(change, holder)
+        assigned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in current.assigned.items()}
+        change.put(ConsumerKey(MEMBER, consumer.group_id, member_id), subscription)
+        change.put(ConsumerKey(TARGET, consumer.group_id, member_id), Target(target))
+        moved = CurrentAssignment(0, 0, MemberState.STABLE, assigned, {})
+        change.put(ConsumerKey(CURRENT, consumer.group_id, member_id), moved)
+        logger.info("group %s: static member %s is now %s", consumer.group_id, instance_id, member_id)
+
+    def _resolve(self, change: Change, topics: Topics, may_see: MaySee, now: Moment) -> bool:
+        """Match the regular expressions in use against the topics; returns whether their topics changed."""
+        consumer = change.group
+        used = {member.regex for member in consumer.members.values() if member.regex}
+        missing = used - consumer.regexes.keys()
+        is_due = topics.version != consumer.regex_version and now.monotonic_ms >= consumer.regex_ms + _REGEX_PAUSE_MS
+        for pattern in sorted(consumer.regexes.keys() - used):
+            change.put(ConsumerKey(REGEX, consumer.group_id, pattern), None)
+        if not used or not (missing or is_due):
+            return False
+        consumer.regex_version, consumer.regex_ms = topics.version, now.monotonic_ms
+        names = tuple(topics.names())
+        is_changed = False
+        for pattern in sorted(used):
+            found = matching(pattern, names, may_see)
+            known = consumer.regexes.get(pattern)
+            if known is None or known.topics != found:
+                is_changed = True
+                resolved = ResolvedRegex(found, topics.version, now.wall_ms)
+                change.put(ConsumerKey(REGEX, consumer.group_id, pattern), resolved)
+        return is_changed
+
+    def _bump_if_needed(self, change: Change, topics: Topics, *, is_wanted: bool) -> None:
+        """Raise the group epoch if members or topics changed."""
+        consumer = change.group
+        if not is_wanted and topics.version == consumer.metadata_version:
+            return
+        consumer.metadata_version = topics.version
+        found = metadata_hash(topics, consumer.subscribed_topics())
+        if is_wanted or found != consumer.metadata_hash:
+            change.put(ConsumerKey(GROUP, consumer.group_id), GroupEpoch(consumer.epoch + 1, found))
+
+    def _assign(self, change: Change, topics: Topics, now: Moment) -> None:
+        """Make a new target; its epoch is the last of its records, and brings it into force."""
+        consumer = change.group
+        assignor = preferred(consumer, self._shard.settings.consumer_assignors)
+        for member_id, partitions in new_target(consumer, topics, assignor).items():
+            if consumer.whole_target or consumer.target.get(member_id) != partitions:
+                change.put(ConsumerKey(TARGET, consumer.group_id, member_id), Target(partitions))
+        change.put(ConsumerKey(TARGET_EPOCH, consumer.group_id), TargetEpoch(consumer.epoch, now.wall_ms))
+        self._shard.counters.completed_rebalances += 1
+
+    def _reconcile(
+        self,
+        change: Change,
+        member_id: str,
+        member: MemberSubscription,
+        request: ConsumerGroupHeartbeatRequest,
+        topics: Topics,
+    ) -> CurrentAssignment:
+        """Lead the member one step on, and return where it is now."""
+        consumer = change.group
+        shapes = (topics.shape(topic) for topic in consumer.topics_of(member))
+        after = next_step(
+            member_id,
+            consumer.current_of(member_id),
+            consumer.assignment_epoch,
+            consumer.target_of(member_id),
+            None if request.owned is None else owned_of(request.owned),
+            consumer.owner,
+            {shape.topic_id for shape in shapes if shape is not None},
+        )
+        if consumer.current.get(member_id) != after:
+            change.put(ConsumerKey(CURRENT, consumer.group_id, member_id), after)
+        return after
+
+    # --- Leaving --------------------------------------------------------------------------------------
+
+    def _leave(
+        self, change: Change, request: ConsumerGroupHeartbeatRequest, topics: Topics, now: Moment
+    ) -> ConsumerGroupHeartbeatResponse:
+        """-1: the member goes. -2: a static one keeps its place for a session timeout."""
+        consumer, member_id = change.group, request.member_id
+        fault = static_fault(consumer, request)
+        if fault is None and member_id not in consumer.members:
+            fault = _unknown(member_id)
+        if fault is not None:
+            return ConsumerGroupHeartbeatResponse(*fault)
+        if request.member_epoch == LEAVE_STATIC_EPOCH:
+            current = consumer.current_of(member_id)
+            left = replace(current, epoch=LEFT_FOR_A_WHILE, state=int(MemberState.STABLE), pending={})
+            change.put(ConsumerKey(CURRENT, consumer.group_id, member_id), left)
+            self._shard.timers.cancel(TimerKey(TimerKind.REVOCATION, consumer.group_id, member_id))
+        else:
+            self._fence(change, member_id, topics)
+        return ConsumerGroupHeartbeatResponse(ErrorCode.NONE, member_id=member_id, member_epoch=request.member_epoch)
+
+    def _time_is_over(
+        self, group: Group, change: Change, member_id: str, why: TimerKind, topics: Topics, now: Moment
+    ) -> None:
+        """Fence a member, unless it was heard from while this waited."""
+        consumer = change.group
+        key = TimerKey(why, consumer.group_id, member_id)
+        if member_id not in consumer.members or key in self._shard.timers:
+            return
+        if why is TimerKind.REVOCATION and consumer.current_of(member_id).state != MemberState.UNREVOKED_PARTITIONS:
+            return
+        logger.info("group %s: member %s is fenced (%s)", consumer.group_id, member_id, why.name.lower())
+        self._shard.counters.expired_sessions += 1
+        self._fence(change, member_id, topics)
+
+    def _fence(self, change: Change, member_id: str, topics: Topics) -> None:
+        """Remove a member; what it had is free. An emptied group has equal epochs (KAFKA-20442)."""
+        consumer = change.group
+        self._remove(change, member_id)
+        used = {member.regex for member in consumer.members.values()}
+        for pattern in sorted(consumer.regexes.keys() - used):
+            change.put(ConsumerKey(REGEX, consumer.group_id, pattern), None)
+        self._bump_if_needed(change, topics, is_wanted=True)
+        if not consumer.members:
+            change.put(ConsumerKey(TARGET_EPOCH, consumer.group_id), TargetEpoch(consumer.epoch))
+
+    def _remove(self, change: Change, member_id: str) -> None:
+        self._end_timers(change.group, member_id)
+        for kind in (CURRENT, TARGET, MEMBER):
+            change.put(ConsumerKey(kind, change.group.group_id, member_id), None)
+
+    def refused(self, group: Group, change: Change, now: Moment, *, is_partial: bool) -> None:
+        """The log has not taken the change, or only part of it: take it back."""
+        consumer = change.group
+        change.undo()
+        consumer.metadata_version = consumer.regex_version = -1
+        consumer.whole_target = consumer.whole_target or is_partial
+        for member_id in consumer.members:
+            key = TimerKey(TimerKind.MEMBER_SESSION, consumer.group_id, member_id)
+            if key not in self._shard.timers:
+                self._restart_session(group, member_id, now)
+            self._watch_revocation(consumer, member_id, NOTHING, now)
+
+
+class _Decided:
+    """Decisions on their way to the log, in one batch or, beyond its size, in several. After
+    ``offsets.commit.timeout.ms`` whoever waits is told that the outcome is unknown."""
+
+    __slots__ = ("_answers", "_appends", "_change", "_error", "_group", "_heartbeating", "_left", "_shard")
+
+    def __init__(
+        self,
+        heartbeating: Heartbeating,
+        shard: ShardState,
+        group: Group,
+        change: Change,
+        answers: list[tuple[int, ConsumerGroupHeartbeatResponse]],
+        appends: int,
+    ) -> None:
+        self._heartbeating = heartbeating
+        self._shard = shard
+        self._group = group
+        self._change = change
+        self._answers = answers
+        self._appends = self._left = appends
+        self._error = ErrorCode.NONE
+
+    def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
+        consumer = self._change.group
+        self._left -= 1
+        self._error = self._error or error
+        if self._left:
+            return
+        consumer.busy -= self._appends
+        if self._error is ErrorCode.NONE:
+            consumer.whole_target = False
+            self._group.become_simple()
+            self._group.is_consumer_stored = True
+        else:
+            self._heartbeating.refused(self._group, self._change, now, is_partial=self._appends > 1)
+        self.tell(append_error(self._error))
+        if consumer.queue:
+            self._heartbeating.go_on(self._group, now)
+        else:
+            self._heartbeating.settle(self._group, now)
+
+    def timed_out(self, now: Moment) -> None:
+        error = append_error(ErrorCode.REQUEST_TIMED_OUT)
+        self.tell(error)
+        self._tell_waiting(error)
+
+    def abandoned(self, error: ErrorCode) -> None:
+        self.tell(error)
+        self._tell_waiting(error)
+
+    def tell(self, error: ErrorCode) -> None:
+        answers, self._answers = self._answers, []
+        for waiter, response in answers:
+            is_good = error is ErrorCode.NONE
+            self._shard.answer(waiter, response if is_good else ConsumerGroupHeartbeatResponse(error))
+
+    def _tell_waiting(self, error: ErrorCode) -> None:
+        """Those whose question has not been looked at; fences stay."""
+        queue = self._change.group.queue
+        asked = [each for each in queue if isinstance(each, _Asked)]
+        fenced = [each for each in queue if not isinstance(each, _Asked)]
+        queue.clear()
+        queue.extend(fenced)
+        for each in asked:
+            self._shard.answer(each.waiter, ConsumerGroupHeartbeatResponse(error))
+
+
+def _unknown(member_id: str) -> Fault:
+    return ErrorCode.UNKNOWN_MEMBER_ID, f"expected a member of the group, found {member_id!r}: join with epoch 0"

@@ -1,0 +1,264 @@
+"""A group of the consumer protocol (KIP-848): everything in it is what records said, kept for quick answers.
+
+A record comes in by :meth:`ConsumerGroup.apply`, from the log or from a decision, and gives back the record that would
+undo it. So memory is never more than the log and what is on its way there. Source: ``ConsumerGroup``,
+``ModernGroup``.
+
+*Group epoch*: rises whenever another assignment may be wanted. *Assignment epoch*: the group epoch that the target
+assignment was made for. *Member epoch*: the assignment epoch that the member has come to; -2 for a static member that
+left for a while.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tidelog.groups.state.group_offsets import Population
+from tidelog.model.ids import TopicId
+from tidelog.proto.logs.consumer_group_records import (
+    CURRENT,
+    GROUP,
+    MEMBER,
+    REGEX,
+    TARGET,
+    TARGET_EPOCH,
+    ConsumerKey,
+    ConsumerValue,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberSubscription,
+    Owned,
+    Partitions,
+    ResolvedRegex,
+    Target,
+    TargetEpoch,
+    encode_consumer_key,
+    encode_consumer_value,
+)
+from tidelog.proto.logs.coordinator_records import CoordinatorRecord
+
+ConsumerRecord = tuple[ConsumerKey, ConsumerValue | None]
+"""None: the tombstone."""
+LEFT_FOR_A_WHILE: Final = -2
+"""The member epoch of a static member that left and may come back."""
+
+
+class MemberState(enum.IntEnum):
+    """Where a member stands on its way to its target; numbers as in Kafka's records."""
+
+    STABLE = 0
+    """It has everything that its target of its epoch gives it."""
+    UNREVOKED_PARTITIONS = 1
+    """It must give partitions up before it goes on to the next epoch."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others have not given up."""
+
+
+class ConsumerGroupState(enum.Enum):
+    """The value is the name that administrators see, as in Kafka."""
+
+    EMPTY = "Empty"
+    """No members."""
+    ASSIGNING = "Assigning"
+    """The target assignment is older than the group."""
+    RECONCILING = "Reconciling"
+    """Some member is not where the target wants it."""
+    STABLE = "Stable"
+    """Everybody has what the target gives."""
+
+
+NOTHING: Final = CurrentAssignment(0, 0, MemberState.STABLE, {}, {})
+"""The current assignment of a member that has just come."""
+
+
+class ConsumerGroup:
+    """``owner``: partition → the member that has it, or has yet to give it up. ``subscribers``: topic → number of
+    members that name it. ``queue`` and ``busy`` are the decisions' own: what waits for the append under way."""
+
+    __slots__ = (
+        "assignment_epoch",
+        "busy",
+        "current",
+        "epoch",
+        "group_id",
+        "members",
+        "metadata_hash",
+        "metadata_version",
+        "owner",
+        "population",
+        "queue",
+        "regex_ms",
+        "regex_version",
+        "regexes",
+        "static_members",
+        "subscribers",
+        "target",
+        "whole_target",
+    )
+
+    def __init__(self, group_id: str, population: Population) -> None:
+        self.group_id = group_id
+        self.population = population
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.metadata_version = -1
+        """The version of the topics' metadata that the hash was compared with."""
+        self.assignment_epoch = 0
+        self.members: dict[str, MemberSubscription] = {}
+        self.current: dict[str, CurrentAssignment] = {}
+        self.target: dict[str, Partitions] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.regex_version = -1
+        """The version of the topics' metadata that regular expressions were last matched with,"""
+        self.regex_ms = -(1 << 62)
+        """and when."""
+        self.static_members: dict[str, str] = {}
+        self.owner: dict[tuple[TopicId, int], str] = {}
+        self.subscribers: dict[str, int] = {}
+        self.queue: deque[Any] = deque()
+        self.busy = 0
+        """Appends under way that hold records of this group."""
+        self.whole_target = False
+        """Part of a target may stand in the log without its epoch: the next one is written whole."""
+
+    # --- Records ------------------------------------------------------------------------------------
+
+    def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> ConsumerRecord:
+        """Take a record on, and return the one that would take it back."""
+        before: ConsumerValue | None
+        match key.kind:
+            case 3:
+                before = GroupEpoch(self.epoch, self.metadata_hash) if self.epoch else None
+                self.epoch, self.metadata_hash = (
+                    (value.epoch, value.metadata_hash) if isinstance(value, GroupEpoch) else (0, 0)
+                )
+            case 5:
+                before = self.members.get(key.name)
+                self._subscription(key.name, value if isinstance(value, MemberSubscription) else None)
+            case 6:
+                before = TargetEpoch(self.assignment_epoch) if self.assignment_epoch else None
+                self.assignment_epoch = value.epoch if isinstance(value, TargetEpoch) else 0
+            case 7:
+                known = self.target.get(key.name)
+                before = None if known is None else Target(known)
+                if isinstance(value, Target):
+                    self.target[key.name] = value.partitions
+                else:
+                    self.target.pop(key.name, None)
+            case 8:
+                before = self.current.get(key.name)
+                self._current(key.name, value if isinstance(value, CurrentAssignment) else None)
+            case _:
+                before = self.regexes.get(key.name)
+                if isinstance(value, ResolvedRegex):
+                    self.regexes[key.name] = value
+                else:
+                    self.regexes.pop(key.name, None)
+        return key, before
+
+    def _subscription(self, member_id: str, value: MemberSubscription | None) -> None:
+        before = self.members.pop(member_id, None)
+        self.population.members += (value is not None) - (before is not None)
+        if before is not None:
+            self._count(before.topics, -1)
+            if before.instance_id is not None and self.static_members.get(before.instance_id) == member_id:
+                del self.static_members[before.instance_id]
+        if value is not None:
+            self.members[member_id] = value
+            self._count(value.topics, 1)
+            if value.instance_id is not None:
+                self.static_members[value.instance_id] = member_id
+
+    def _count(self, topics: Iterable[str], by: int) -> None:
+        for topic in topics:
+            count = self.subscribers.get(topic, 0) + by
+            if count:
+                self.subscribers[topic] = count
+            else:
+                del self.subscribers[topic]
+
+    def _current(self, member_id: str, value: CurrentAssignment | None) -> None:
+        """A compacted log may say that a partition went to B before it says that A gave it up: what A no longer has
+        is freed only if A still counts as its owner (KAFKA-19862)."""
+        before = self.current.pop(member_id, None)
+        if before is not None:
+            for at in _each(before):
+                if self.owner.get(at) == member_id:
+                    del self.owner[at]
+        if value is not None:
+            self.current[member_id] = value
+            for at in _each(value):
+                self.owner[at] = member_id
+
+    # --- Looking up ---------------------------------------------------------------------------------
+
+    def current_of(self, member_id: str) -> CurrentAssignment:
+        return self.current.get(member_id, NOTHING)
+
+    def target_of(self, member_id: str) -> Partitions:
+        return self.target.get(member_id, {})
+
+    def topics_of(self, member: MemberSubscription) -> frozenset[str]:
+        """What a member is subscribed to, by name and by its regular expression as far as that is resolved."""
+        found = self.regexes.get(member.regex) if member.regex else None
+        return frozenset(member.topics) if found is None else frozenset(member.topics).union(found.topics)
+
+    def subscribed_topics(self) -> set[str]:
+        """What all members together are subscribed to."""
+        used = {member.regex for member in self.members.values()}
+        return set(self.subscribers).union(
+            *(found.topics for pattern, found in self.regexes.items() if pattern in used)
+        )
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self.subscribers or any(
+            topic in self.regexes[member.regex].topics
+            for member in self.members.values()
+            if member.regex and member.regex in self.regexes
+        )
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        for member_id in self.members:
+            current = self.current_of(member_id)
+            if current.state != MemberState.STABLE or current.epoch not in (self.assignment_epoch, LEFT_FOR_A_WHILE):
+                return ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE
+
+    def record_keys(self) -> list[ConsumerKey]:
+        """The records that make the group up, members first."""
+        group = self.group_id
+        found = [ConsumerKey(CURRENT, group, name) for name in self.current]
+        found += [ConsumerKey(TARGET, group, name) for name in self.target]
+        found += [ConsumerKey(MEMBER, group, name) for name in self.members]
+        found += [ConsumerKey(REGEX, group, name) for name in self.regexes]
+        return [*found, ConsumerKey(TARGET_EPOCH, group), ConsumerKey(GROUP, group)]
+
+
+def _each(current: CurrentAssignment) -> Iterable[tuple[TopicId, int]]:
+    for owned in (current.assigned, current.pending):
+        for topic_id, epochs in owned.items():
+            for partition in epochs:
+                yield topic_id, partition
+
+
+def only(owned: Owned) -> dict[TopicId, frozenset[int]]:
+    """The partitions without their epochs."""
+    return {topic_id: frozenset(epochs) for topic_id, epochs in owned.items()}
+
+
+def covers(whole: Owned, part: Mapping[TopicId, frozenset[int]]) -> bool:
+    """Whether ``part`` lies in ``whole``."""
+    return all(partitions <= whole.get(topic_id, {}).keys() for topic_id, partitions in part.items())
+
+
+def written(key: ConsumerKey, value: ConsumerValue | None) -> CoordinatorRecord:
+    """The record as it stands in the log."""
+    return CoordinatorRecord(encode_consumer_key(key), None if value is None else encode_consumer_value(value))

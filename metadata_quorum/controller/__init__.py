@@ -1,0 +1,1 @@
+"""The active controller's decisions: pure functions from image and request to records and answer."""

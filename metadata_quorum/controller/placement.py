@@ -1,0 +1,136 @@
+"""Chooses the brokers for the replicas of new partitions.
+
+Striped over racks first and over the brokers of a rack second, from a random start, so that
+partitions, and the leaders that take over from a failed broker, are spread evenly. A partition's
+first replica (its preferred leader) stands on a live broker; fenced ones are taken only when no live
+one is left. Source: Kafka's ``StripedReplicaPlacer``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NodeId
+
+REPLICATION_FACTOR_MAX: Final = 32_767
+
+
+class UsableBroker(NamedTuple):
+    """A registered broker that is neither shutting down nor cordoned."""
+
+    node_id: NodeId
+    rack: str | None
+    fenced: bool
+
+
+class _Ring:
+    """Brokers taken in turn. With each new stripe the first one to be taken moves on by one."""
+
+    __slots__ = ("_members", "_start", "_stripe", "_taken")
+
+    def __init__(self, members: list[NodeId], rng: random.Random) -> None:
+        self._members = sorted(members)
+        self._start = rng.randrange(len(members)) if members else 0
+        self._stripe = 0
+        self._taken = 0
+
+    def take(self, stripe: int) -> NodeId | None:
+        """Return the next broker not taken in this stripe yet, ``None`` when there is none."""
+        if not self._members:
+            return None
+        if stripe != self._stripe:
+            self._stripe = stripe
+            self._taken = 0
+            self._start = (self._start + 1) % len(self._members)
+        if self._taken == len(self._members):
+            return None
+        found = self._members[(self._start + self._taken) % len(self._members)]
+        self._taken += 1
+        return found
+
+    def shuffle(self, rng: random.Random) -> None:
+        rng.shuffle(self._members)
+
+
+class _Rack:
+    __slots__ = ("fenced", "live")
+
+    def __init__(self, brokers: list[UsableBroker], rng: random.Random) -> None:
+        self.live = _Ring([broker.node_id for broker in brokers if not broker.fenced], rng)
+        self.fenced = _Ring([broker.node_id for broker in brokers if broker.fenced], rng)
+
+    def take(self, stripe: int) -> NodeId | None:
+        found = self.live.take(stripe)
+        return self.fenced.take(stripe) if found is None else found
+
+
+def place_replicas(
+    brokers: Iterable[UsableBroker], partitions: int, replication_factor: int, rng: random.Random
+) -> list[tuple[NodeId, ...]] | Refusal:
+    """Return the replicas of each new partition, or INVALID_REPLICATION_FACTOR."""
+    usable = sorted(brokers)
+    live = sum(not broker.fenced for broker in usable)
+    if not 1 <= replication_factor <= REPLICATION_FACTOR_MAX:
+        return _refused(f"expected a replication factor of 1 to {REPLICATION_FACTOR_MAX}, found {replication_factor}")
+    if live == 0:
+        return _refused("expected a live broker, found none: all are fenced, shutting down or cordoned")
+    if replication_factor > len(usable):
+        return _refused(
+            f"expected a replication factor of at most {len(usable)}, the number of registered brokers "
+            f"({live} of them live) but for those that are shutting down or cordoned, found {replication_factor}"
+        )
+    by_rack: dict[str | None, list[UsableBroker]] = {}
+    for broker in usable:
+        by_rack.setdefault(broker.rack, []).append(broker)
+    names = sorted(by_rack, key=lambda name: (name is not None, name or ""))
+    racks = [_Rack(by_rack[name], rng) for name in names]
+    first_rack = rng.randrange(len(racks))
+    placed: list[tuple[NodeId, ...]] = []
+    stripe = 0
+    for _ in range(partitions):
+        if stripe == live and live > 1:
+            # Every live broker has led once: mix, so that the same sets of replicas do not repeat.
+            rng.shuffle(racks)
+            for rack in racks:
+                rack.live.shuffle(rng)
+                rack.fenced.shuffle(rng)
+            stripe = 0
+        placed.append(_place_one(racks, first_rack, replication_factor, stripe))
+        stripe += 1
+        first_rack = (first_rack + 1) % len(racks)
+    return placed
+
+
+def _place_one(racks: list[_Rack], first_rack: int, replication_factor: int, stripe: int) -> tuple[NodeId, ...]:
+    at = first_rack
+    leader = racks[at].live.take(stripe)
+    while leader is None:
+        at = (at + 1) % len(racks)
+        leader = racks[at].live.take(stripe)
+    chosen = [leader]
+    led_from: int | None = at
+    at = first_rack
+    while len(chosen) < replication_factor:
+        if at == led_from:
+            led_from = None  # the leader's rack has had its turn in this round
+        else:
+            found = racks[at].take(stripe)
+            if found is not None:
+                chosen.append(found)
+        at = (at + 1) % len(racks)
+    return tuple(chosen)
+
+
+def cordoned_fault(node_id: NodeId) -> str:
+    """Why a named broker gets no new replica, and what to do."""
+    return (
+        f"expected brokers that are not cordoned, found {node_id}, which is (cordoned.log.dirs): name another one, or "
+        f"let it have replicas again (tidelog brokers undrain {node_id})"
+    )
+
+
+def _refused(text: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)

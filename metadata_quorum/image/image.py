@@ -1,0 +1,229 @@
+"""The metadata image: everything the metadata log has said so far, as one immutable value.
+
+Each change makes a new image that shares all it did not touch with the old one (persistent maps of
+``immutables``), so it costs O(records · log n) whatever the size of the cluster, and a reader keeps a
+consistent picture for as long as it holds one. Source: Kafka's ``MetadataImage`` and ``MetadataDelta``.
+
+Transition table (record → effect; anything else is untouched):
+
+====================================  ==================================================================
+RegisterBrokerRecord                  the broker's registration is replaced; the highest broker epoch rises
+BrokerRegistrationChangeRecord        the named fields of a registration change
+UnregisterBrokerRecord                the registration goes; the highest broker epoch stays
+RegisterControllerRecord              the levels that a controller knows are replaced
+PartitionRecord, topic known          the partition is added or replaced
+PartitionRecord, topic unknown        the partition is *unpublished*: kept aside, invisible
+TopicRecord                           the topic appears, with its unpublished partitions, all at once
+RemoveTopicRecord                     topic, partitions (also unpublished ones) and its settings go
+PartitionChangeRecord                 named fields change; partition epoch +1; leader named: leader epoch +1
+ConfigRecord                          a setting is set, or removed by ``None``
+UserScramCredentialRecord             a user's credential for a mechanism is set
+DelegationTokenRecord                 the token of this id is added or replaced
+others                                the value of that name is set or removed
+====================================  ==================================================================
+
+That partitions may come before their topic lets a topic of any size appear atomically though its
+records fill several entries of the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from immutables import Map
+
+from tidelog.model.ids import (
+    UNASSIGNED_DIRECTORY,
+    BrokerEpoch,
+    ControllerEpoch,
+    DirectoryId,
+    NodeId,
+    Offset,
+    ProducerId,
+    TopicId,
+    TopicIdPartition,
+)
+from tidelog.model.settings.replication_settings import CORDONED, EVERY_DIRECTORY
+from tidelog.proto.calls.api import ConfigResource
+from tidelog.proto.calls.controller_api import Endpoint
+from tidelog.proto.calls.quota_api import QuotaEntity
+from tidelog.proto.logs.metadata_records import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UserScramCredentialRecord,
+)
+from tidelog.proto.logs.record_levels import FIRST_LEVEL
+
+TOPIC: Final = "topic"
+BROKER: Final = "broker"
+UNKNOWN_POSITION: Final = Offset(2**62)
+"""The offset of an entry that is appended but not committed yet: later than every known one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A registered broker. ``registered_at`` is the offset of its registration; after a snapshot, that of
+    the snapshot, which is not earlier."""
+
+    record: RegisterBrokerRecord
+    registered_at: Offset = field(compare=False)
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.record.node_id
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        return self.record.broker_epoch
+
+    @property
+    def fenced(self) -> bool:
+        return self.record.fenced
+
+    @property
+    def in_controlled_shutdown(self) -> bool:
+        return self.record.in_controlled_shutdown
+
+    @property
+    def rack(self) -> str | None:
+        return self.record.rack
+
+    @property
+    def log_dirs(self) -> tuple[DirectoryId, ...]:
+        """The directories that work."""
+        return self.record.log_dirs
+
+    @property
+    def active(self) -> bool:
+        """Whether it may lead and be in an ISR (``ClusterControlManager.isActive``). A broker whose last directory
+        failed may not, even before it has stopped."""
+        return not self.record.fenced and not self.record.in_controlled_shutdown and bool(self.record.log_dirs)
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Its address at the listener of this name."""
+        return next((found for found in self.record.listeners if found.listener == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A topic. Partitions are numbered from 0 without gaps."""
+
+    name: str
+    topic_id: TopicId
+    partitions: Map[int, PartitionRecord]
+
+    @property
+    def replication_factor(self) -> int:
+        """That of partition 0, as in Kafka; while its replicas are moved, the one that it will have."""
+        return len(self.partitions[0].replicas) - len(self.partitions[0].removing_replicas)
+
+    def in_order(self) -> Iterator[PartitionRecord]:
+        """Every partition by its number."""
+        return (self.partitions[number] for number in sorted(self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All metadata as of ``offset``, the offset of the last entry applied (-1: none), decided under
+    ``epoch``. Look things up through the methods; the maps are for callers that need all of a kind. The
+    maps' order differs from process to process: sort where order shows."""
+
+    offset: Offset = Offset(-1)
+    epoch: ControllerEpoch = ControllerEpoch(0)
+    brokers: Map[NodeId, BrokerRegistration] = Map()  # noqa: RUF009 - immutable
+    broker_epoch_highest: BrokerEpoch = BrokerEpoch(0)
+    """The highest broker epoch ever given."""
+    topics: Map[TopicId, TopicImage] = Map()  # noqa: RUF009 - immutable
+    topic_ids: Map[str, TopicId] = Map()  # noqa: RUF009 - immutable
+    collision_names: Map[str, str] = Map()  # noqa: RUF009 - immutable
+    """Topics with ``.`` or ``_`` in their names, by :func:`tidelog.model.names.collision_key`."""
+    unpublished: Map[TopicId, Map[int, PartitionRecord]] = Map()  # noqa: RUF009 - immutable
+    """Partitions whose TopicRecord has not come yet."""
+    replicas: Map[NodeId, Map[TopicIdPartition, None]] = Map()  # noqa: RUF009 - immutable
+    """The partitions that a broker has a replica of."""
+    leaderless: Map[TopicIdPartition, None] = Map()  # noqa: RUF009 - immutable
+    partition_count: int = 0
+    configs: Map[ConfigResource, Map[str, str]] = Map()  # noqa: RUF009 - immutable
+    next_producer_id: ProducerId = ProducerId(0)  # noqa: RUF009 - a number
+    features: Map[str, int] = Map()  # noqa: RUF009 - immutable
+    level_used: int = FIRST_LEVEL
+    """The highest ``metadata.version`` that a record of the log has needed."""
+    controllers: Map[NodeId, RegisterControllerRecord] = Map()  # noqa: RUF009 - immutable
+    """The features that controllers registered, by controller; those that registered none are missing."""
+    acls: Map[bytes, AccessControlEntryRecord] = Map()  # noqa: RUF009 - immutable
+    quotas: Map[tuple[QuotaEntity, ...], Map[str, float]] = Map()  # noqa: RUF009 - immutable
+    users: Map[tuple[str, int], UserScramCredentialRecord] = Map()  # noqa: RUF009 - immutable
+    """By name and mechanism."""
+    decoy_secret: bytes = field(default=b"", repr=False)
+    delegation_tokens: Map[str, DelegationTokenRecord] = Map()  # noqa: RUF009 - immutable
+
+    # --- Looking up ---
+
+    def broker(self, node_id: NodeId) -> BrokerRegistration | None:
+        return self.brokers.get(node_id)
+
+    def is_active(self, node_id: NodeId) -> bool:
+        """Whether a broker is registered, unfenced, not shutting down, and has a directory that works."""
+        found = self.brokers.get(node_id)
+        return found is not None and found.active
+
+    def is_cordoned(self, node_id: NodeId) -> bool:
+        """Whether a broker gets no new replicas (KIP-1066)."""
+        return self.config(BROKER, str(node_id)).get(CORDONED) == EVERY_DIRECTORY
+
+    def topic(self, name: str) -> TopicImage | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def partition(self, topic_id: TopicId, partition: int) -> PartitionRecord | None:
+        found = self.topics.get(topic_id)
+        return None if found is None else found.partitions.get(partition)
+
+    def partitions_of(self, node_id: NodeId) -> list[TopicIdPartition]:
+        """The partitions that a broker has a replica of, in a fixed order."""
+        return sorted(self.replicas.get(node_id, _NO_PARTITIONS))
+
+    def leads_any(self, node_id: NodeId) -> bool:
+        """Whether a broker leads a partition."""
+        return any(
+            self.topics[at.topic_id].partitions[at.partition].leader == node_id
+            for at in self.replicas.get(node_id, _NO_PARTITIONS)
+        )
+
+    def config(self, resource_type: str, name: str) -> Map[str, str]:
+        """The settings that a topic or broker (``""``: all brokers) has itself."""
+        return self.configs.get(ConfigResource(resource_type, name), _NO_CONFIG)
+
+    def quota(self, entity: tuple[QuotaEntity, ...]) -> Map[str, float]:
+        """The quotas that are set for exactly this entity."""
+        return self.quotas.get(entity, _NO_QUOTA)
+
+    def has_online_directory(self, node_id: NodeId, partition: PartitionRecord) -> bool:
+        """Whether the replica of ``partition`` on a registered broker stands on a directory that works, or
+        on one not known yet (``DirectoryId.isOnline``)."""
+        directory = directory_of(partition, node_id)
+        found = self.brokers.get(node_id)
+        return found is not None and (directory == UNASSIGNED_DIRECTORY or directory in found.log_dirs)
+
+    def at(self, offset: Offset, epoch: ControllerEpoch) -> MetadataImage:
+        """The same content as of another position."""
+        return dataclasses.replace(self, offset=offset, epoch=epoch)
+
+
+_NO_PARTITIONS: Final[Map[TopicIdPartition, None]] = Map()
+_NO_CONFIG: Final[Map[str, str]] = Map()
+_NO_QUOTA: Final[Map[str, float]] = Map()
+
+
+def directory_of(partition: PartitionRecord, node_id: NodeId) -> DirectoryId:
+    """The directory that holds a broker's replica; the unassigned one for a broker without a replica."""
+    for replica, directory in zip(partition.replicas, partition.directories, strict=True):
+        if replica == node_id:
+            return directory
+    return UNASSIGNED_DIRECTORY

@@ -1,0 +1,1 @@
+"""The hardened Raft engine: elections, journal, snapshots, streams between controllers."""

@@ -1,0 +1,86 @@
+"""The disk as the quorum sees it, so that tests and the simulation can put a failing one in its place.
+
+These protocols are the part that the quorum needs of the storage layer's file seam, under the same
+names and with the same promises: the node hands in the one it has, and one simulated disk serves
+both. (The quorum stands beside storage, not above it, and may not import it.) Every error is an
+``OSError``. Paths are strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidelog.model.buffer import Buffer
+
+
+class QuorumFile(Protocol):
+    """An open file. Writes are durable only after :meth:`fdatasync`."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write the buffers one after the other at ``offset``; returns how many bytes were written."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def fdatasync(self) -> None:
+        """Make content and size durable. After an error the state of all writes is unknown."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class QuorumLock(Protocol):
+    """A lock on a path, held until it is released or the process ends."""
+
+    def release(self) -> None: ...
+
+
+class QuorumFiles(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> QuorumFile:
+        """Open for reading and writing; ``exclusive`` fails with ``FileExistsError`` where there is one."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def makedirs(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace ``target`` atomically; durable only after :meth:`fsync_dir`."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Make names created, renamed and removed in a directory durable."""
+
+    def lock(self, path: str) -> QuorumLock:
+        """Take an exclusive lock; raises ``BlockingIOError`` where another process holds it."""
+
+
+def write_all(file: QuorumFile, data: Buffer, offset: int) -> None:
+    """Write all of ``data``; a short write is continued, and an ``OSError`` if it makes no progress."""
+    rest = memoryview(data)
+    while rest:
+        written = file.pwritev([rest], offset)
+        if written <= 0:
+            raise OSError(f"short write: {len(rest)} bytes left at offset {offset}")
+        rest = rest[written:]
+        offset += written
+
+
+def read_all(file: QuorumFile) -> bytes:
+    """Read a whole file."""
+    size = file.size()
+    pieces: list[bytes] = []
+    offset = 0
+    while offset < size:
+        piece = file.pread(size - offset, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+    return b"".join(pieces)

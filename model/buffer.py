@@ -1,0 +1,5 @@
+"""Bytes as they come: owned, mutable, or a view of either."""
+
+from __future__ import annotations
+
+Buffer = bytes | bytearray | memoryview

@@ -1,0 +1,37 @@
+"""Text from strangers on one line: names, keys and messages that go into a log line or a table."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Final
+
+_SHOWN: Final = frozenset({"Zs", "Co", "Cn"})
+"""Unicode categories that ``str.isprintable`` refuses and that do no harm: blanks, private use, not yet assigned."""
+_JOINERS: Final = "\u200c\u200d"
+"""Zero width (non-)joiner: Persian and Indic words and many emoji are spelled with them."""
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    """Return ``text`` with everything that a terminal or a reader of lines acts on as a Python escape (``\\n``,
+    ``\\x1b``, ``\\u202e``): C0 and C1 controls, DEL, line and paragraph separators, invisible formatting characters
+    such as bidirectional overrides, and lone surrogates. Characters in ``keep`` stay. A backslash stays as it is.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if _harmless(one) or one in keep else _escape(one) for one in text)
+
+
+def escaped_json(text: str) -> str:
+    """Return JSON with the same characters as JSON escapes; its meaning stays. Line breaks are those of its layout."""
+    if text.isprintable():
+        return text
+    return "".join(one if _harmless(one) or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+def _harmless(one: str) -> bool:
+    return one.isprintable() or one in _JOINERS or unicodedata.category(one) in _SHOWN
+
+
+def _escape(one: str) -> str:
+    return one.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,105 @@
+"""What a quota measures by: a rate over sampled windows, and a token bucket. Pure: times come in as milliseconds.
+
+Source: Kafka's ``SampledStat``, ``Rate`` and ``TokenBucket``.
+
+A :class:`SampledRate` keeps sums over windows of ``window_ms``. A window begins with the first value after the end of
+the one before. The rate is what all windows hold, divided by the time since the oldest of them began, and by at least
+``samples - 1`` whole windows: so with 11 windows of a second, ten seconds' worth may pass at once.
+
+A :class:`TokenBucket` holds up to ``samples`` windows' worth of tokens. What is taken may make it negative; then
+nothing more should be taken until it is filled up to zero.
+"""
+
+from __future__ import annotations
+
+
+class _Sample:
+    __slots__ = ("last_ms", "start_ms", "total")
+
+    def __init__(self, now_ms: int) -> None:
+        self.begin(now_ms)
+
+    def begin(self, now_ms: int) -> None:
+        self.start_ms = self.last_ms = now_ms
+        self.total = 0.0
+
+
+class SampledRate:
+    """Amounts a second, over the last ``samples`` windows."""
+
+    __slots__ = ("_current", "_most", "_samples", "_window_ms")
+
+    def __init__(self, samples: int, window_ms: int) -> None:
+        self._most = samples
+        self._window_ms = window_ms
+        self._samples: list[_Sample] = []
+        self._current = 0
+
+    def record(self, amount: float, now_ms: int) -> None:
+        samples = self._samples
+        if not samples:
+            samples.append(_Sample(now_ms))
+        sample = samples[self._current]
+        if now_ms - sample.start_ms >= self._window_ms:
+            # One window more than are asked for: the oldest overlaps the time that is looked at.
+            self._current = (self._current + 1) % (self._most + 1)
+            if self._current == len(samples):
+                samples.append(_Sample(now_ms))
+            sample = samples[self._current]
+            sample.begin(now_ms)
+        sample.total += amount
+        sample.last_ms = now_ms
+
+    def measure(self, now_ms: int) -> float:
+        """The rate now."""
+        span_ms = self.span_ms(now_ms)
+        return sum([sample.total for sample in self._samples]) * 1000 / span_ms
+
+    def span_ms(self, now_ms: int) -> int:
+        """The time that :meth:`measure` divides by; windows in which nothing was recorded of late begin anew."""
+        keep_ms = self._most * self._window_ms
+        oldest_ms = now_ms
+        for sample in self._samples:
+            if now_ms - sample.last_ms >= keep_ms:
+                sample.begin(now_ms)
+            oldest_ms = min(oldest_ms, sample.start_ms)
+        span_ms = now_ms - oldest_ms
+        lacking = self._most - 1 - span_ms // self._window_ms
+        return max(span_ms + max(lacking, 0) * self._window_ms, 1)
+
+    def wait_ms(self, limit: float, now_ms: int) -> int:
+        """How long nothing must be recorded for the rate to be back within the limit: ``(rate - limit) / limit`` of the
+        time that it was measured over. Source: ``QuotaUtils.throttleTime``."""
+        over = self.measure(now_ms) - limit
+        return round(over / limit * self.span_ms(now_ms)) if over > 0 else 0
+
+
+class TokenBucket:
+    """Begins full. ``rate`` may change at any time."""
+
+    __slots__ = ("_at_ms", "_burst_s", "_tokens", "rate")
+
+    def __init__(self, samples: int, window_ms: int, rate: float) -> None:
+        self.rate = rate
+        self._burst_s = samples * window_ms / 1000
+        self._tokens = rate * self._burst_s
+        self._at_ms: int | None = None
+
+    def tokens(self, now_ms: int) -> float:
+        """What is there now; negative where too much was taken."""
+        most = self.rate * self._burst_s
+        gained = 0.0 if self._at_ms is None else self.rate * (now_ms - self._at_ms) / 1000
+        self._tokens = min(most, self._tokens + gained)
+        self._at_ms = now_ms
+        return self._tokens
+
+    def is_full(self, now_ms: int) -> bool:
+        return self.tokens(now_ms) >= self.rate * self._burst_s
+
+    def take(self, amount: float, now_ms: int) -> None:
+        """Take, or give back what is negative."""
+        self._tokens = min(self.rate * self._burst_s, self.tokens(now_ms) - amount)
+
+    def lacking_ms(self, now_ms: int) -> int:
+        """How long until none are lacking; 0 if none are. Source: ``ControllerMutationQuotaManager.throttleTimeMs``."""
+        return max(round(-self.tokens(now_ms) * 1000 / self.rate), 0)

@@ -1,0 +1,164 @@
+"""Carries our request, response and record types into protobuf messages of the same name and back.
+
+A plan is derived once per class from its type hints. The class is written by hand, its contract is generated from it
+(:mod:`tidelog.proto.contracts`). For control calls; data goes by :mod:`tidelog.proto.transport.frames`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.voter_set import VoterSet
+from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, reassignments_pb2, sinks_pb2, transactions_pb2
+
+T = TypeVar("T")
+
+_Fill = Callable[[Any, Any], None]
+_Read = Callable[[Any], Any]
+
+_ERROR_CODES: Final = {int(code): code for code in ErrorCode}
+
+
+class BadMessage(ValueError):
+    """Bytes that are no message of the expected type."""
+
+
+def to_proto(value: Any) -> bytes:
+    """Encode a request, response or record. Raises ``ValueError`` where a number does not fit its field."""
+    message = _message_class(type(value))()
+    _plan(type(value))[0](message, value)
+    return message.SerializeToString()
+
+
+def from_proto(cls: type[T], data: bytes) -> T:
+    """Decode what :func:`to_proto` encoded. Raises :class:`BadMessage`."""
+    message = _message_class(cls)()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise BadMessage(f"expected a {cls.__name__}, found {len(data)} bytes that are none: {error}") from None
+    return typing.cast(T, _plan(cls)[1](message))
+
+
+def fill_message(message: Message, value: Any) -> None:
+    """Set the fields of ``message`` from ``value``, whose class has the message's name."""
+    _plan(type(value))[0](message, value)
+
+
+def read_message(cls: type[T], message: Message) -> T:
+    """Make a ``cls`` of a message of that name."""
+    return typing.cast(T, _plan(cls)[1](message))
+
+
+class OneOf:
+    """A union as the oneof ``name`` of a message: each class has a field with its name in snake case."""
+
+    def __init__(self, name: str, union: object) -> None:
+        self.name = name
+        self.fields: Final[dict[type[Any], str]] = {
+            cls: re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower() for cls in typing.get_args(union)
+        }
+        self._classes = {field: cls for cls, field in self.fields.items()}
+
+    def fill(self, message: Message, value: Any) -> None:
+        """Set the field of the class of ``value``."""
+        body = getattr(message, self.fields[type(value)])
+        body.SetInParent()
+        _plan(type(value))[0](body, value)
+
+    def read(self, message: Message) -> Any:
+        """The field that is set; ``None`` if it is one of a later version."""
+        field = message.WhichOneof(self.name)
+        return None if field is None else _plan(self._classes[field])[1](getattr(message, field))
+
+
+_CLASSES: Final[dict[type, type[Message]]] = {}
+
+
+def _message_class(cls: type) -> type[Message]:
+    found = _CLASSES.get(cls)
+    if found is None:
+        found = _CLASSES[cls] = _find_message_class(cls)
+    return found
+
+
+def _find_message_class(cls: type) -> type[Message]:
+    for contract in (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2):
+        if (found := getattr(contract, cls.__name__, None)) is not None:
+            return typing.cast(type[Message], found)
+    raise TypeError(f"{cls.__name__} stands in no contract")
+
+
+_PLANS: Final[dict[type, tuple[_Fill, _Read]]] = {}
+
+
+def _plan(cls: type) -> tuple[_Fill, _Read]:
+    found = _PLANS.get(cls)
+    if found is None:
+        found = _PLANS[cls] = _make_plan(cls)
+    return found
+
+
+def _make_plan(cls: type) -> tuple[_Fill, _Read]:
+    """Write the two functions and compile them, as ``dataclasses`` does."""
+    hints = typing.get_type_hints(cls)
+    known: dict[str, Any] = {"cls": cls}
+    fields = [_field_plan(field.name, hints[field.name], known) for field in dataclasses.fields(cls)]
+    fill = "".join(f"    {put}\n" for put, _ in fields) or "    pass\n"
+    read = ", ".join(get for _, get in fields)
+    exec(f"def fill(message, value):\n{fill}def read(message):\n    return cls({read})\n", known)
+    return known["fill"], known["read"]
+
+
+def _field_plan(name: str, hint: Any, known: dict[str, Any]) -> tuple[str, str]:
+    """The statement that sets a field of ``message`` from ``value``, and the expression that reads it."""
+    there, here = f"message.{name}", f"value.{name}"
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        if not _has_plan(name, typing.get_args(hint)[0], known):
+            return f"{there}.extend({here})", f"tuple({there})"
+        return f"for one in {here}: fill_{name}({there}.add(), one)", f"tuple(map(read_{name}, {there}))"
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+        put, get = _field_plan(name, inner, known)
+        if _has_plan(name, inner, known):
+            put = f"{there}.SetInParent(); {put}"
+        return f"if {here} is not None: {put}", f"{get} if message.HasField({name!r}) else None"
+    if _has_plan(name, hint, known):
+        return f"fill_{name}({there}, {here})", f"read_{name}({there})"
+    plain = _plain(hint)
+    if plain is VoterSet:
+        known[f"read_{name}"] = VoterSet.decode
+        return f"{there} = {here}.encode()", f"read_{name}({there})"
+    if issubclass(plain, enum.IntEnum):
+        known[f"read_{name}"] = _error_code if plain is ErrorCode else plain
+        return f"{there} = {here}", f"read_{name}({there})"
+    return f"{there} = {here}", there
+
+
+def _has_plan(name: str, hint: Any, known: dict[str, Any]) -> bool:
+    """Whether a field has messages; if so, make their plan known."""
+    plain = _plain(hint)
+    if plain is VoterSet or not dataclasses.is_dataclass(plain):
+        return False
+    known[f"fill_{name}"], known[f"read_{name}"] = _plan(typing.cast(type, plain))
+    return True
+
+
+def _plain(hint: Any) -> Any:
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    return hint
+
+
+def _error_code(number: int) -> ErrorCode:
+    return _ERROR_CODES.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,0 +1,101 @@
+"""The calls about delegation tokens (KIP-48, KIP-373): create, renew, expire and describe them.
+
+Conventions as in :mod:`tidelog.proto.calls.api`. Principals are texts such as ``User:alice``, times are milliseconds
+since 1970. A ``requester`` is what a broker tells the controller of its client; what a client says itself counts for
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.request import Change, Request, Response
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDelegationTokenRequest(Change["CreateDelegationTokenResponse"]):
+    """``owner`` ``None``: the caller. ``max_lifetime_ms`` of 0 or less: as long as the cluster lets it live."""
+
+    owner: str | None = None
+    renewers: tuple[str, ...] = ()
+    max_lifetime_ms: int = -1
+    requester: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedDelegationToken:
+    """A token, and what proves that somebody holds it. Implements
+    :class:`tidelog.security.delegation_tokens.DelegationToken`."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp_ms: int
+    max_timestamp_ms: int
+    expiration_timestamp_ms: int
+    hmac: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDelegationTokenResponse(Response):
+    error: ErrorCode
+    token: DescribedDelegationToken | None = None
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewDelegationTokenRequest(Change["RenewDelegationTokenResponse"]):
+    """``renew_period_ms`` of 0 or less: as long as the cluster renews it for."""
+
+    hmac: bytes = field(repr=False)
+    renew_period_ms: int = -1
+    requester: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewDelegationTokenResponse(Response):
+    """``token_id``: which token it was, for whoever showed its HMAC."""
+
+    error: ErrorCode
+    expiry_timestamp_ms: int = -1
+    token_id: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireDelegationTokenRequest(Change["ExpireDelegationTokenResponse"]):
+    """Let a token expire after so long; ``expiry_time_period_ms`` below 0 removes it at once."""
+
+    hmac: bytes = field(repr=False)
+    expiry_time_period_ms: int = -1
+    requester: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireDelegationTokenResponse(Response):
+    """``token_id``: which token it was, for whoever showed its HMAC."""
+
+    error: ErrorCode
+    expiry_timestamp_ms: int = -1
+    token_id: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
+    """The tokens that these own, asked for or may renew; ``all_owners``: everybody's. ``by_id``: of those, the ones
+    of ``token_ids``."""
+
+    owners: tuple[str, ...] = ()
+    all_owners: bool = False
+    token_ids: tuple[str, ...] = ()
+    by_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeDelegationTokenResponse(Response):
+    error: ErrorCode
+    tokens: tuple[DescribedDelegationToken, ...] = ()
+    error_message: str = ""

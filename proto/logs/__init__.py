@@ -1,0 +1,1 @@
+"""The records that coordinators and controllers write to their logs: types and bytes."""

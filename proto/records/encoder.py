@@ -1,0 +1,294 @@
+"""Writing record batches: one record at a time, or a whole list at once.
+
+A record (Kafka's ``DefaultRecord``) is: varint length of the rest, attributes byte 0, varint timestamp
+delta, varint offset delta, key, value, headers; key and value as varint length (-1 for null) and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from tidelog.model.buffer import Buffer
+from tidelog.model.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.proto.records.batches import (
+    CRC_AT,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    SIGNED_FROM,
+    TRANSACTIONAL,
+)
+from tidelog.proto.records.buffer import EMPTY_HEADER, Headers
+from tidelog.proto.records.compiled_codec import COMPILED
+from tidelog.proto.records.compression import Compression, compress
+from tidelog.proto.records.row_writer import RowWriter
+from tidelog.proto.records.varint import TABLE_SIZE, VARINT_LIST, VARINTS, encode_varint
+
+if TYPE_CHECKING or COMPILED is None:
+    from tidelog.proto.records.buffer import RecordBuffer
+else:
+    RecordBuffer = COMPILED.RecordBuffer
+
+NO_SEQUENCE: Final = -1
+
+_DELTA_AND_NULL_KEY: Final = [varint + b"\x01" for varint in VARINT_LIST]
+
+
+class BatchBuilder(RecordBuffer):
+    """Collects the records of one batch and writes it.
+
+    ``append``, ``size`` and ``count`` are :class:`tidelog.proto.records.buffer.RecordBuffer`'s, or those of
+    its compiled twin.
+    """
+
+    __slots__ = ("compression",)
+
+    compression: Compression
+
+    def __init__(self, compression: Compression = Compression.NONE, *, bytes_max: int | None = None) -> None:
+        super().__init__(bytes_max)
+        self.compression = compression
+
+    def build(
+        self,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+        is_transactional: bool = False,
+    ) -> bytearray:
+        """Return the finished batch at base offset 0. May be called again, also after more records.
+
+        Raises ``ValueError`` without records: Kafka has no use for a batch of none.
+        """
+        if not self.count:
+            raise ValueError("expected at least one record in a batch, found none")
+        out = self.taken()
+        if self.compression is not Compression.NONE:
+            out = _compressed(out, self.compression)
+        finish_batch(
+            out,
+            attributes=self.compression | (TRANSACTIONAL if is_transactional else 0),
+            count=self.count,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+        return out
+
+
+def encode_values(
+    values: Sequence[bytes],
+    timestamp: int,
+    *,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+) -> bytearray:
+    """Return a batch of values without keys and headers, all of one timestamp: the fast bulk form.
+
+    Equal byte for byte to what :class:`BatchBuilder` makes of the same records. Raises ``ValueError``
+    without values, ``TypeError`` for a value that is no bytes.
+    """
+    if not values:
+        raise ValueError("expected at least one value in a batch, found none")
+    out: bytearray | None = None
+    if COMPILED is not None:
+        out = COMPILED.values_body(values if values.__class__ is list else list(values))
+    if out is None:
+        out = values_body(values)
+    if compression is not Compression.NONE:
+        out = _compressed(out, compression)
+    finish_batch(
+        out,
+        attributes=compression | (TRANSACTIONAL if is_transactional else 0),
+        count=len(values),
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    return out
+
+
+def encode_columns(
+    timestamps: Sequence[int],
+    keys: Sequence[Buffer | None] | None,
+    values: Sequence[Buffer | None],
+    headers: Sequence[Headers] | None = None,
+    *,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+) -> bytearray:
+    """Return a batch of records that are held as columns of one length; None for a column of nothing.
+
+    Equal byte for byte to what :class:`BatchBuilder` makes of the same records, and raises what it does.
+    """
+    builder = BatchBuilder(compression)
+    append = builder.append
+    nothing = repeat(None, len(values))
+    if headers is None:
+        for timestamp, key, value in zip(timestamps, nothing if keys is None else keys, values, strict=True):
+            append(timestamp, key, value)
+    else:
+        columns = zip(timestamps, nothing if keys is None else keys, values, headers, strict=True)
+        for timestamp, key, value, header in columns:
+            append(timestamp, key, value, header)
+    return builder.build(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+    )
+
+
+def encode_rows(
+    writer: RowWriter,
+    start: int,
+    stop: int,
+    bytes_max: int,
+    now_ms: int,
+    *,
+    compression: Compression = Compression.NONE,
+    is_transactional: bool = False,
+) -> tuple[bytearray, int, int]:
+    """Return a batch of rows in ``writer``'s order, of at most ``bytes_max`` bytes before compression (one row at
+    least), without a producer's identity; where the next row stands; and the size before compression.
+
+    Raises what :meth:`RowWriter.write` does.
+    """
+    out, after, base, highest = writer.write(start, stop, bytes_max, now_ms)
+    size = len(out)
+    if compression is not Compression.NONE:
+        out = _compressed(out, compression)
+    finish_batch(
+        out,
+        attributes=compression | (TRANSACTIONAL if is_transactional else 0),
+        count=after - start,
+        base_timestamp=base,
+        max_timestamp=highest,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+    )
+    return out, after, size
+
+
+def finish_batch(
+    out: bytearray,
+    *,
+    attributes: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> None:
+    """Write the header, CRC included, before the records that ``out`` already holds from byte 61 on."""
+    HEADER.pack_into(
+        out,
+        0,
+        0,
+        len(out) - LENGTH_OVERHEAD,
+        NO_LEADER_EPOCH,
+        MAGIC,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    with memoryview(out) as view:
+        crc = crc32c(view[SIGNED_FROM:])
+    out[CRC_AT:SIGNED_FROM] = crc.to_bytes(4, "big")
+
+
+def _compressed(uncompressed: bytearray, kind: Compression) -> bytearray:
+    with memoryview(uncompressed) as view:
+        return bytearray().join((EMPTY_HEADER, compress(kind, view[HEADER_SIZE:])))
+
+
+def values_body(values: Sequence[bytes]) -> bytearray:
+    """Return 61 zero bytes and a record for each value: the plain twin of the compiled function."""
+    lengths = list(map(len, values))
+    # The leading zero of each record's pieces is the header count of the record before; the first one
+    # stands in the place of the batch header's last byte.
+    uniform = len(set(lengths)) == 1 and len(values) <= TABLE_SIZE
+    pieces = _uniform_pieces(values, lengths[0]) if uniform else _mixed_pieces(values, lengths)
+    return bytearray().join(chain((EMPTY_HEADER[:-1],), pieces, (b"\0",)))
+
+
+@lru_cache(maxsize=8)
+def _uniform_table(length: int, count: int) -> list[bytes]:
+    """For ``count`` records with values of ``length`` bytes: all that stands before each value."""
+    table: list[bytes] = []
+    size = encode_varint(length)
+    while len(table) < count:
+        start = len(table)
+        width = len(VARINT_LIST[start])
+        stop = min(count, 1 << (7 * width - 1))
+        head, tail = _around_delta(length, size, width)
+        table += [head + delta + tail for delta in VARINT_LIST[start:stop]]
+    return table
+
+
+def _around_delta(length: int, size: bytes, width: int) -> tuple[bytes, bytes]:
+    """The bytes before and after an offset delta of ``width`` bytes, before a value of ``length``."""
+    body = 1 + 1 + width + 1 + len(size) + length + 1
+    return b"\0" + encode_varint(body) + b"\0\0", b"\x01" + size
+
+
+def _uniform_pieces(values: Sequence[bytes], length: int) -> Iterable[bytes]:
+    count = len(values)
+    heads = _uniform_table(length, min(TABLE_SIZE, 1 << (count - 1).bit_length()))
+    return chain.from_iterable(zip(heads, values, strict=False))
+
+
+class _HeadsByLength(dict[int, bytes]):
+    """Value's length → what stands before the offset delta; lives as long as one batch is encoded."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def __missing__(self, length: int) -> bytes:
+        found = self[length] = _around_delta(length, VARINTS[length], self._width)[0]
+        return found
+
+
+def _mixed_pieces(values: Sequence[bytes], lengths: list[int]) -> Iterable[bytes]:
+    count = len(values)
+    heads: list[bytes] = []
+    while len(heads) < count:
+        start = len(heads)
+        width = len(VARINTS[start])
+        stop = min(count, 1 << (7 * width - 1))
+        heads += map(_HeadsByLength(width).__getitem__, lengths[start:stop])
+    if count <= TABLE_SIZE:
+        deltas = _DELTA_AND_NULL_KEY[:count]
+    else:
+        deltas = [VARINTS[delta] + b"\x01" for delta in range(count)]
+    pieces: list[bytes] = [b""] * (4 * count)
+    pieces[0::4] = heads
+    pieces[1::4] = deltas
+    pieces[2::4] = map(VARINTS.__getitem__, lengths)
+    pieces[3::4] = values
+    return pieces

@@ -1,0 +1,39 @@
+"""Varints: zigzag ones, as record bodies use them (Kafka's ``ByteUtils.writeVarint``, Protocol Buffers' sint), and
+unsigned ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TABLE_SIZE: Final = 16384
+
+
+def encode_varint(number: int) -> bytes:
+    """Return the zigzag varint of a number of 64 bits at most."""
+    rest = (number << 1) ^ (number >> 63)
+    if not 0 <= rest < 1 << 64:
+        raise OverflowError(f"expected a number of 64 bits, found {number}")
+    out = bytearray()
+    write_uvarint(out, rest)
+    return bytes(out)
+
+
+def write_uvarint(out: bytearray, number: int) -> None:
+    """Append an unsigned number in groups of seven bits."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+class _Varints(dict[int, bytes]):
+    """Number → varint; the usual ones precomputed, the others computed and not kept (so it never grows)."""
+
+    def __missing__(self, number: int) -> bytes:
+        return encode_varint(number)
+
+
+VARINT_LIST: Final[list[bytes]] = [encode_varint(number) for number in range(TABLE_SIZE)]
+"""The varints of 0 up to TABLE_SIZE, in order."""
+VARINTS: Final[dict[int, bytes]] = _Varints(enumerate(VARINT_LIST))
+"""The varint of any number."""

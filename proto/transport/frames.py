@@ -1,0 +1,422 @@
+"""Binary layout of the frames that carry record batches: produce and fetch, of clients and of followers.
+
+A frame starts with a version byte, which is 1, and a correlation id that its answer repeats. Numbers
+are big-endian. Record batches follow all of a frame's headers, one partition after the other, so that
+a sender joins pieces once and a receiver slices them out of what it received without a copy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from tidelog.model.buffer import Buffer
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import (
+    NO_LEADER_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    BrokerEpoch,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    ProducerId,
+    TopicId,
+)
+from tidelog.proto.transport.network import BadFrame, Frame
+
+VERSION: Final = 1
+CORRELATION_MAX: Final = 0xFFFF_FFFF
+_TEXT_BYTES_MAX: Final = 0xFFFF
+"""Longest transactional id, rack or error message. A longer message is cut, the others are refused before."""
+FETCH_PARTITIONS_MAX: Final = 200_000
+"""Partitions named or forgotten in one fetch; a produce request has room for 65,535."""
+
+_HEAD = struct.Struct(">BI")
+_PRODUCE = struct.Struct(">hIH")
+_PRODUCE_ITEM = struct.Struct(">16siI")
+_PRODUCED = struct.Struct(">H")
+_PRODUCED_ITEM = struct.Struct(">16sihqqqiiH")
+_FETCH = struct.Struct(">iqIIIBBHII")
+_FETCH_ITEM = struct.Struct(">16siiqiqI")
+_FORGOTTEN = struct.Struct(">16si")
+_FETCHED = struct.Struct(">hI")
+_FETCHED_ITEM = struct.Struct(">16sihqqqiqiiiII")
+_ABORTED = struct.Struct(">qq")
+
+
+class ProducePartition(NamedTuple):
+    """``records``: whole record batches, ready to store."""
+
+    topic_id: TopicId
+    partition: int
+    records: Buffer
+
+
+class ProduceRequest(NamedTuple):
+    """``acks``: 0, 1 or -1 (all in-sync replicas). ``transactional_id`` is set within a transaction."""
+
+    acks: int
+    timeout_ms: int
+    partitions: Sequence[ProducePartition]
+    transactional_id: str | None = None
+
+
+class ProducedPartition(NamedTuple):
+    """``current_leader`` and its epoch are set with NOT_LEADER_OR_FOLLOWER where known (KIP-951).
+
+    ``refused_records``: the records of a batch that are to blame, by number (KIP-467). Only Kafka's protocol carries
+    them.
+    """
+
+    topic_id: TopicId
+    partition: int
+    error: ErrorCode
+    base_offset: Offset = NO_OFFSET
+    log_append_time_ms: int = -1
+    log_start_offset: Offset = NO_OFFSET
+    current_leader: NodeId = NO_NODE
+    current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    error_message: str = ""
+    refused_records: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """``last_fetched_epoch`` lets the leader find divergence (KIP-595); -1 leaves it out.
+    ``log_start_offset`` is a follower's own."""
+
+    topic_id: TopicId
+    partition: int
+    current_leader_epoch: LeaderEpoch
+    fetch_offset: Offset
+    last_fetched_epoch: LeaderEpoch
+    log_start_offset: Offset
+    bytes_max: int
+
+
+ANY_REPLICA: Final = NodeId(-2)
+"""``replica_id`` of a fetch that any replica answers, also one that does not lead (Kafka's
+``FetchRequest.DEBUGGING_CONSUMER_ID``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A fetch by a consumer (``replica_id`` -1), a follower, or a reader of any replica (:data:`ANY_REPLICA`).
+
+    On one stream a follower names only partitions whose fetch position changed, and ``forgotten``
+    ones; the leader remembers the rest until the stream ends (the idea of KIP-227's sessions). A
+    partition that was answered with records, an error or a divergence is answered again once it is
+    named again, and a new fetch ends the wait of the one before it. A consumer's request stands alone.
+    ``replica_epoch`` is the follower's broker epoch (KIP-903).
+    """
+
+    replica_id: NodeId
+    replica_epoch: BrokerEpoch
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    read_committed: bool
+    partitions: Sequence[FetchPartition]
+    forgotten: Sequence[tuple[TopicId, int]] = ()
+    rack: str = ""
+
+
+class RecordsInFile(Protocol):
+    """Whole record batches where they lie in a log's file, for a carrier that sends from there.
+
+    The file stays open, and these bytes of it what they are, until :meth:`release`, which must be called once.
+    """
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def fileno(self) -> int:
+        """The descriptor, for ``sendfile``."""
+
+    def release(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """``records``: pieces that together are whole record batches (the first may start before the
+    offset that was asked for). A ``diverging_epoch`` other than -1 tells the fetcher to truncate to
+    the end of that epoch, at most ``diverging_end_offset``. With OFFSET_OUT_OF_RANGE to a follower
+    ``log_start_offset`` and ``diverging_end_offset`` bound the leader's log. ``current_leader_epoch`` is
+    the one under which the answer was given. ``aborted``: (producer id, first offset)."""
+
+    topic_id: TopicId
+    partition: int
+    error: ErrorCode
+    high_watermark: Offset = NO_OFFSET
+    last_stable_offset: Offset = NO_OFFSET
+    log_start_offset: Offset = NO_OFFSET
+    diverging_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    diverging_end_offset: Offset = NO_OFFSET
+    current_leader: NodeId = NO_NODE
+    current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    preferred_read_replica: NodeId = NO_NODE
+    aborted: Sequence[tuple[ProducerId, Offset]] = ()
+    records: Sequence[Buffer] = ()
+    in_files: Sequence[RecordsInFile] = ()
+    """The records instead, where the fetch wanted them left in their files."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(map(len, self.records)) + sum([piece.size for piece in self.in_files])
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """``error`` other than NONE: the request as a whole was refused."""
+
+    error: ErrorCode
+    partitions: Sequence[FetchedPartition]
+
+
+def correlation_of(frame: memoryview) -> int:
+    """Return the correlation id of any frame. Raises :class:`BadFrame`."""
+    if len(frame) < _HEAD.size:
+        raise BadFrame(f"expected a frame of at least {_HEAD.size} bytes, found {len(frame)}")
+    version, correlation = _HEAD.unpack_from(frame)
+    if version != VERSION:
+        raise BadFrame(f"expected frame version {VERSION}, found {version}")
+    return int(correlation)
+
+
+def encode_produce_request(correlation: int, request: ProduceRequest) -> Frame:
+    txn = (request.transactional_id or "").encode()
+    head = bytearray(_HEAD.pack(VERSION, correlation))
+    head += _PRODUCE.pack(request.acks, request.timeout_ms, len(request.partitions))
+    head += len(txn).to_bytes(2, "big") + txn
+    pieces: list[Buffer] = [head]
+    for item in request.partitions:
+        head += _PRODUCE_ITEM.pack(item.topic_id, item.partition, len(item.records))
+        pieces.append(item.records)
+    return pieces
+
+
+def decode_produce_request(frame: memoryview) -> tuple[int, ProduceRequest]:
+    """Raises :class:`BadFrame`. Records are slices of ``frame``."""
+    correlation = correlation_of(frame)
+    try:
+        acks, timeout_ms, count = _PRODUCE.unpack_from(frame, _HEAD.size)
+        position = _HEAD.size + _PRODUCE.size
+        txn, position = _read_text(frame, position)
+        items = [_PRODUCE_ITEM.unpack_from(frame, position + i * _PRODUCE_ITEM.size) for i in range(count)]
+    except struct.error as error:
+        raise BadFrame(f"produce request ends early: {error}") from None
+    position += count * _PRODUCE_ITEM.size
+    partitions = []
+    for topic_id, partition, size in items:
+        partitions.append(ProducePartition(topic_id, partition, frame[position : position + size]))
+        position += size
+    _expect_end(position, frame, "produce request")
+    return correlation, ProduceRequest(acks, timeout_ms, partitions, txn or None)
+
+
+def encode_produce_response(correlation: int, partitions: Sequence[ProducedPartition]) -> Frame:
+    out = bytearray(_HEAD.pack(VERSION, correlation))
+    out += _PRODUCED.pack(len(partitions))
+    for item in partitions:
+        text = item.error_message.encode(errors="replace")[:_TEXT_BYTES_MAX]
+        out += _PRODUCED_ITEM.pack(
+            item.topic_id,
+            item.partition,
+            item.error,
+            item.base_offset,
+            item.log_append_time_ms,
+            item.log_start_offset,
+            item.current_leader,
+            item.current_leader_epoch,
+            len(text),
+        )
+        out += text
+    return (out,)
+
+
+def decode_produce_response(frame: memoryview) -> tuple[int, list[ProducedPartition]]:
+    """Raises :class:`BadFrame`."""
+    correlation = correlation_of(frame)
+    partitions = []
+    try:
+        (count,) = _PRODUCED.unpack_from(frame, _HEAD.size)
+        position = _HEAD.size + _PRODUCED.size
+        for _ in range(count):
+            topic_id, partition, error, base, append_time, start, leader, epoch, size = _PRODUCED_ITEM.unpack_from(
+                frame, position
+            )
+            position += _PRODUCED_ITEM.size
+            text = str(frame[position : position + size], "utf-8", "replace")
+            position += size
+            code = _error_code(error)
+            partitions.append(
+                ProducedPartition(topic_id, partition, code, base, append_time, start, leader, epoch, text)
+            )
+    except struct.error as problem:
+        raise BadFrame(f"produce response cannot be read: {problem}") from None
+    _expect_end(position, frame, "produce response")
+    return correlation, partitions
+
+
+def encode_fetch_request(correlation: int, request: FetchRequest) -> Frame:
+    rack = request.rack.encode()
+    out = bytearray(_HEAD.pack(VERSION, correlation))
+    out += _FETCH.pack(
+        request.replica_id,
+        request.replica_epoch,
+        request.wait_ms_max,
+        request.bytes_min,
+        request.bytes_max,
+        request.read_committed,
+        0,
+        len(rack),
+        len(request.forgotten),
+        len(request.partitions),
+    )
+    out += rack
+    for item in request.partitions:
+        out += _FETCH_ITEM.pack(
+            item.topic_id,
+            item.partition,
+            item.current_leader_epoch,
+            item.fetch_offset,
+            item.last_fetched_epoch,
+            item.log_start_offset,
+            item.bytes_max,
+        )
+    for topic_id, partition in request.forgotten:
+        out += _FORGOTTEN.pack(topic_id, partition)
+    return (out,)
+
+
+def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
+    """Raises :class:`BadFrame`."""
+    correlation = correlation_of(frame)
+    try:
+        fields = _FETCH.unpack_from(frame, _HEAD.size)
+        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = (
+            fields
+        )
+        if count > FETCH_PARTITIONS_MAX or forgotten_count > FETCH_PARTITIONS_MAX:
+            most = max(count, forgotten_count)
+            raise BadFrame(f"expected at most {FETCH_PARTITIONS_MAX} partitions in a fetch, found {most}")
+        position = _HEAD.size + _FETCH.size
+        rack = str(frame[position : position + rack_size], "utf-8")
+        position += rack_size
+        partitions = []
+        for _ in range(count):
+            partitions.append(FetchPartition(*_FETCH_ITEM.unpack_from(frame, position)))
+            position += _FETCH_ITEM.size
+        forgotten: list[tuple[TopicId, int]] = []
+        for _ in range(forgotten_count):
+            topic_id, partition = _FORGOTTEN.unpack_from(frame, position)
+            forgotten.append((topic_id, partition))
+            position += _FORGOTTEN.size
+    except (struct.error, ValueError) as error:
+        raise BadFrame(f"fetch request cannot be read: {error}") from None
+    _expect_end(position, frame, "fetch request")
+    request = FetchRequest(
+        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, bool(committed), partitions, forgotten, rack
+    )
+    return correlation, request
+
+
+def encode_fetch_response(correlation: int, response: FetchResponse) -> Frame:
+    head = bytearray(_HEAD.pack(VERSION, correlation))
+    head += _FETCHED.pack(response.error, len(response.partitions))
+    pieces: list[Buffer] = [head]
+    for item in response.partitions:
+        head += _FETCHED_ITEM.pack(
+            item.topic_id,
+            item.partition,
+            item.error,
+            item.high_watermark,
+            item.last_stable_offset,
+            item.log_start_offset,
+            item.diverging_epoch,
+            item.diverging_end_offset,
+            item.current_leader,
+            item.current_leader_epoch,
+            item.preferred_read_replica,
+            len(item.aborted),
+            sum(map(len, item.records)),
+        )
+        for producer_id, first_offset in item.aborted:
+            head += _ABORTED.pack(producer_id, first_offset)
+        pieces.extend(item.records)
+    return pieces
+
+
+def decode_fetch_response(frame: memoryview) -> tuple[int, FetchResponse]:
+    """Raises :class:`BadFrame`. Each partition's records are one slice of ``frame``, or none."""
+    correlation = correlation_of(frame)
+    heads = []
+    try:
+        error, count = _FETCHED.unpack_from(frame, _HEAD.size)
+        position = _HEAD.size + _FETCHED.size
+        for _ in range(count):
+            head = _FETCHED_ITEM.unpack_from(frame, position)
+            position += _FETCHED_ITEM.size
+            aborted = []
+            for _ in range(head[11]):
+                aborted.append(_ABORTED.unpack_from(frame, position))
+                position += _ABORTED.size
+            heads.append((head, aborted))
+        partitions = []
+        for head, aborted in heads:
+            topic_id, partition, code, high, stable, start, epoch, end, leader, leader_epoch, preferred, _, size = head
+            records = (frame[position : position + size],) if size else ()
+            position += size
+            partitions.append(
+                FetchedPartition(
+                    topic_id,
+                    partition,
+                    _error_code(code),
+                    high,
+                    stable,
+                    start,
+                    epoch,
+                    end,
+                    leader,
+                    leader_epoch,
+                    preferred,
+                    aborted,
+                    records,
+                )
+            )
+        response = FetchResponse(_error_code(error), partitions)
+    except struct.error as problem:
+        raise BadFrame(f"fetch response cannot be read: {problem}") from None
+    _expect_end(position, frame, "fetch response")
+    return correlation, response
+
+
+def _error_code(number: int) -> ErrorCode:
+    """A code of a newer peer reads as UNKNOWN_SERVER_ERROR, as in Kafka's ``Errors.forCode``."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _read_text(frame: memoryview, position: int) -> tuple[str, int]:
+    start = position + 2
+    end = start + int.from_bytes(frame[position:start], "big")
+    if max(start, end) > len(frame):
+        raise BadFrame(f"expected a text up to byte {end}, found a frame of {len(frame)} bytes")
+    try:
+        return str(frame[start:end], "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise BadFrame(f"text at {position} is not UTF-8: {error}") from None
+
+
+def _expect_end(position: int, frame: memoryview, what: str) -> None:
+    if position != len(frame):
+        raise BadFrame(f"{what}: expected {position} bytes, found {len(frame)}")

@@ -1,0 +1,360 @@
+"""The calling end of gRPC: a connection with its channel, its login and its streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from tidelog.proto.calls.controller_api import BrokerHeartbeatRequest, FetchMetadataRequest, RegisterBrokerRequest
+from tidelog.proto.calls.convert import from_proto, to_proto
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.calls.table import CALLS
+from tidelog.proto.transport import call_stream
+from tidelog.proto.transport.call_stream import CallStream, RecurringCalls
+from tidelog.proto.transport.grpc_login import ClientLogin, MakeLogin
+from tidelog.proto.transport.grpc_tls import (
+    channel_credentials,
+    login_metadata,
+    refusal,
+    suspicion,
+)
+from tidelog.proto.transport.grpc_wire import (
+    ACCEPTED,
+    CLIENT_ID,
+    CONTROL_WINDOW,
+    EOF,
+    NO_SUCH_METHOD,
+    RECURRING,
+    SERVICE,
+    STATUS_OF,
+    GrpcLimits,
+    common_options,
+    message,
+    payload,
+    window,
+)
+from tidelog.proto.transport.http2_referral import ELSEWHERE
+from tidelog.proto.transport.network import (
+    Address,
+    CallTimeout,
+    ConnectionLost,
+    Frame,
+    FrameStream,
+    LoginNotMade,
+    NotServedHere,
+    StreamKind,
+    TlsRefused,
+)
+from tidelog.proto.transport.tcp_streams import ASK, OFFER, Wire, take_offer
+from tidelog.security.tls_store import TlsStore
+
+R = TypeVar("R", bound=Response)
+Metadata = tuple[tuple[str, str], ...]
+
+_CONNECT_MS: Final = 1_000
+"""Time for one attempt to connect (gRPC's name for it says otherwise). Who is not there refuses at once; this
+bounds the wait for peers that are far or busy, or that were cut off and come back."""
+_CALL_STREAM_OPEN_S: Final = 5.0
+_LAST_EVENTS_S: Final = 0.005
+"""gRPC still tells the loop of what a closed channel had under way, nobody can be asked when the last of it has
+come, and if the loop was closed before, a traceback lands on the user's screen."""
+_CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = frozenset(
+    (BrokerHeartbeatRequest, FetchMetadataRequest, RegisterBrokerRequest)
+)
+"""A connection whose first use is one of these, or Raft, carries what controllers say, and no data."""
+_REASON_S: Final = 0.5
+"""Wait for gRPC's word on why a stream over TCP has ended."""
+_NO_GRPC: Final = "Failed parsing HTTP/2"
+"""So gRPC's core tells of a server that answers in another protocol."""
+
+
+class LoginNotLasting(LoginNotMade):
+    """The peer does not know this client's login any more."""
+
+
+class GrpcConnection:
+    """Implements :class:`tidelog.proto.transport.network.Connection` on a channel of its own."""
+
+    def __init__(
+        self,
+        address: Address,
+        limits: GrpcLimits,
+        tls: TlsStore | None = None,
+        login: MakeLogin | None = None,
+        client_id: str = "",
+        tcp: bool = False,
+    ) -> None:
+        self.address = address
+        self._tcp = tcp
+        self._named = ((CLIENT_ID, client_id.encode()),) if client_id else ()
+        self._login = (
+            None if login is None else ClientLogin(address, login, self._call_unary, encrypted=tls is not None)
+        )
+        self._limits = limits
+        self._tls = tls
+        self._tls_version = 0
+        self._before: grpc.aio.Channel | None = None
+        """The channel with the key and certificates of before: what is under way on it goes on."""
+        self._channel: grpc.aio.Channel | None = None
+        self._calls: dict[type[Request[Any]], Any] = {}
+        self._closing: asyncio.Task[None] | None = None
+        self._recurring = RecurringCalls(lambda: self._open(call_stream.METHOD, _CALL_STREAM_OPEN_S, control=True))
+        self._closed = False
+
+    async def call(self, request: Request[R], *, timeout_s: float) -> R:
+        request_type = type(request)
+        if request_type not in RECURRING:
+            return await self._call_by_itself(request, timeout_s)
+        if (stream := self._recurring.stream) is not None:
+            return await self._call_on_stream(stream, request, timeout_s)
+        response = await self._call_by_itself(request, timeout_s)
+        self._recurring.peer_answered()
+        return response
+
+    async def _call_on_stream(self, stream: CallStream, request: Request[R], timeout_s: float) -> R:
+        name = type(request).__name__.removesuffix("Request")
+        try:
+            status, body = await stream.call(name, to_proto(request), timeout_s)
+        except ConnectionLost as lost:
+            raise ConnectionLost(f"{self.address}: {name}: {lost}") from None
+        except TimeoutError:
+            raise CallTimeout(f"{self.address}: no answer to {name} in time") from None
+        if status == call_stream.UNAUTHENTICATED and self._login is not None:
+            self._login.forget()
+            return await self._call_by_itself(request, timeout_s)
+        if status != call_stream.OK:
+            text = body.decode(errors="replace")
+            raise _refused(self.address, STATUS_OF.get(status), text, type(request).__name__)
+        return from_proto(CALLS[type(request)], body)  # type: ignore[return-value]
+
+    async def _call_by_itself(self, request: Request[R], timeout_s: float) -> R:
+        login = self._login
+        if login is None:
+            return await self._call_unary(request, timeout_s, ())
+        try:
+            return await self._call_unary(request, timeout_s, login_metadata(await login.token(timeout_s)))
+        except LoginNotLasting:
+            login.forget()
+        return await self._call_unary(request, timeout_s, login_metadata(await login.token(timeout_s)))
+
+    async def _call_unary(self, request: Request[R], timeout_s: float, shown: Metadata) -> R:
+        if self._closed:
+            raise ConnectionLost(f"{self.address}: closed by us")
+        request_type = type(request)
+        channel = self._ready_channel(control=request_type in _CONTROL_CALLS)
+        method = self._calls.get(request_type)
+        if method is None:
+            name = SERVICE + request_type.__name__.removesuffix("Request")
+            method = self._calls[request_type] = channel.unary_unary(name, None, None)
+        try:
+            data = await method(to_proto(request), timeout=timeout_s, metadata=(*shown, *self._named))
+        except grpc.RpcError as error:
+            raise self._lost(error, request_type.__name__) from None
+        except asyncio.CancelledError:
+            raise self._unless_ours() from None
+        return cast(R, from_proto(CALLS[request_type], data))
+
+    async def open(self, kind: StreamKind, *, timeout_s: float) -> FrameStream:
+        asked = ASK if self._tcp and kind is StreamKind.REPLICA_FETCH else ()
+        return await self._open(kind.value, timeout_s, asked, control=kind is StreamKind.RAFT)
+
+    async def _open(self, name: str, timeout_s: float, asked: Metadata = (), *, control: bool) -> FrameStream:
+        login = self._login
+        if login is None:
+            return await self._open_as(name, timeout_s, asked, control=control)
+        try:
+            shown = (*asked, *login_metadata(await login.token(timeout_s)))
+            return await self._open_as(name, timeout_s, shown, control=control)
+        except LoginNotLasting:
+            login.forget()
+        shown = (*asked, *login_metadata(await login.token(timeout_s)))
+        return await self._open_as(name, timeout_s, shown, control=control)
+
+    async def _open_as(self, name: str, timeout_s: float, shown: Metadata, *, control: bool) -> FrameStream:
+        method: Any = self._ready_channel(control=control).stream_stream(SERVICE + name, None, None)
+        call = method(metadata=(*shown, *self._named))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.wait_for_connection()
+                told = await call.initial_metadata()
+                if ACCEPTED[0][0] not in told:
+                    code, detail = await call.code(), await call.details()
+                    raise self._unauthenticated(code, detail) or _refused(self.address, code, detail, name)
+        except grpc.RpcError as error:
+            raise self._lost(error, name) from None
+        except TimeoutError:
+            call.cancel()
+            raise ConnectionLost(f"{self.address}: {name} stream not accepted in {timeout_s} s") from None
+        except asyncio.CancelledError:
+            call.cancel()
+            raise self._unless_ours() from None
+        if self._tcp and (offer := dict(told).get(OFFER)) is not None:
+            try:
+                wire = await take_offer(offer, self.address, self._tls, self._limits.message_bytes_max)
+            except asyncio.CancelledError:
+                call.cancel()
+                raise
+            if wire is not None:
+                return _TcpFrameStream(self.address, call, wire)
+        return _GrpcFrameStream(self.address, call)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._recurring.close()
+        channels = [found for found in (self._before, self._channel) if found is not None]
+        self._before = self._channel = None
+        if not channels:
+            return
+        for channel in channels:
+            await channel.close(None)
+        await asyncio.sleep(_LAST_EVENTS_S)
+
+    def _ready_channel(self, *, control: bool) -> grpc.aio.Channel:
+        if self._closed:
+            raise ConnectionLost(f"{self.address}: closed by us")
+        tls = self._tls
+        if tls is not None and not tls.rules.serves:
+            tls.refresh()  # nodes look at their files now and then, clients when they need them
+        if tls is not None and self._tls_version != tls.version:
+            self._renew(tls.version)
+        if self._channel is None:
+            options = [
+                *common_options(self._limits),
+                *(window(CONTROL_WINDOW) if control else []),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.initial_reconnect_backoff_ms", 20),
+                ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
+                ("grpc.max_reconnect_backoff_ms", 200),
+                ("grpc.enable_retries", 0),
+            ]
+            if tls is None:
+                self._channel = grpc.aio.insecure_channel(str(self.address), options)
+            else:
+                self._channel = grpc.aio.secure_channel(str(self.address), channel_credentials(tls), options)
+        return self._channel
+
+    def _renew(self, version: int) -> None:
+        """From now on use a new channel; the one before the last is closed with what is still open on it."""
+        if self._before is not None:
+            self._closing = asyncio.get_running_loop().create_task(self._before.close(None))
+        self._before, self._channel = self._channel, None
+        self._tls_version = version
+        self._calls.clear()
+
+    def _unauthenticated(self, code: grpc.StatusCode | None, detail: str | None) -> NotServedHere | None:
+        """What it means if the peer does not know us."""
+        if code is not grpc.StatusCode.UNAUTHENTICATED:
+            return None
+        refused = LoginNotMade if "login" in (detail or "") else TlsRefused
+        return (refused if self._login is None else LoginNotLasting)(f"{self.address}: {detail}")
+
+    def _unless_ours(self) -> BaseException:
+        return _cancelled(self.address)
+
+    def _lost(self, error: grpc.RpcError, what: str) -> ConnectionLost | CallTimeout:
+        lost = _lost(self.address, error, what)
+        if type(lost) is not ConnectionLost or not isinstance(error, grpc.aio.AioRpcError):
+            return lost
+        detail = error.details() or ""
+        if (nobody := self._unauthenticated(error.code(), detail)) is not None:
+            return nobody
+        if (refused := refusal(detail)) is not None:
+            return TlsRefused(f"{self.address}: {refused}")
+        return ConnectionLost(str(lost) + suspicion(detail, tls=self._tls is not None))
+
+
+class _GrpcFrameStream:
+    def __init__(self, address: Address, call: Any) -> None:
+        self._address = address
+        self._call = call
+
+    async def send(self, frame: Frame) -> None:
+        try:
+            await self._call.write(message(frame))
+        except grpc.RpcError as error:
+            raise _lost(self._address, error, "stream") from None
+        except asyncio.InvalidStateError as error:
+            raise ConnectionLost(f"{self._address}: {error}") from None
+        except asyncio.CancelledError:
+            raise _cancelled(self._address) from None
+
+    async def receive(self) -> memoryview:
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            raise _lost(self._address, error, "stream") from None
+        except asyncio.InvalidStateError as error:
+            raise ConnectionLost(f"{self._address}: {error}") from None
+        except asyncio.CancelledError:
+            raise _cancelled(self._address) from None
+        if message is EOF:
+            raise ConnectionLost(f"{self._address}: the peer ended the stream")
+        return payload(message)
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+class _TcpFrameStream:
+    def __init__(self, address: Address, call: Any, wire: Wire) -> None:
+        self._address = address
+        self._call = call
+        self._wire = wire
+        call.add_done_callback(lambda _: wire.close("the stream of gRPC has ended"))
+
+    async def send(self, frame: Frame) -> None:
+        try:
+            await self._wire.write(frame)
+        except ConnectionLost as lost:
+            raise ConnectionLost(f"{self._address}: {lost}") from None
+
+    async def receive(self) -> memoryview:
+        if (frame := await self._wire.read()) is not None:
+            return frame
+        try:
+            async with asyncio.timeout(_REASON_S):
+                code, detail = await self._call.code(), await self._call.details()
+        except TimeoutError:
+            raise ConnectionLost(f"{self._address}: {self._wire.end}") from None
+        raise _refused(self._address, code, detail or self._wire.end, "stream")
+
+    def close(self) -> None:
+        self._wire.close()
+        self._call.cancel()
+
+
+def _cancelled(address: Address) -> BaseException:
+    """gRPC raises ``CancelledError`` both when we are cancelled and when the peer cut the call."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return ConnectionLost(f"{address}: the call was cut")
+
+
+def _lost(address: Address, error: grpc.RpcError, what: str) -> ConnectionLost | CallTimeout:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return _refused(address, None, str(error), what)
+    trailers: Any = error.trailing_metadata()  # pairs, whatever the stubs say
+    if (elsewhere := dict(trailers).get(ELSEWHERE)) is not None:
+        return NotServedHere(f"{address}: {error.details()}", Address.read(elsewhere))
+    return _refused(address, error.code(), error.details(), what)
+
+
+def _refused(
+    address: Address, code: grpc.StatusCode | None, detail: str | None, what: str
+) -> ConnectionLost | CallTimeout:
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return CallTimeout(f"{address}: no answer to {what} in time")
+    if code is grpc.StatusCode.FAILED_PRECONDITION:  # see proto.http2_referral
+        return NotServedHere(f"{address}: {detail}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        said = detail if detail and detail != NO_SUCH_METHOD else f"this listener does not serve {what}"
+        return NotServedHere(f"{address}: {said}")
+    if detail is not None and _NO_GRPC in detail:
+        kind = "HTTP" if "http1.x" in detail else "another protocol"
+        return NotServedHere(f"{address}: expected a broker's listener, found a server that speaks {kind}")
+    return ConnectionLost(f"{address}: {what}: {detail}")

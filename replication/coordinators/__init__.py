@@ -1,0 +1,1 @@
+"""Logs of coordinators on replicated partitions."""

@@ -1,0 +1,1 @@
+"""A partition as a state machine: leader, follower, ISR, high watermark."""

@@ -1,0 +1,79 @@
+"""A leader's answers for one partition of a fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidelog.model.buffer import Buffer
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_NODE, NO_OFFSET, NodeId, Offset, ProducerId
+from tidelog.proto.transport.frames import FetchedPartition, RecordsInFile
+from tidelog.replication.partition.leader import Diverging
+from tidelog.replication.partition.replica import Replica
+
+
+def fetched(
+    replica: Replica,
+    records: Sequence[Buffer] = (),
+    aborted: Sequence[tuple[ProducerId, Offset]] = (),
+    in_files: Sequence[RecordsInFile] = (),
+    preferred_read_replica: NodeId = NO_NODE,
+) -> FetchedPartition:
+    """Records, or none, and the partition's watermarks. ``aborted``: the aborted ones among these records'
+    transactions. ``preferred_read_replica``: where to read instead."""
+    partition = replica.partition
+    return FetchedPartition(
+        replica.key.topic_id,
+        replica.key.partition,
+        ErrorCode.NONE,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        current_leader=partition.state.leader,
+        current_leader_epoch=partition.state.leader_epoch,
+        preferred_read_replica=preferred_read_replica,
+        aborted=aborted,
+        records=records,
+        in_files=in_files,
+    )
+
+
+def refused_fetch(replica: Replica, error: ErrorCode, *, leader_log_end: Offset = NO_OFFSET) -> FetchedPartition:
+    """An answer with an error that names the leader this node knows (KIP-951).
+
+    With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and ``diverging_end_offset`` give the start and end of
+    the leader's log, so that the follower need not ask.
+    """
+    partition = replica.partition
+    return FetchedPartition(
+        replica.key.topic_id,
+        replica.key.partition,
+        error,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_end_offset=leader_log_end,
+        current_leader=partition.state.leader,
+        current_leader_epoch=partition.state.leader_epoch,
+    )
+
+
+def refused_by_follower(replica: Replica, error: ErrorCode) -> FetchedPartition:
+    """An answer that has the client ask the leader. librdkafka does so for an offset outside the log only if it is
+    beyond the high watermark of the answer; else it resets its position at once."""
+    return replace(refused_fetch(replica, error), high_watermark=NO_OFFSET)
+
+
+def diverged(replica: Replica, verdict: Diverging) -> FetchedPartition:
+    partition = replica.partition
+    return FetchedPartition(
+        replica.key.topic_id,
+        replica.key.partition,
+        ErrorCode.NONE,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=verdict.epoch,
+        diverging_end_offset=verdict.end_offset,
+        current_leader=partition.state.leader,
+        current_leader_epoch=partition.state.leader_epoch,
+    )

@@ -1,0 +1,15 @@
+"""What clients appended to a topic's partitions on this node, and read of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class TopicTraffic:
+    """Its replicas here share it; it goes with the last of them."""
+
+    name: str
+    records_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0

@@ -1,0 +1,1 @@
+"""What a leader does for producers, consumers and followers."""

@@ -1,0 +1,77 @@
+"""Records that come from a backup or by a link: appended by the leader at the offsets that they have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from tidelog.model.clock import Clock
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import LeaderEpoch, Offset, TopicIdPartition, TopicPartition
+from tidelog.model.names import is_internal
+from tidelog.proto.calls.backup_api import ImportRecordsRequest, ImportRecordsResponse
+from tidelog.replication.partition.replica import Replica
+from tidelog.storage.disk.log_errors import LogDirFailed
+
+
+class Importing:
+    """The leader's side of restores and links, for all partitions of a node."""
+
+    def __init__(
+        self,
+        replicas: Mapping[TopicIdPartition, Replica],
+        clock: Clock,
+        committed: Callable[[TopicPartition, LeaderEpoch, Offset], Awaitable[ErrorCode]],
+        *,
+        appended: Callable[[Replica], None],
+        failed: Callable[[Replica, LogDirFailed], None],
+    ) -> None:
+        """``committed`` waits for a partition's high watermark; ``appended`` is called for each partition that grew,
+        ``failed`` for a log with a failed disk."""
+        self._replicas = replicas
+        self._clock = clock
+        self._committed = committed
+        self._appended = appended
+        self._failed = failed
+
+    async def take(self, request: ImportRecordsRequest) -> ImportRecordsResponse:
+        """Append now, and answer once the in-sync replicas have it. A repeated request changes nothing."""
+        replica = self._replicas.get(TopicIdPartition(request.topic_id, request.partition))
+        if replica is None:
+            return ImportRecordsResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="no replica of it here")
+        state = replica.partition.state
+        if is_internal(state.topic):
+            text = f"expected a topic of clients, found {state.topic!r}"
+            return ImportRecordsResponse(ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=text)
+        leading = replica.partition.led(request.leader_epoch)
+        if isinstance(leading, Refusal):
+            return _refused(leading)
+        fault = state.config.link_fault(request.link)
+        end = replica.partition.log.log_end_offset
+        if fault is not None:
+            return ImportRecordsResponse(ErrorCode.INVALID_REQUEST, end, error_message=f"{state.topic}: {fault}")
+        if end < request.log_end_offset or (request.link and request.records and end != request.log_end_offset):
+            text = f"expected a log that ends at {request.log_end_offset}, found {end}"
+            return ImportRecordsResponse(ErrorCode.OFFSET_OUT_OF_RANGE, error_message=text)
+        try:
+            taken = replica.partition.import_batches(request.records, self._clock.monotonic_ms(), self._clock.now_ms())
+        except LogDirFailed as failure:
+            self._failed(replica, failure)
+            return ImportRecordsResponse(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(failure))
+        if isinstance(taken, Refusal):
+            return _refused(taken)
+        self._appended(replica)
+        end = Offset(taken.last_offset + 1)
+        at = TopicPartition(state.topic, state.partition)
+        try:
+            async with asyncio.timeout(request.timeout_ms / 1000):
+                error = await self._committed(at, leading.epoch, end)
+        except TimeoutError:
+            error = ErrorCode.REQUEST_TIMED_OUT
+        if error is ErrorCode.NOT_COORDINATOR:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ImportRecordsResponse(error, end)
+
+
+def _refused(refusal: Refusal) -> ImportRecordsResponse:
+    return ImportRecordsResponse(refusal.code, error_message=refusal.message)

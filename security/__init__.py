@@ -1,0 +1,1 @@
+"""Identities: the other end of a connection, how it was proved, and what a listener's security protocol asks for."""

@@ -1,0 +1,132 @@
+"""Asking an OAuth issuer: for its keys, and for a token. Source: RFC 6749, section 4.4; KIP-768.
+
+Everything here blocks. An address is ``https://…``, ``http://`` on this machine, or a file; nobody is sent elsewhere
+(CVE-2025-27817).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.model.settings.listeners import is_this_machine
+from tidelog.security.sasl import LoginRefused
+
+TIMEOUT_S: Final = 5.0
+BYTES_MAX: Final = 1024 * 1024
+RENEWED_AFTER: Final = 0.8
+"""Share of a token's life after which another is asked for, as in Kafka (``sasl.login.refresh.window.factor``)."""
+_LIFETIME_S_WITHOUT: Final = 60.0
+"""How long a token is used if the issuer does not say."""
+_CODE: Final = re.compile("[a-z_]{1,40}")
+
+
+class IssuerError(Exception):
+    """No answer, or none that can be used. The text names no secret."""
+
+
+def check_url(url: str) -> str:
+    """Return an address that may be asked. Raises ``ValueError``."""
+    found = urllib.parse.urlsplit(url)
+    if found.scheme == "file" and found.netloc in ("", "localhost") and found.path:
+        return url
+    if found.hostname and (found.scheme == "https" or (found.scheme == "http" and is_this_machine(found.hostname))):
+        return url
+    raise ValueError(f"expected https://…, http:// on this machine, or file:///…, found {url[:80]!r}")
+
+
+def is_file(url: str) -> bool:
+    return url.startswith("file:")
+
+
+def fetch(url: str, form: dict[str, str] | None = None, authorization: str | None = None) -> bytes:
+    """The answer to GET, or to POST of a form. Raises :class:`IssuerError`."""
+    try:
+        if is_file(url):
+            return _bounded(url, Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path)).read_bytes())
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        if form is not None:
+            request.data = urllib.parse.urlencode(form).encode("ascii")
+        if authorization is not None:
+            request.add_header("Authorization", authorization)
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S) as answer:
+            return _bounded(url, answer.read(BYTES_MAX + 1))
+    except urllib.error.HTTPError as refused:
+        with refused:
+            raise IssuerError(f"{url}: found HTTP {refused.code}{_reason(refused)}") from None
+    except (OSError, HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise IssuerError(f"{url}: {getattr(reason, 'strerror', None) or reason or type(reason).__name__}") from None
+
+
+class TokenEndpoint:
+    """Where a client gets its tokens: by its own credentials, or from a file. Keeps one as long as it is good; may be
+    called from any thread."""
+
+    def __init__(
+        self,
+        url: str,
+        client_id: str | None,
+        client_secret: str | None,
+        scope: str | None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._authorization = "Basic " + base64.b64encode(f"{client_id}:{client_secret}".encode()).decode("ascii")
+        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._token = ""
+        self._good_until_s = 0.0
+
+    def __call__(self) -> str:
+        """A token. Raises :class:`LoginRefused`."""
+        with self._lock:
+            if not self._token or self._now_s() >= self._good_until_s:
+                try:
+                    self._token, lifetime_s = self._ask()
+                except IssuerError as error:
+                    raise LoginRefused(f"no token: {error}") from None
+                self._good_until_s = self._now_s() + RENEWED_AFTER * lifetime_s
+            return self._token
+
+    def _ask(self) -> tuple[str, float]:
+        if is_file(self._url):
+            return fetch(self._url).decode("ascii", "replace").strip(), 0.0
+        answer = fetch(self._url, self._form, self._authorization)
+        try:
+            found = json.loads(answer)
+            token, lifetime = found["access_token"], found.get("expires_in", _LIFETIME_S_WITHOUT)
+            return str(token), float(lifetime)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise IssuerError(f"{self._url}: expected JSON with an access_token, found something else") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _bounded(url: str, data: bytes) -> bytes:
+    if len(data) > BYTES_MAX:
+        raise IssuerError(f"{url}: expected at most {BYTES_MAX} bytes, found more")
+    return data
+
+
+def _reason(refused: urllib.error.HTTPError) -> str:
+    """The issuer's own word for it, such as invalid_client."""
+    try:
+        code = str(json.loads(refused.read(BYTES_MAX))["error"])
+    except (OSError, HTTPException, ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    return f" ({code})" if _CODE.fullmatch(code) else ""

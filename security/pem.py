@@ -1,0 +1,111 @@
+"""Keys and certificates in PEM (RFC 7468): where they come from, and what of them a node or client uses."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_CERTIFICATE: Final = "CERTIFICATE"
+_KEYS: Final = ("PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY")
+_ENCRYPTED: Final = "ENCRYPTED PRIVATE KEY"
+_BYTES_MAX: Final = 4 * 2**20
+"""A file of trusted certificates of a whole system has some 200 KiB."""
+
+
+class TlsError(ValueError):
+    """A key or certificate that cannot be used. The text says in one line the setting, what was expected and found."""
+
+
+@dataclass(frozen=True, slots=True)
+class PemSource:
+    """A file, or the text itself, and the setting that names it."""
+
+    setting: str
+    location: str | None = None
+    text: str | None = None
+
+    def read(self) -> str:
+        """Return the text. Raises :class:`TlsError`."""
+        if self.text is not None:
+            return self.text
+        assert self.location is not None
+        try:
+            with open(self.location, encoding="ascii", errors="replace") as file:
+                return file.read(_BYTES_MAX)
+        except OSError as error:
+            raise TlsError(f"{self.setting}: {self.location}: {error.strerror or error}") from None
+
+    def stamp(self) -> tuple[int, ...]:
+        """What differs once the file is another one; a file that is not there has none."""
+        if self.location is None:
+            return ()
+        try:
+            found = os.stat(self.location)
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.location}" if self.location is not None else self.setting
+
+
+class Material(NamedTuple):
+    """PEM bytes, as OpenSSL and gRPC take them; what is not there is empty."""
+
+    key: bytes
+    chain: bytes
+    roots: bytes
+
+    def __repr__(self) -> str:
+        return f"Material({len(self.chain)} and {len(self.roots)} bytes of certificates)"
+
+
+@dataclass(frozen=True, slots=True)
+class PemSources:
+    """Where a node or client finds its key, the certificates that go with it, and those that it trusts."""
+
+    key: PemSource | None
+    chain: PemSource | None
+    """The same file as the key's, or another one."""
+    roots: PemSource | None
+    """None: those of the system."""
+
+    def read(self) -> Material:
+        """Raises :class:`TlsError`."""
+        key = b"" if self.key is None else _key(self.key)
+        chain = b"" if self.chain is None else _certificates(self.chain)
+        return Material(key, chain, b"" if self.roots is None else _certificates(self.roots))
+
+    def stamps(self) -> tuple[tuple[int, ...], ...]:
+        """See :meth:`PemSource.stamp`."""
+        return tuple(() if source is None else source.stamp() for source in (self.key, self.chain, self.roots))
+
+
+def _key(source: PemSource) -> bytes:
+    blocks = _BLOCK.findall(source.read())
+    keys = [(label, body) for label, body in blocks if label in _KEYS]
+    if any(label == _ENCRYPTED or "ENCRYPTED" in body for label, body in blocks):
+        raise TlsError(
+            f"{source}: expected a key that is not encrypted, found an encrypted one; "
+            "`openssl pkey -in encrypted.pem -out key.pem` decrypts it"
+        )
+    if len(keys) != 1:
+        raise TlsError(f"{source}: expected one private key in PEM, found {len(keys)}")
+    return _block(*keys[0])
+
+
+def _certificates(source: PemSource) -> bytes:
+    found = [_block(label, body) for label, body in _BLOCK.findall(source.read()) if label == _CERTIFICATE]
+    if not found:
+        raise TlsError(f"{source}: expected certificates in PEM, found none")
+    return b"".join(found)
+
+
+def _block(label: str, body: str) -> bytes:
+    """A block with its line ends, which a configuration file in one line has not."""
+    data = "".join(body.split())
+    lines = [data[at : at + 64] for at in range(0, len(data), 64)]
+    return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", "")).encode("ascii", "replace")

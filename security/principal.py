@@ -1,0 +1,32 @@
+"""A principal: the identity that requests act under. Source: Kafka's ``KafkaPrincipal``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+USER: Final = "User"
+"""The kind of all principals that come from a login or a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Two principals are the same if kind and name are, to the letter."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Undo ``str``: ``User:alice``; the name may hold further colons. Raises ``ValueError``."""
+        kind, colon, name = text.partition(":")
+        if not kind or not colon or not name:
+            raise ValueError(f"expected a principal such as User:alice, found {text[:80]!r}")
+        return cls(kind, name)
+
+
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
+"""Nobody logged in: PLAINTEXT, and SSL without a client certificate."""

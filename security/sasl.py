@@ -1,0 +1,121 @@
+"""SASL: the steps of a login, and the mechanism PLAIN. Pure, without a wire: the listeners bring the messages.
+
+Source: RFC 4422, RFC 4616.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from tidelog.model.settings.listener_security import PLAIN
+
+
+class LoginRefused(Exception):
+    """A client cannot log in, or does not trust the server. The text is for the client's user."""
+
+
+def failure(mechanism: str) -> str:
+    """All that a client hears, in Kafka's words and whatever the reason: it must not learn which users there are."""
+    return f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The login goes on: the client answers ``token``."""
+
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The client is this user; ``token`` is the last message to it.
+
+    ``until_ms``: the time, in milliseconds since 1970, at which what it showed expires, if it does.
+    ``delegation_token``: the id of the delegation token that it showed, if it did.
+    """
+
+    name: str
+    token: bytes = field(default=b"", repr=False)
+    until_ms: int | None = None
+    delegation_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The login failed. ``reason`` is for the node's log, and names no secret."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Costly:
+    """``work`` takes too long for an event loop; a thread runs it and gets the outcome."""
+
+    work: Callable[[], Accepted | Rejected | Challenge] = field(repr=False)
+
+
+Step: TypeAlias = Challenge | Accepted | Rejected | Costly
+
+
+class ServerMechanism(Protocol):
+    """One login at a server."""
+
+    def step(self, token: bytes) -> Step:
+        """Take the client's next message. Not called again after ``Accepted`` or ``Rejected``."""
+
+
+class ClientMechanism(Protocol):
+    """One login at a client."""
+
+    name: str
+    done: bool
+    """Whether the server has proved itself, as far as the mechanism lets it."""
+
+    def first(self) -> bytes:
+        """The first message. It may take as long as an issuer does. Raises :class:`LoginRefused`."""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """The answer to a challenge, ``None`` if there is none. It may take some milliseconds.
+        Raises :class:`LoginRefused`."""
+
+
+class PlainServer:
+    """Implements :class:`ServerMechanism`. ``check`` compares a user's password, slowly."""
+
+    def __init__(self, check: Callable[[str, str], bool]) -> None:
+        self._check = check
+
+    def step(self, token: bytes) -> Step:
+        try:
+            authorized, name, password = token.decode("utf-8").split("\0")
+        except ValueError:
+            return Rejected("expected PLAIN's authzid, user and password, found something else")
+        if not name or not password:
+            return Rejected("expected a user and a password, found an empty one")
+        if authorized not in ("", name):
+            return Rejected("expected no authorization id, or the user's own (CVE-2017-12610)")
+
+        def work() -> Accepted | Rejected:
+            return Accepted(name) if self._check(name, password) else Rejected("wrong user or password")
+
+        return Costly(work)
+
+
+class PlainClient:
+    """Implements :class:`ClientMechanism`."""
+
+    name = PLAIN
+    done = True
+
+    def __init__(self, username: str, password: str) -> None:
+        self._token = f"\0{username}\0{password}".encode()
+
+    def first(self) -> bytes:
+        return self._token
+
+    def step(self, challenge: bytes) -> bytes | None:
+        if challenge:
+            raise LoginRefused("expected no challenge with PLAIN, found one")
+        return None

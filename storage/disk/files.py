@@ -1,0 +1,360 @@
+"""The seam between the log and a disk, and the real disk behind it.
+
+Everything that this folder reads or writes goes through a :class:`FileLayer`, so that a test or a
+simulation can stand in for the disk: kill between two calls, tear a write, forget what was not
+synced, run out of space. All of it is synchronous. What fails raises ``OSError`` and nothing else.
+
+What the rest of the folder relies on, and a stand-in has to keep:
+
+- what :meth:`File.pwritev` wrote is seen by the next :meth:`File.pread` and survives a kill of the
+  process, not a loss of power;
+- it survives a loss of power once :meth:`File.fdatasync` returned (the file's size included), and the
+  file is still found under its name once :meth:`FileLayer.fsync_dir` of its directory returned;
+- :meth:`FileLayer.rename` within one directory is atomic.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, cast
+
+from tidelog.model.buffer import Buffer
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""Records are their owner's business: nobody else on the machine may read them, whatever the umask."""
+IOV_MAX: Final = 1024
+"""Most buffers that one ``pwritev`` takes (Linux's ``UIO_MAXIOV``)."""
+
+
+class File(Protocol):
+    """An open regular file. Position-less: every call names its offset."""
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all buffers one after the other from ``offset`` on; returns the number of bytes."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read up to ``size`` bytes; fewer only where the file ends."""
+
+    def pread_once(self, size: int, offset: int) -> bytes:
+        """As :meth:`pread`, of bytes that nobody else is about to read: what was not in the system's cache before
+        does not stay there."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def reserve(self, size: int) -> None:
+        """Set blocks aside for that many bytes; the file's size stays. Does nothing where that is not possible."""
+
+    def fdatasync(self) -> None:
+        """Make content and size durable. May be called in another thread than the rest."""
+
+    def size(self) -> int: ...
+
+    def fileno(self) -> int:
+        """The descriptor, for ``sendfile``. Raises ``OSError`` where there is none."""
+
+    def close(self) -> None: ...
+
+
+class FileLock(Protocol):
+    """A lock on a path, held until :meth:`release` or the end of the process."""
+
+    def release(self) -> None: ...
+
+
+class DiskUsage(NamedTuple):
+    """Of the file system that holds a path, in bytes."""
+
+    total: int
+    free: int
+
+
+class FileLayer(Protocol):
+    """A disk. Paths are absolute or relative strings with ``/``."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
+        """Open for reading and writing. ``create``: make it if it is missing; ``exclusive``: it must be."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, in no particular order."""
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file's content last changed, milliseconds since the epoch."""
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and those above it that are missing, for their owner alone; no trouble if it is there."""
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it. No trouble if it is missing."""
+
+    def fsync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+
+    def lock(self, path: str) -> FileLock:
+        """Take an exclusive lock on a file, making it if need be. Raises ``BlockingIOError`` if another holds it."""
+
+    def sync_filesystem(self, path: str) -> bool:
+        """Make everything durable on the file system that holds ``path``, names included.
+
+        False where the system has no such call; then nothing is promised.
+        """
+
+    def disk_usage(self, path: str) -> DiskUsage: ...
+
+    def open_files_max(self) -> int:
+        """How many files may reasonably be kept open at once."""
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        total = sum(map(len, buffers))
+        if len(buffers) <= IOV_MAX:
+            written = os.pwritev(self._fd, buffers, offset)
+            if written == total:
+                return total
+            buffers = _after(buffers, written)
+            offset += written
+        while buffers:
+            written = os.pwritev(self._fd, buffers[:IOV_MAX], offset)
+            offset += written
+            buffers = _after(buffers, written)
+        return total
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def pread_once(self, size: int, offset: int) -> bytes:
+        if not hasattr(os, "posix_fadvise"):
+            return os.pread(self._fd, size, offset)
+        # Without this the kernel would read ahead, and what it read ahead would pass for somebody else's.
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        data = bytearray(size)
+        try:
+            if os.preadv(self._fd, (data,), offset, os.RWF_NOWAIT) == size:
+                return bytes(data)
+        except (OSError, AttributeError) as error:
+            if getattr(error, "errno", errno.EAGAIN) not in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        found = os.pread(self._fd, size, offset)
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        return found
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def reserve(self, size: int) -> None:
+        if _fallocate is not None and _fallocate(self._fd, _KEEP_SIZE, 0, size):
+            number = ctypes.get_errno()
+            if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(number, os.strerror(number))
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class SystemLock:
+    """A ``flock`` on a file; the kernel drops it with the process."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class SystemFiles:
+    """The machine's disk."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_CREAT | os.O_EXCL
+        return SystemFile(os.open(path, flags, FILE_MODE))
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def makedirs(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        if above := os.path.dirname(path.rstrip("/")):
+            self.makedirs(above)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)  # os.makedirs gives the mode to the last one only
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if os.path.lexists(path):
+                raise
+
+    def fsync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> SystemLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return SystemLock(fd)
+
+    def sync_filesystem(self, path: str) -> bool:
+        if _syncfs is None:
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _syncfs(fd):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
+        finally:
+            os.close(fd)
+        return True
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        found = shutil.disk_usage(path)
+        return DiskUsage(found.total, found.free)
+
+    def open_files_max(self) -> int:
+        """Half of what the process may open, at most 8,192; the rest is for sockets."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return 8_192 if soft == resource.RLIM_INFINITY else max(64, min(soft // 2, 8_192))
+
+
+_KEEP_SIZE: Final = 1
+"""Linux's ``FALLOC_FL_KEEP_SIZE``."""
+
+
+def _from_libc(name: str, since: tuple[int, int], *types: object) -> Callable[..., int] | None:
+    """A call of Linux that Python does not offer; None elsewhere and before the given version."""
+    if sys.platform != "linux" or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < since:
+        return None
+    found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if found is not None:
+        found.argtypes = types
+    return cast(Callable[..., int] | None, found)
+
+
+# Before 5.8, syncfs does not report write errors.
+_syncfs: Final = _from_libc("syncfs", (5, 8), ctypes.c_int)
+_fallocate: Final = _from_libc("fallocate", (2, 6), ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def read_file(files: FileLayer, path: str) -> bytes:
+    """Return a whole file. For small ones."""
+    file = files.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def start_over(file: File) -> None:
+    """Empty a file. To ask first is cheap; to truncate an empty file waits for the file system's journal."""
+    if file.size():
+        file.truncate(0)
+
+
+def write_file(files: FileLayer, path: str, content: bytes) -> None:
+    """Write a new file without making it durable; a kill leaves it whole or torn."""
+    file = files.open(path, create=True)
+    try:
+        start_over(file)
+        file.pwritev((content,), 0)
+    finally:
+        file.close()
+
+
+def replace_file(files: FileLayer, directory: str, name: str, content: bytes) -> None:
+    """Replace a file so that after a loss of power there is the old or the new one, and durably so on return."""
+    path = f"{directory}/{name}"
+    file = files.open(path + ".tmp", create=True)
+    try:
+        start_over(file)
+        file.pwritev((content,), 0)
+        file.fdatasync()
+    finally:
+        file.close()
+    files.rename(path + ".tmp", path)
+    files.fsync_dir(directory)
+
+
+def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """The rest of ``buffers`` after their first ``written`` bytes."""
+    left: list[Buffer] = []
+    for buffer in buffers:
+        if written >= len(buffer):
+            written -= len(buffer)
+        elif written:
+            left.append(memoryview(buffer)[written:])
+            written = 0
+        else:
+            left.append(buffer)
+    return left

@@ -1,0 +1,146 @@
+"""Making a log durable outside of the event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from tidelog.model.ids import Offset
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.storage.disk.checkpoints import PARTITION_METADATA
+from tidelog.storage.disk.files import File, FileLayer
+from tidelog.storage.disk.handles import HandlePool, PooledFile
+
+
+class FlushJob:
+    """The files that must reach the disk before a log's recovery point may be ``end_offset``.
+
+    Made by ``Log.begin_flush``, handed back to ``Log.finish_flush`` on the thread of the log. Between the
+    two, :meth:`run` is called once, in any thread.
+    """
+
+    __slots__ = ("_directories", "_files", "_layer", "_metadata", "_pinned", "_running", "end_offset", "error")
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        path: str,
+        end_offset: Offset,
+        files: Sequence[PooledFile],
+        *,
+        names_changed: bool,
+        is_new: bool,
+    ) -> None:
+        """``is_new``: the partition's directory itself may not be durable. Opens ``files``; raises ``OSError``."""
+        self.end_offset = end_offset
+        self.error: OSError | None = None
+        self._layer: FileLayer = pool.files
+        self._directories = [path] if names_changed or is_new else []
+        wanted = list(files)
+        self._metadata: PooledFile | None = None
+        """Nobody else's: it is closed with the job, or would stay open beyond the log."""
+        if is_new:
+            self._directories.append(path.rpartition("/")[0])
+            self._metadata = PooledFile(pool, f"{path}/{PARTITION_METADATA}")
+            wanted.append(self._metadata)
+        self._running = threading.Lock()
+        self._pinned: list[PooledFile] = []
+        self._files: list[File] = []
+        try:
+            for pooled in wanted:
+                self._files.append(pooled.pin())
+                self._pinned.append(pooled)
+        except OSError:
+            self.release()
+            raise
+
+    @property
+    def synced(self) -> Sequence[PooledFile]:
+        """The files that it syncs; empty after :meth:`release`."""
+        return self._pinned
+
+    def run(self) -> None:
+        """Never raises: trouble is kept in ``error`` for ``finish_flush``."""
+        with self._running:
+            try:
+                for file in self._files:
+                    file.fdatasync()
+                for directory in self._directories:
+                    self._layer.fsync_dir(directory)
+            except OSError as error:
+                self.error = error
+
+    def wait(self) -> None:
+        """Return once :meth:`run`, if it was begun, has ended."""
+        with self._running:
+            return
+
+    def release(self) -> None:
+        """Let go of the open files, unless another thread is still at them. May be called twice."""
+        if self._running.locked():
+            return
+        pinned, self._pinned = self._pinned, []
+        for pooled in pinned:
+            pooled.unpin()
+        if self._metadata is not None:
+            self._metadata.close()
+
+
+class FlushState:
+    """How far a log is durable, and what is under way to make it so. Without IO of its own.
+
+    ``stored_recovery_point`` is what the log's owner has on disk, ``unflushed_since_ms`` when the oldest
+    unsynced record was appended (-1: none), ``rolled`` that a segment is full since the last flush began.
+    """
+
+    __slots__ = ("_cut", "is_new", "job", "recovery_point", "rolled", "stored_recovery_point", "unflushed_since_ms")
+
+    def __init__(self, recovery_point: Offset, *, unflushed_since_ms: int, is_new: bool) -> None:
+        self.recovery_point = recovery_point
+        self.stored_recovery_point = Offset(0)
+        self.unflushed_since_ms = unflushed_since_ms
+        self.rolled = False
+        self.is_new = is_new
+        self.job: FlushJob | None = None
+        self._cut = Offset(0)
+
+    def due(self, log_end_offset: int, config: TopicConfig, now_ms: int) -> bool:
+        unflushed = log_end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        return self.rolled or unflushed >= config.flush_messages or self.waited_ms(now_ms) >= config.flush_ms
+
+    def waited_ms(self, now_ms: int) -> int:
+        return now_ms - self.unflushed_since_ms if self.unflushed_since_ms >= 0 else -1
+
+    def begin(self, job: FlushJob) -> None:
+        self.job = job
+        self._cut = job.end_offset
+        self.rolled = False
+        self.unflushed_since_ms = -1
+
+    def finish(self, job: FlushJob) -> None:
+        """The job ran, well or not."""
+        assert job is self.job, "a flush that this log did not begin"
+        self.job = None
+        if job.error is None:
+            self.is_new = False
+            # What was cut off meanwhile and appended anew is not what the job synced.
+            self.recovery_point = max(self.recovery_point, min(job.end_offset, self._cut))
+
+    def abandon(self) -> bool:
+        """Give up a flush that will not be finished. Returns whether there was one."""
+        job, self.job = self.job, None
+        if job is None:
+            return False
+        job.wait()
+        job.release()
+        return True
+
+    def cut(self, offset: int) -> bool:
+        """The log will be cut off at ``offset``. Returns whether a lower recovery point must be stored first."""
+        self._cut = Offset(min(self._cut, offset))
+        if self.recovery_point <= offset:
+            return False
+        self.recovery_point = Offset(offset)
+        return self.stored_recovery_point > offset

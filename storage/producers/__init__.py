@@ -1,0 +1,1 @@
+"""A log's knowledge of its producers: sequences, open transactions, snapshots."""

@@ -1,0 +1,158 @@
+"""Checks of batches before a log takes them. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog.model.buffer import Buffer
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_OFFSET, Offset
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.batches import Batch, CorruptBatch, split_batches
+from tidelog.proto.records.control_batches import decode_control
+from tidelog.proto.records.decoder import record_bytes
+from tidelog.proto.records.spans import keyless_record, keyless_records
+from tidelog.proto.records.validation import validate_for_append
+from tidelog.storage.producers.state import ProducerStates
+
+KEYLESS_NAMED_MAX: Final = 10_000
+"""Most records of a batch that a refusal names one by one."""
+
+
+class Origin(enum.Enum):
+    """The origin of the batches that a leader appends."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """A coordinator of this node: its batches are not validated; markers are judged by their epochs."""
+
+
+class LogAppend(NamedTuple):
+    """An append's place in the log.
+
+    ``base_offset`` is that of the first batch and ``last_offset`` the last record's of the last one.
+    ``append_time_ms`` is -1 unless the topic stamps its own time. ``duplicate``: nothing was written, the
+    offsets are those of the first time. Where an append held both new batches and duplicates that do not
+    lie next to each other, ``base_offset`` is -1: stored, at offsets that one number cannot tell.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time_ms: int
+    log_start_offset: Offset
+    size: int
+    duplicate: bool
+
+
+def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | None) -> Refusal | None:
+    """Why a leader must not append a client's batches; ``now_ms`` is None where their times do not count.
+
+    Records are looked at for compacted topics alone, which take none without a key (Kafka's ``LogValidator``).
+    """
+    for batch in batches:
+        refusal = validate_for_append(
+            batch,
+            config.max_message_bytes,
+            now_ms,
+            config.message_timestamp_before_max_ms,
+            config.message_timestamp_after_max_ms,
+        )
+        if refusal is not None:
+            return refusal
+        if batch.size > config.segment_bytes:
+            return Refusal(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"expected a batch of at most segment.bytes = {config.segment_bytes}, found {batch.size}",
+            )
+        if config.compacts:
+            refusal = _refuse_keyless(batch)
+            if refusal is not None:
+                return refusal
+    return None
+
+
+def _refuse_keyless(batch: Batch) -> Refusal | None:
+    try:
+        body = record_bytes(batch)
+        number = keyless_record(body, batch)
+        if number < 0:
+            return None
+        keyless = keyless_records(body, batch, KEYLESS_NAMED_MAX)
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.INVALID_RECORD, str(error))
+    return Refusal(
+        ErrorCode.INVALID_RECORD,
+        f"expected a key in each record, as the topic is compacted, found none in record {number} of a batch",
+        keyless,
+    )
+
+
+def refuse_coordinator(producers: ProducerStates, batches: Sequence[Batch]) -> Refusal | None:
+    """Why a leader must not append a coordinator's markers: a later epoch has spoken."""
+    for batch in batches:
+        if batch.is_control:
+            marker = decode_control(batch)
+            refusal = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
+            if refusal is not None:
+                return refusal
+    return None
+
+
+class FollowerBatches(NamedTuple):
+    """Those of a leader's batches that a follower is to append; ``has_gap``: their offsets are not dense."""
+
+    batches: list[Batch]
+    has_gap: bool
+
+
+def select_for_follower(
+    data: Buffer, *, due: int, epoch: int, epoch_max: int | None, is_empty: bool, gaps: bool
+) -> FollowerBatches | Refusal:
+    """Judge what a leader sent to a follower whose log ends at ``due`` with an epoch of ``epoch``.
+
+    Left out: batches before ``due``, and all from the first one of an epoch over ``epoch_max`` on. Into an
+    empty log the first batch may begin before ``due``. ``gaps``: offsets may leave some out.
+    """
+    found: list[Batch] = []
+    has_gap = False
+    try:
+        for batch in split_batches(data):
+            if batch.last_offset < due and not found:
+                continue
+            if epoch_max is not None and batch.leader_epoch > epoch_max:
+                break
+            if not batch.crc_ok() or batch.last_offset_delta < 0:
+                raise CorruptBatch(f"expected a batch at {batch.base_offset} that matches its CRC, it does not")
+            if batch.is_control and batch.record_count:
+                decode_control(batch)
+            if batch.base_offset > due and gaps:
+                has_gap = True
+            elif batch.base_offset != due and (batch.base_offset > due or found or not is_empty):
+                return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"expected offset {due}, found {batch.base_offset}")
+            if batch.leader_epoch < epoch:
+                return Refusal(
+                    ErrorCode.INVALID_REQUEST, f"expected epoch {epoch} or later, found {batch.leader_epoch}"
+                )
+            found.append(batch)
+            due, epoch = batch.next_offset, batch.leader_epoch
+    except CorruptBatch as error:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    return FollowerBatches(found, has_gap)
+
+
+def joint_base(batches: Sequence[Batch], known: Sequence[Offset], fresh: Offset) -> Offset:
+    """The first batch's offset, if the others follow it in the log; else -1. ``fresh``: where new ones begin."""
+    first = due = -1
+    for batch, found in zip(batches, known, strict=True):
+        offset = int(found)
+        if offset < 0:
+            offset = fresh
+            fresh = Offset(fresh + batch.last_offset_delta + 1)
+        if first < 0:
+            first = offset
+        elif offset != due:
+            return NO_OFFSET
+        due = offset + batch.last_offset_delta + 1
+    return Offset(first)

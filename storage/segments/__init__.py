@@ -1,0 +1,1 @@
+"""Segments with their indexes, and reading across them."""

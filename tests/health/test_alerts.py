@@ -1,0 +1,181 @@
+"""Alerts and dashboard: their metrics exist; promtool, where it is installed, accepts them and sees each fire."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.broker import metrics as m
+from tidelog.broker.health.alerts import rules_file
+from tidelog.broker.health.dashboard import COLUMNS, dashboard
+from tidelog.broker.health.rules import RULES
+from tidelog.broker.metrics import ALL_METRICS, HISTOGRAM, MetricName
+
+ALERTS = [alert for rule in RULES for alert in rule.alerts]
+A, B, C = ({"instance": name} for name in ("a", "b", "c"))
+Series = list[tuple[MetricName | str, dict[str, str], str]]
+FIRES: dict[str, tuple[int, Series]] = {
+    "TidelogNoActiveController": (9, [(m.ACTIVE_CONTROLLERS, A, "1x3 0x20"), (m.ACTIVE_CONTROLLERS, B, "0x20")]),
+    "TidelogSeveralActiveControllers": (5, [(m.ACTIVE_CONTROLLERS, A, "1x20"), (m.ACTIVE_CONTROLLERS, B, "1x20")]),
+    "TidelogControllerDown": (5, [(m.ACTIVE_CONTROLLERS, A, "1x20"), (m.CONTROLLERS_UNREACHED, A, "1x20")]),
+    "TidelogBrokerFenced": (5, [(m.ACTIVE_CONTROLLERS, A, "1x20"), (m.FENCED_BROKERS, A, "1x20")]),
+    "TidelogPartitionOffline": (3, [(m.ACTIVE_CONTROLLERS, A, "1x20"), (m.OFFLINE_PARTITIONS, A, "1x20")]),
+    "TidelogUnderMinIsr": (3, [(m.UNDER_MIN_ISR, A, "0x20"), (m.UNDER_MIN_ISR, B, "1x20")]),
+    "TidelogUnderReplicated": (9, [(m.UNDER_REPLICATED, A, "2x20"), (m.REASSIGNING, A, "0x20")]),
+    "TidelogReassignmentStuck": (40, [(m.REASSIGNING, A, "1x60"), (m.REPLICATION_BYTES_IN, A, "7x60")]),
+    "TidelogUncleanElection": (6, [(m.UNCLEAN_ELECTIONS, A, "0x4 1x20")]),
+    "TidelogLogDirectoryOffline": (2, [(m.OFFLINE_DIRS, A, "1x20")]),
+    "TidelogDiskFillsUp": (90, [(m.DISK_FREE, A, "900-5x180"), (m.DISK_TOTAL, A, "1000x180")]),
+    "TidelogDiskAlmostFull": (3, [(m.DISK_FREE, A, "49x20"), (m.DISK_TOTAL, A, "1000x20")]),
+    "TidelogDamagedRecords": (9, [(m.DAMAGED, {**A, "topic": "t"}, "1x20")]),
+    "TidelogCleanerDead": (3, [(m.CLEANER_DEAD, A, "1x20")]),
+    "TidelogLogsUncleanable": (9, [(m.CLEANER_UNCLEANABLE, A, "2x20")]),
+    "TidelogLoopBusy": (30, [(m.LOOP_BUSY, A, "0+45x40")]),
+    "TidelogLoopSaturated": (15, [(m.LOOP_BUSY, A, "0+57x40")]),
+    "TidelogProduceSlow": (
+        7 * 24 * 60 + 40,
+        [
+            (f"{m.TOTAL_TIME.exported}_bucket", {**A, "request": "Produce", "le": "0.005"}, "0+240x2520 605040x30"),
+            (f"{m.TOTAL_TIME.exported}_bucket", {**A, "request": "Produce", "le": "1"}, "0+240x2550"),
+            (f"{m.TOTAL_TIME.exported}_bucket", {**A, "request": "Produce", "le": "+Inf"}, "0+240x2550"),
+        ],
+    ),
+    "TidelogClockApart": (9, [(m.CLOCK, A, "30+60x20")]),
+    "TidelogCertificateExpires": (9, [(m.TLS_EXPIRY, A, "864000-60x20")]),
+    "TidelogCertificateExpiresSoon": (9, [(m.TLS_EXPIRY, A, "86400-60x20")]),
+    "TidelogCertificateRefused": (6, [(m.TLS_RELOADS_REFUSED, A, "0x4 1x20")]),
+    "TidelogLoginsRefused": (15, [(m.FAILED_AUTHENTICATIONS, A, "0+1200x40")]),
+    "TidelogAuditGaps": (6, [(m.AUDIT_DROPPED, A, "0x4 9x20")]),
+    "TidelogOpenFiles": (
+        9,
+        [("process_open_fds", A, "900x20"), ("process_max_fds", A, "1000x20"), (m.UPTIME, A, "1x20")],
+    ),
+    "TidelogPreparedTransaction": (70, [(m.TRANSACTIONS, {**A, "state": "Prepared"}, "1x90")]),
+    "TidelogMarkersWait": (9, [(m.MARKERS_LEADERLESS, A, "3x20")]),
+}
+"""For each alert, what nodes export where it must fire, and after how many minutes. ``1x3 0x20``: a value a minute."""
+RESTART: Series = [
+    # Node b stops for two minutes, and had been the active controller.
+    (m.ACTIVE_CONTROLLERS, A, "0x10 1x40"), (m.ACTIVE_CONTROLLERS, B, "1x9 stale _x1 0x40"),
+    (m.ACTIVE_CONTROLLERS, C, "0x50"), (m.CONTROLLERS_UNREACHED, A, "0x10 1 0x40"),
+    (m.FENCED_BROKERS, A, "0x10 1 0x40"), (m.FENCED_BROKERS, B, "0x9 stale _x1 0x40"),
+    (m.UNDER_REPLICATED, A, "0x10 5x2 0x40"), (m.UNDER_REPLICATED, B, "0x9 stale _x1 0x40"),
+    (m.UNDER_MIN_ISR, A, "0x50"), (m.UNDER_MIN_ISR, B, "0x9 stale _x1 0x40"), (m.REASSIGNING, A, "0x50"),
+    (m.OFFLINE_PARTITIONS, A, "0x50"), (m.UNCLEAN_ELECTIONS, A, "0x50"), (m.OFFLINE_DIRS, A, "0x50"),
+    (m.LOOP_BUSY, A, "0+6x50"), (m.LOOP_BUSY, B, "0+6x9 stale _x1 0+6x40"), (m.CLOCK, A, "0+60x50"),
+    (m.DISK_FREE, A, "800x50"), (m.DISK_TOTAL, A, "1000x50"), (m.TLS_EXPIRY, A, "8640000-60x50"),
+    ("process_open_fds", A, "90x50"), ("process_max_fds", A, "1000x50"), (m.UPTIME, A, "0+60x50"),
+]  # fmt: skip
+"""A cluster in a rolling restart, in which no alert may fire."""
+PROCESS = {"process_open_fds", "process_max_fds", "process_resident_memory_bytes"}
+
+
+def names_in(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:kafka|tidelog|process)_\w+", expression))
+
+
+def exported() -> set[str]:
+    parts = {
+        f"{one.name}_{part}" for one in ALL_METRICS.values() if one.kind == HISTOGRAM for part in ("bucket", "count")
+    }
+    return {one.exported for one in ALL_METRICS.values()} | parts | PROCESS
+
+
+def test_alerts_ask_for_metrics_that_nodes_export() -> None:
+    for alert in ALERTS:
+        assert names_in(alert.expr), alert.name
+        assert names_in(alert.expr) <= exported(), alert.name
+        assert re.fullmatch(r"\d+[smh]", alert.for_), alert.name
+    assert len({alert.name for alert in ALERTS}) == len(ALERTS)
+
+
+def test_the_dashboard_asks_for_metrics_that_nodes_export_and_its_panels_do_not_overlap() -> None:
+    board = json.loads(dashboard())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    assert len(expressions) > 20
+    for expression in expressions:
+        assert names_in(expression) <= exported(), expression
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert all(x < COLUMNS for x, _ in cells)
+        taken |= cells
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_each_alert_has_series_at_which_it_fires() -> None:
+    assert FIRES.keys() == {alert.name for alert in ALERTS}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not there: apt install prometheus brings it")
+def test_promtool_accepts_the_rules_and_each_fires_where_it_should(tmp_path: Path) -> None:
+    (tmp_path / "tidelog-rules.yml").write_text(rules_file())
+    firing = 'ALERTS{alertstate="firing"'
+    cases = [
+        _case(series, [(minutes, f'count({firing}, alertname="{name}"}})', 1)], 4 if minutes > 1_000 else 1)
+        for name, (minutes, series) in FIRES.items()
+    ]
+    cases.append(_case(RESTART, [(minute, f"count({firing}}})", None) for minute in range(50)]))
+    (tmp_path / "alerts.test.yml").write_text(json.dumps({"rule_files": ["tidelog-rules.yml"], "tests": cases}))
+    for command in (["check", "rules", "tidelog-rules.yml"], ["test", "rules", "alerts.test.yml"]):
+        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _case(series: Series, asked: list[tuple[int, str, int | None]], every_minutes: int = 1) -> dict[str, Any]:
+    return {
+        "interval": f"{every_minutes}m",
+        "input_series": [
+            {"series": _named(metric, labels), "values": _spelled(values)} for metric, labels, values in series
+        ],
+        "promql_expr_test": [
+            {
+                "expr": expr,
+                "eval_time": f"{minute}m",
+                "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
+            }
+            for minute, expr, value in asked
+        ],
+    }
+
+
+def _named(metric: MetricName | str, labels: dict[str, str]) -> str:
+    name = metric if isinstance(metric, str) else metric.exported
+    return name + "{" + ", ".join(f'{key}="{value}"' for key, value in labels.items()) + "}"
+
+
+def _spelled(values: str) -> str:
+    """``1x3`` as promtool of 2.42 wants it: ``1+0x3``."""
+    return re.sub(r"(^| )(\d+)x", r"\1\2+0x", values)
+
+
+def test_the_page_has_the_table_of_rules_and_alerts() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("| `Tidelog")] == alert_rows()
+    (after,) = re.findall(r"^## All rules\n\n(?:\|.*\n){2}((?:\|.*\n)+)", page, re.MULTILINE)
+    assert after.splitlines() == rule_rows()
+
+
+def alert_rows() -> list[str]:
+    return [
+        f"| `{alert.name}` | {alert.severity.value} | {alert.for_} | `{alert.expr.replace('|', '&#124;')}` |"
+        for alert in ALERTS
+    ]
+
+
+def rule_rows() -> list[str]:
+    return [
+        f"| {rule.name} | {', '.join(rule.needs) or 'metrics over time'} | {rule.why} | {rule.do} |" for rule in RULES
+    ]

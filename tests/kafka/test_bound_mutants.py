@@ -1,0 +1,271 @@
+"""Mutants of the listeners' bounds: with a bound taken out, the test that is named beside it must fail.
+
+The simulation has no sockets, so these are shown by tests instead of seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.chaos.simulated.mutants.mutant import Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 120
+
+
+def bound(name: str, module: str, old: str, new: str, shown_by: str) -> Mutant:
+    """``shown_by``: the test, by its file and name under ``tests``."""
+    return Mutant(name, "bound", "a bound is not kept", f"tidelog.{module}", old, new, shown_by)
+
+
+BOUNDS = (
+    bound(
+        "tags-without-bound",
+        "proto.kafka.wire",
+        "    if count > TAGS_MAX:\n",
+        "    if False:\n",
+        "kafka/test_request_bounds.py::test_a_structure_has_at_most_so_many_tagged_fields",
+    ),
+    bound(
+        "tags-cost-nothing",
+        "proto.kafka.wire",
+        "    budget.take(count)\n    return count, position\n",
+        "    return count, position\n",
+        "kafka/test_request_bounds.py::test_the_tagged_fields_of_all_structures_count_together",
+    ),
+    bound(
+        "items-cost-nothing",
+        "proto.kafka.message_reader",
+        "        budget.take(count)\n",
+        "",
+        "kafka/test_messages.py::test_a_request_may_not_become_more_objects_than_the_bound",
+    ),
+    bound(
+        "fetch-partitions-without-bound",
+        "proto.kafka.fetch_codec",
+        "        if len(parts) + count > PARTITIONS_MAX:\n",
+        "        if False:\n",
+        "kafka/test_request_bounds.py::test_the_partitions_of_all_topics_of_a_fetch_count_together",
+    ),
+    bound(
+        "first-request-of-any-size",
+        "broker.kafka.wire.incoming",
+        "        if size > self._first_bytes_max and not self.proven:\n",
+        "        if False:\n",
+        "kafka/test_connection_bounds.py::test_a_large_first_request_is_refused_at_its_length",
+    ),
+    bound(
+        "first-request-at-any-time",
+        "broker.kafka.connection",
+        "        self._read_on()\n        self._look_for_first()\n",
+        "        self._read_on()\n",
+        "kafka/test_connection_bounds.py::test_a_connection_without_a_first_request_is_closed_and_one_with_it_stays",
+    ),
+    bound(
+        "any-number-of-connections-of-an-address",
+        "broker.connection_quotas",
+        "        if count >= most:\n",
+        "        if False:\n",
+        "kafka/test_connection_bounds.py::test_an_address_has_so_many_connections",
+    ),
+    bound(
+        "closed-connections-count-on",
+        "broker.kafka.server",
+        "            self._services.quotas.give(host)\n",
+        "",
+        "kafka/test_connection_bounds.py::test_an_address_has_so_many_connections",
+    ),
+    bound(
+        "connections-as-fast-as-they-come",
+        "broker.kafka.server",
+        "            if pause_s := quotas.pause_s(self._loop.time()):\n",
+        "            if pause_s := 0.0:\n",
+        "kafka/test_connection_bounds.py::test_connections_beyond_their_rate_wait_and_are_served",
+    ),
+    bound(
+        "an-address-connects-at-any-rate",
+        "broker.kafka.server",
+        "            if hold_ms:\n",
+        "            if False:\n",
+        "kafka/test_connection_bounds.py::test_an_address_over_its_quota_is_held_and_not_served",
+    ),
+    bound(
+        "transactions-are-decided-while-they-are-held",
+        "transactions.shard_state",
+        "        return not self.hold and len(",
+        "        return len(",
+        "transactions/test_holding.py::test_nothing_is_begun_decided_or_prepared_while_it_lasts",
+    ),
+    bound(
+        "a-hold-is-settled-before-the-markers-are-written",
+        "transactions.holding",
+        " or shard.sendings)",
+        ")",
+        "transactions/test_holding.py::test_it_is_settled_once_what_was_decided_is_complete",
+    ),
+    bound(
+        "a-hold-that-lapsed-counts",
+        "transactions.holding",
+        "        unbroken = shard.hold == hold_id\n",
+        "        unbroken = True\n",
+        "transactions/test_holding.py::test_nothing_times_out_meanwhile_and_a_hold_that_nobody_prolongs_ends",
+    ),
+    bound(
+        "a-cut-takes-holds-of-deposed-coordinators",
+        "client.backup.cut",
+        "    if missing:\n",
+        "    if False:\n",
+        "backup/test_files.py::test_the_hold_is_that_of_every_partitions_present_leader",
+    ),
+    bound(
+        "a-backup-leaves-transactions-open",
+        "client.backup.copying",
+        "        found.append(marker)\n",
+        "",
+        "backup/test_files.py::test_whatever_is_open_at_the_end_is_aborted_there",
+    ),
+    bound(
+        "partitions-are-made-at-any-rate",
+        "metadata_quorum.controller.mutation_quotas",
+        "            self.throttle_ms = lacking_ms\n            return False\n",
+        "            self.throttle_ms = lacking_ms\n",
+        "controller/test_mutation_quotas.py::test_a_client_that_knows_the_error_is_refused_once_nothing_is_left",
+    ),
+    bound(
+        "controllers-are-not-asked",
+        "metadata_quorum.controller.features",
+        "(image.controllers)))",
+        "({})))",
+        "controller/test_features.py::test_a_level_that_a_controller_does_not_know_is_refused",
+    ),
+    bound(
+        "silent-controllers-agree",
+        "metadata_quorum.controller.features",
+        "    if missing:\n",
+        "    if False:\n",
+        "controller/test_features.py::test_a_controller_that_said_nothing_stands_in_the_way",
+    ),
+    bound(
+        "records-of-any-level-are-written",
+        "metadata_quorum.controller.controller",
+        "        if fault is None:\n            return decision\n",
+        "        return decision\n",
+        "controller/test_features.py::test_a_record_waits_for_its_level",
+    ),
+    bound(
+        "levels-go-down-below-what-was-written",
+        "metadata_quorum.controller.features",
+        "    if name == METADATA_VERSION and level < image.level_used:\n",
+        "    if False:\n",
+        "controller/test_features.py::test_a_level_whose_records_were_written_stays",
+    ),
+    bound(
+        "live-brokers-are-forgotten",
+        "metadata_quorum.controller.broker_changes",
+        "        if not found.fenced:\n            text",
+        "        if False:\n            text",
+        "controller/test_unregistering.py::test_a_live_broker_is_refused_with_the_way_out",
+    ),
+    bound(
+        "new-nodes-finalise-by-themselves",
+        "metadata_quorum.controller.features",
+        "    if METADATA_VERSION in image.features:\n        return []\n",
+        "",
+        "controller/test_features.py::test_a_cluster_that_is_there_keeps_its_levels",
+    ),
+    bound(
+        "http-newcomers-are-sent-away",
+        "broker.node.http",
+        "            oldest = next(iter(self._tasks))\n",
+        "            writer.close()\n            return\n",
+        "broker/test_http.py::test_health_is_answered_while_others_hold_half_a_request",
+    ),
+    bound(
+        "partitions-are-given-though-another-member-has-them",
+        "groups.consumer.reconciling",
+        "            if owners.get((topic_id, partition), member_id) == member_id:\n",
+        "            if True:\n",
+        "groups/test_consumer_groups.py::test_a_partition_is_given_on_only_once_its_member_has_given_it_up",
+    ),
+    bound(
+        "members-are-believed-to-have-given-up",
+        "groups.consumer.reconciling",
+        "    if revoked and _holds(owned, revoked):\n",
+        "    if False:\n",
+        "groups/test_consumer_groups.py::test_a_partition_is_given_on_only_once_its_member_has_given_it_up",
+    ),
+    bound(
+        "heartbeats-are-answered-before-the-log-has-the-change",
+        "groups.consumer.heartbeating",
+        "        if not batches:\n            pending.tell",
+        "        pending.tell(ErrorCode.NONE)\n        if not batches:\n            pending.tell",
+        "groups/test_consumer_groups.py::test_nothing_is_answered_before_it_is_committed",
+    ),
+    bound(
+        "what-the-log-refused-stays-in-memory",
+        "groups.consumer.heartbeating",
+        "        change.undo()\n",
+        "",
+        "groups/test_consumer_groups.py::test_a_refused_change_is_taken_back_and_the_next_one_rests_on_what_is_stored",
+    ),
+    bound(
+        "any-earlier-epoch-is-good",
+        "groups.consumer.asking",
+        "        said == current.previous_epoch\n        and said < known\n",
+        "        said < known\n",
+        "groups/test_consumer_groups.py::test_an_epoch_older_than_the_one_before_is_fenced",
+    ),
+    bound(
+        "the-epoch-rises-while-partitions-are-given-up",
+        "groups.consumer.reconciling",
+        "        return replace(now, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending=revoked)\n",
+        "        now = replace(now, epoch=target_epoch)\n"
+        "        return replace(now, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending=revoked)\n",
+        "groups/test_consumer_groups.py::test_from_one_revocation_to_the_next_the_epoch_stays",
+    ),
+)
+
+PLUGIN = """
+import os
+from tidelog.chaos.simulated.mutants.hook import install
+from tidelog.chaos.simulated.mutants.mutant import Mutant
+
+FINDER = install(Mutant(*eval(os.environ["BOUND_MUTANT"])))
+
+
+def pytest_sessionfinish(session, exitstatus):
+    assert FINDER.never_loaded == []
+"""
+
+
+@pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)
+def test_a_test_fails_without_the_bound(one: Mutant, tmp_path: Path) -> None:
+    (tmp_path / "mutant_plugin.py").write_text(PLUGIN)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "--assert=plain",
+        "-p",
+        "mutant_plugin",
+        "-p",
+        "no:cacheprovider",
+    ]
+    written = (one.id, one.rule, one.what, one.module, one.old, one.new, one.scenario)
+    done = subprocess.run(
+        [*command, f"tests/{one.scenario}"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "BOUND_MUTANT": repr(written)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "MutantError" not in done.stdout, done.stdout

@@ -1,0 +1,99 @@
+"""The costs of work that come with this version are what the recorded measurements give, and predict others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.work.planner.coefficients import fitted, load, non_negative_least_squares, save
+from tidelog.cli.work.planner.demand import Demand
+from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, kept_pace
+from tidelog.cli.work.planner.model import rates
+from tidelog.cli.work.planner.shipped import SHIPPED
+
+RECORDED = Path(__file__).parents[2] / "bench" / "capacity.jsonl"
+POINTS = [
+    (Load(*given_), Seen(*seen)) for given_, seen in map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
+]
+FITTED = [(given_, seen) for given_, seen in POINTS if given_ in LOADS and kept_pace(given_, seen)]
+PROCESSOR = (
+    "idle_cores", "append_s", "append_shared_s", "copy_s", "copy_shared_s", "send_s", "send_shared_s", "append_mb_s",
+    "replicate_mb_s", "read_mb_s", "tls_in_mb_s", "base_bytes",
+)  # fmt: skip
+
+
+def test_the_shipped_coefficients_are_those_of_the_recorded_loads() -> None:
+    again = asdict(fitted([seen for given_, seen in FITTED], SHIPPED, ""))
+    for name in PROCESSOR:
+        assert again[name] == pytest.approx(asdict(SHIPPED)[name], rel=1e-3), name
+
+
+def test_loads_that_were_not_fitted_are_predicted_within_a_quarter() -> None:
+    checked = [(given_, seen) for given_, seen in POINTS if given_ in CHECKS]
+    assert len(checked) == 2 * len(CHECKS)
+    assert sum(kept_pace(given_, seen) for given_, seen in checked) >= 6
+    for given_, seen in checked:
+        if kept_pace(given_, seen):
+            assert SHIPPED.predicted(seen) == pytest.approx(seen.cores, rel=0.25)
+        else:
+            assert SHIPPED.predicted(seen) > seen.cores, "merged batches cost less; the plan is on the safe side"
+        assert SHIPPED.base_bytes <= seen.memory_bytes <= SHIPPED.base_bytes + SHIPPED.busy_bytes
+        assert seen.replicated_mb == pytest.approx((seen.copies - 1) * seen.append_mb, rel=0.05), "between nodes"
+        assert seen.read_mb == pytest.approx(seen.readers * seen.append_mb, rel=0.05)
+
+
+def test_bytes_on_disk_are_predicted_within_two_in_a_hundred() -> None:
+    for given_, seen in POINTS:
+        if given_.batches:
+            demand = Demand(record_bytes=1_000, batch_records=given_.batch_bytes // 1_000)
+            expected = rates(demand, SHIPPED).bytes_a_record * demand.batch_records * seen.batches / 1e6
+            assert seen.append_mb == pytest.approx(expected, rel=0.02)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.floats(0, 10), min_size=3, max_size=3),
+    st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=3, max_size=8),
+)
+def test_least_squares_are_not_negative_and_no_worse_than_the_truth(
+    truth: list[float], rows: list[list[float]]
+) -> None:
+    wanted = [sum(a * b for a, b in zip(row, truth, strict=True)) for row in rows]
+    found = non_negative_least_squares(rows, wanted)
+    assert min(found) >= 0
+    error = [
+        sum(a * b for a, b in zip(row, found, strict=True)) - value for row, value in zip(rows, wanted, strict=True)
+    ]
+    assert max(map(abs, error)) <= 0.05 * max(wanted) + 1e-6
+
+
+def test_too_few_loads_and_loads_without_readers_are_refused() -> None:
+    seen = [one for _, one in FITTED]
+    with pytest.raises(CommandFailed, match=r"expected at least 12 measured loads at which .* found 3"):
+        fitted(seen[:3], SHIPPED, "")
+    with pytest.raises(
+        CommandFailed, match=r"expected measured loads with few batches for readers, .*read bytes, found none"
+    ):
+        fitted([one._replace(readers=0, read_mb=0) for one in seen], SHIPPED, "")
+
+
+def test_a_file_of_coefficients_comes_back_and_others_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    save(replace(SHIPPED, source="mine"), path)
+    assert load(path) == replace(SHIPPED, source="mine")
+    for text, expected in (
+        ("{", "expected the JSON of `tidelog plan calibrate`"),
+        ("[]", "found list"),
+        ("{}", r"found \[\]"),
+        (json.dumps({**asdict(SHIPPED), "send_s": -1}), "send_s: expected a finite number of at least 0, found -1"),
+        (json.dumps({**asdict(SHIPPED), "send_s": "1"}), "send_s"),
+    ):
+        path.write_text(text)
+        with pytest.raises(CommandFailed, match=expected):
+            load(path)

@@ -1,0 +1,63 @@
+"""The short form of ``./dev fuzz login``, and what it has to notice."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from pathlib import Path
+
+import pytest
+
+from tidelog.broker.access import logins
+from tidelog.broker.access.logins import MESSAGE_BYTES_MAX
+from tidelog.chaos.fuzz.logins import GRPC, HOLD_S_MAX, KAFKA, LoginFuzz, LoginReport
+from tidelog.model.settings.listener_security import OAUTHBEARER
+
+FULL = 35_921
+"""A conversation of seed 1 with a message of half a megabyte."""
+
+
+def fuzzed(place: Path, inputs: int, seed: int, first: int = 0) -> LoginReport:
+    return asyncio.run(LoginFuzz(place, seed).run(inputs, first))
+
+
+def test_thousands_of_damaged_logins_let_nobody_in_and_hold_nobody_up(tmp_path: Path) -> None:
+    report = fuzzed(tmp_path, 12_000, 20)
+    assert report.faults == []
+    assert report.inputs >= 12_000
+    assert report.let_in > 300, "those with the right secret that nobody disturbs"
+    assert report.ended["is refused"] > 1_000
+    assert min(report.ended["BadMessage"], report.ended["LoginOver"], report.ended["CloseConnection"]) > 50
+    assert 0 < report.longest_hold_s <= HOLD_S_MAX
+
+
+def test_a_server_that_takes_any_proof_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hmac, "compare_digest", lambda one, other: True)
+    faults = fuzzed(tmp_path, 5_000, 20).faults
+    assert any("right secret: False" in fault for fault in faults)
+
+
+def test_a_message_that_holds_the_loop_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the bound of a message, one of half a megabyte took 18 ms before the login."""
+    assert fuzzed(tmp_path, 1, 1, FULL).faults == []
+    monkeypatch.setattr(logins, "MESSAGE_BYTES_MAX", 2**20)
+    (fault,) = fuzzed(tmp_path, 1, 1, FULL).faults
+    assert fault.startswith(f"conversation {FULL}: held the loop for ")
+
+
+async def test_a_message_of_a_login_is_bounded(tmp_path: Path) -> None:
+    fuzz = LoginFuzz(tmp_path, 1)
+    for listener in (KAFKA, GRPC):
+        found = fuzz.logins.find(listener)
+        assert found is not None
+        for mechanism in found.mechanisms:
+            login = found.begin(mechanism)
+            assert login is not None
+            refused = await login.step(b"n,," + b"x" * MESSAGE_BYTES_MAX)
+            assert isinstance(refused, logins.LoginFailed)
+            assert "expected a message of at most 32768 bytes" in refused.reason
+        long = found.begin(OAUTHBEARER)
+        assert long is not None
+        taken = await long.step(b"n,,\x01auth=Bearer " + b"x" * 16_000 + b"\x01\x01")
+        assert "expected a message of at most" not in str(taken)
+    fuzz.logins.close()

@@ -1,0 +1,86 @@
+"""Three nodes of release 0.1 go to the present state under load, and back before the features are finalised."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.upgrade.rolling import Roll, rolled
+from tidelog import Admin
+from tidelog.chaos.laboratory.judge.judgement import shown
+
+WHEEL = Path(__file__).parent / "tidelog-0.1.0-py3-none-any.whl"
+COMMIT = "bc815e8"
+"""Release 0.1."""
+
+
+@pytest.fixture(scope="session")
+def release_0_1(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python whose ``tidelog`` is release 0.1."""
+    site = tmp_path_factory.mktemp("release-0.1")
+    with zipfile.ZipFile(WHEEL) as wheel:
+        wheel.extractall(site)
+    python = site / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.timeout(240)
+def test_a_rolling_upgrade_loses_nothing_and_is_finalised(tmp_path: Path, release_0_1: str) -> None:
+    def steps(roll: Roll) -> None:
+        with Admin(roll.bootstrap) as admin:
+            assert admin.describe_cluster().cluster_id
+            roll.to(sys.executable, (1, 2, 3))
+            found = admin.describe_features()
+            assert found.finalized_features == {"metadata.version": 1}
+            admin.update_features({"metadata.version": 2, "transaction.version": 2})
+            roll.wait_until_whole()
+            roll.to(sys.executable, (2,))
+            assert admin.describe_features().finalized_features == {"metadata.version": 2, "transaction.version": 2}
+
+    verdict = rolled(tmp_path, release_0_1, steps)
+    assert verdict.held, shown(verdict, {"seed": 1, "workload": ""})
+
+
+@pytest.mark.timeout(240)
+def test_before_it_is_finalised_every_node_can_go_back(tmp_path: Path, release_0_1: str) -> None:
+    def steps(roll: Roll) -> None:
+        roll.to(sys.executable, (1, 2, 3))
+        roll.to(release_0_1, (3, 1, 2))
+
+    verdict = rolled(tmp_path, release_0_1, steps)
+    assert verdict.held, shown(verdict, {"seed": 1, "workload": ""})
+
+
+@pytest.mark.timeout(240)
+def test_a_drill_upgrades_a_cluster_that_is_made_for_it(release_0_1: str) -> None:
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "drill", "rolling-upgrade", "--from", release_0_1]
+    bounds = ["--leader-within", "30", "--whole-within", "60", "--json"]
+    done = subprocess.run([*command, *bounds], capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["measures"]["lost"], found["measures"]["duplicated"], found["measures"]["errors"]) == (0, 0, 0)
+    assert "metadata.version" not in done.stdout
+
+
+def test_the_wheel_is_that_commit(tmp_path: Path) -> None:
+    """Where the history is there."""
+    found = subprocess.run(["git", "archive", COMMIT], cwd=WHEEL.parents[2], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip(f"this clone does not have commit {COMMIT}")
+    with tarfile.open(fileobj=io.BytesIO(found.stdout)) as tree, zipfile.ZipFile(WHEEL) as wheel:
+        for name in wheel.namelist():
+            if ".dist-info/" in name:
+                continue
+            inside = name.removeprefix("tidelog/")
+            member = tree.extractfile(inside if "/" in inside else f"src/{name}")
+            assert member is not None
+            assert member.read() == wheel.read(name), name
