@@ -98,8 +98,8 @@ class Metadata:
         Kafka names no fenced broker, but takes 9 s to fence one that died, and here it is 0.7 s: one that starts
         again would be gone for a moment from every client's picture. librdkafka (2.10 and later) drops a broker
         that is not named, and may never connect to it again when it comes back
-        (``test_each_input_once_while_nodes_are_killed`` in tests/kafka/test_transactions_moves.py). Longer than in
-        Kafka it must not be: tools that ask every broker wait for one that is named and dead, and fail.
+        (``test_each_input_once_while_nodes_are_killed`` in tests/kafka/clients/test_transactions_moves.py). It must
+        not be longer than in Kafka: tools that ask every broker wait for one that is named and dead, and fail.
         """
         if not self._fenced_s or listener not in self._names_fenced:
             return frozenset()

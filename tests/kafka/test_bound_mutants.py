@@ -43,7 +43,7 @@ BOUNDS = (
         "proto.kafka.message_reader",
         "        budget.take(count)\n",
         "",
-        "kafka/test_messages.py::test_a_request_may_not_become_more_objects_than_the_bound",
+        "kafka/wire/test_messages.py::test_a_request_may_not_become_more_objects_than_the_bound",
     ),
     bound(
         "fetch-partitions-without-bound",
@@ -183,7 +183,7 @@ BOUNDS = (
         "broker.node.http",
         "            oldest = next(iter(self._tasks))\n",
         "            writer.close()\n            return\n",
-        "broker/test_http.py::test_health_is_answered_while_others_hold_half_a_request",
+        "broker/node/test_http.py::test_health_is_answered_while_others_hold_half_a_request",
     ),
     bound(
         "partitions-are-given-though-another-member-has-them",

@@ -1,6 +1,6 @@
 """The source's readers on a cluster, asked as Spark asks them: limits, rates, growth, what is committed, what is lost.
 
-No JVM takes part; tests/spark/test_source_queries.py has the same readers in real queries.
+No JVM takes part; tests/spark/queries/test_source_queries.py has the same readers in real queries.
 """
 
 from __future__ import annotations

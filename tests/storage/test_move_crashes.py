@@ -22,7 +22,8 @@ from tidelog.storage.disk.memory_files import Faults, Killed, MemoryFiles
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_manager import LogManager
 
-from . import test_clean_crashes, test_crash_safety
+from . import test_crash_safety
+from .cleaner import test_clean_crashes
 from .crashing import run_until_killed
 
 SEEDS = range(int(os.environ.get("TIDELOG_CRASH_SEEDS", "20")))

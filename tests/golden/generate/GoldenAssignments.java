@@ -26,7 +26,7 @@ import org.apache.kafka.common.TopicPartition;
  * Asks Kafka's assignors and Kafka's codec of the consumer protocol.
  *
  * "assign": reads cases as assignment_cases.py writes them, prints each with what Kafka makes of it.
- * "protocol": prints the bytes of the subscriptions and assignments of tests/proto/test_consumer_protocol.py.
+ * "protocol": prints the bytes of the subscriptions and assignments of tests/proto/logs/test_consumer_protocol.py.
  */
 public class GoldenAssignments {
     public static void main(String[] args) throws Exception {

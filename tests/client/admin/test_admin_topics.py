@@ -1,0 +1,121 @@
+"""The admin client's changes of topics: what failed for now is asked for again, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.client.scripted_broker import ScriptedCluster, on_a_virtual_cluster
+from tests.client.virtual_time import VirtualClock
+from tidelog import NewTopic
+from tidelog.aio import Admin
+from tidelog.client.cluster.cluster import STAYS_MS
+from tidelog.client.errors import InvalidTopicError, ThrottlingQuotaExceededError, UnknownTopicOrPartitionError
+from tidelog.model.errors import ErrorCode
+
+BUSY, THROTTLED = ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def admin(cluster: ScriptedCluster, **settings: Any) -> Admin:
+    return Admin(cluster.bootstrap, _network=cluster.network("admin"), _clock=VirtualClock(), **settings)
+
+
+async def create(cluster: ScriptedCluster, *names: str, timeout: float = 60.0) -> list[str]:
+    async with admin(cluster) as client:
+        made = await client.create_topics([NewTopic(name, 1, 1) for name in names], timeout=timeout)
+    return [topic.name for topic in made]
+
+
+@on_a_virtual_cluster(1)
+async def test_only_topics_that_failed_for_now_are_asked_for_again(cluster: ScriptedCluster) -> None:
+    cluster.create_errors = {"b": [BUSY, BUSY], "c": [BUSY]}
+    assert await create(cluster, "a", "b", "c") == ["a", "b", "c"]
+    assert cluster.creates == [["a", "b", "c"], ["b", "c"], ["b"]]
+
+
+@on_a_virtual_cluster(1)
+async def test_a_topic_that_fails_for_good_is_not_asked_for_again_and_the_others_are_made(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.create_errors = {"bad": [ErrorCode.INVALID_TOPIC_EXCEPTION], "b": [BUSY]}
+    with pytest.raises(InvalidTopicError) as failed:
+        await create(cluster, "a", "bad", "b")
+    assert failed.value.failures.keys() == {"bad"}
+    assert cluster.creates == [["a", "bad", "b"], ["b"]]
+    assert {"a", "b"} <= cluster.topic_ids.keys()
+
+
+@on_a_virtual_cluster(1)
+async def test_throttled_topics_wait_for_as_long_as_they_are_told_others_do_not(cluster: ScriptedCluster) -> None:
+    cluster.create_throttle_ms = 7_000
+    cluster.create_errors = {"slow": [THROTTLED], "b": [BUSY]}
+    started = asyncio.get_running_loop().time()
+    assert await create(cluster, "slow", "a", "b") == ["slow", "a", "b"]
+    assert cluster.creates == [["slow", "a", "b"], ["b"], ["slow"]]
+    assert 7.0 <= asyncio.get_running_loop().time() - started < 8.0
+
+
+@on_a_virtual_cluster(1)
+async def test_a_topic_throttled_for_longer_than_there_is_time_fails_at_once(cluster: ScriptedCluster) -> None:
+    cluster.create_throttle_ms = 7_000
+    cluster.create_errors = {"slow": [THROTTLED]}
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(ThrottlingQuotaExceededError):
+        await create(cluster, "a", "slow", timeout=5.0)
+    assert cluster.creates == [["a", "slow"]]
+    assert asyncio.get_running_loop().time() - started < 1.0
+
+
+@on_a_virtual_cluster(1)
+async def test_no_topics_are_no_error(cluster: ScriptedCluster) -> None:
+    assert await create(cluster) == []
+
+
+@on_a_virtual_cluster(5)
+async def test_the_broker_that_made_a_topic_is_asked_about_it(cluster: ScriptedCluster) -> None:
+    """Others may not know of it yet."""
+    cluster.others_lag = True
+    async with admin(cluster) as client:
+        for name in map(str, range(20)):
+            await client.create_topics([NewTopic(name, 3, 1)])
+            (found,) = await client.describe_topics([name])
+            assert len(found.partitions) == 3
+            await asyncio.sleep(1)
+
+
+@on_a_virtual_cluster(5)
+async def test_others_are_asked_once_the_broker_that_made_a_topic_is_gone(cluster: ScriptedCluster) -> None:
+    cluster.others_lag = True
+    async with admin(cluster) as client:
+        await client.create_topics([NewTopic("t", 1, 1)])
+        maker = cluster.known_only_to.pop("t")
+        await cluster.kill(maker)
+        (found,) = await client.describe_topics(["t"])
+        assert found.name == "t"
+
+
+@on_a_virtual_cluster(5)
+async def test_a_broker_that_reaches_no_controller_is_not_asked_again_and_again(cluster: ScriptedCluster) -> None:
+    cluster.others_lag = True
+    async with admin(cluster) as client:
+        for name in map(str, range(10)):
+            await client.create_topics([NewTopic(name, 1, 1)])
+            cluster.busy = {cluster.known_only_to[name]}
+            started = asyncio.get_running_loop().time()
+            await client.create_topics([NewTopic(f"{name}-next", 1, 1)])
+            cluster.busy = {cluster.known_only_to[f"{name}-next"]}
+            await client.unregister_broker(9)
+            assert asyncio.get_running_loop().time() - started < 5
+            cluster.busy.clear()
+
+
+@on_a_virtual_cluster(5)
+async def test_after_a_while_any_broker_is_asked_again(cluster: ScriptedCluster) -> None:
+    cluster.others_lag = True
+    async with admin(cluster) as client:
+        await client.create_topics([NewTopic("t", 1, 1)])
+        await asyncio.sleep(STAYS_MS / 1_000)
+        answers = [await asyncio.gather(client.describe_topics(["t"]), return_exceptions=True) for _ in range(50)]
+        assert any(isinstance(found, UnknownTopicOrPartitionError) for (found,) in answers)

@@ -1,0 +1,752 @@
+"""The consumer against a scripted broker: positions, fetching ahead, faults, truncation, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from tests.client.scripted_broker import ScriptedCluster
+from tests.client.virtual_time import VirtualClock, run_virtual
+from tidelog.aio import Consumer, ConsumerInterceptor, OffsetAndTimestamp, Producer, TopicPartition
+from tidelog.client.config.serializers import json_deserializer, string_deserializer
+from tidelog.client.errors import (
+    ClientClosedError,
+    CorruptRecordError,
+    IllegalStateError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    RecordDeserializationError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    WakeupError,
+)
+from tidelog.client.record import ConsumerRecord
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import LeaderEpoch, Offset, TopicId
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
+from tidelog.proto.records.encoder import BatchBuilder
+from tidelog.proto.transport.frames import FetchedPartition, FetchPartition
+
+ONE = TopicPartition("one", 0)
+
+
+def consumer(cluster: ScriptedCluster, **settings: Any) -> Consumer:
+    settings.setdefault("auto_offset_reset", "earliest")
+    return Consumer(cluster.bootstrap, _network=cluster.network(), _rng=random.Random(1), **settings)
+
+
+def fill(cluster: ScriptedCluster, count: int, *, topic: str = "one", partition: int = 0, per_batch: int = 10) -> None:
+    """Write records ``0`` … ``count - 1`` with timestamps of ten times their number."""
+    log = cluster.partitions[topic, partition]
+    first = log.next_offset
+    for start in range(first, first + count, per_batch):
+        builder = BatchBuilder()
+        for number in range(start, min(start + per_batch, first + count)):
+            builder.append(number * 10, b"k%d" % number, b"%d" % number)
+        code, _ = log.append(Batch(memoryview(builder.build())))
+        assert code is ErrorCode.NONE
+    cluster.grown.set()
+
+
+async def read(c: Consumer, count: int, **more: Any) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            found += await c.poll(5, **more)
+    return found
+
+
+async def test_records_come_in_order_with_all_their_parts(cluster: ScriptedCluster) -> None:
+    fill(cluster, 25)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        found = await read(c, 25)
+        assert [r.offset for r in found] == list(range(25))
+        assert found[7] == ConsumerRecord(7, 70, b"k7", b"7", (), "one", 0, 0)
+        assert found[7].topic_partition == ONE
+        assert await c.position(ONE) == 25
+        assert await c.poll(0.02) == []
+        fill(cluster, 1)
+        (more,) = await c.poll(5)
+        assert more.value == b"25"
+
+
+async def test_max_poll_records_and_positions_within_a_batch(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30, per_batch=30)
+    async with consumer(cluster, max_poll_records=7) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await c.poll(5)] == list(range(7))
+        assert await c.position(ONE) == 7
+        assert [r.offset for r in await c.poll(5, max_records=2)] == [7, 8]
+        assert [r.offset for r in await read(c, 21)] == list(range(9, 30))
+        assert await c.position(ONE) == 30
+        assert c.lag(ONE) == 0
+
+
+async def test_seek_into_the_middle_of_a_batch(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        c.seek(ONE, 17)
+        assert [r.offset for r in await read(c, 13)] == list(range(17, 30))
+        c.seek(ONE, 3)
+        assert (await c.poll(5))[0].offset == 3
+        c.seek(ONE, 28)
+        batches = await c.poll_batches(5)
+        assert [(b.base_offset, len(b), b.values()) for b in batches] == [(28, 2, [b"28", b"29"])]
+        assert [r.offset for r in batches[0]] == [28, 29]
+        c.seek(ONE, 29)
+        assert await c.poll_values(5) == [b"29"]
+        with pytest.raises(ValueError, match="found -3"):
+            c.seek(ONE, -3)
+
+
+async def test_poll_batches_after_poll_gives_what_poll_had_left(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30, per_batch=30)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert len(await c.poll(5, max_records=4)) == 4
+        values: list[bytes | None] = []
+        while len(values) < 26:
+            values += await c.poll_values(5)
+        assert values == [b"%d" % i for i in range(4, 30)]
+
+
+async def test_beginning_end_and_times(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    cluster.partitions["one", 0].log_start = 10
+    async with consumer(cluster) as c:
+        assert await c.beginning_offsets([ONE]) == {ONE: 10}
+        assert await c.end_offsets([ONE]) == {ONE: 30}
+        assert await c.offsets_for_times({ONE: 145}) == {ONE: OffsetAndTimestamp(15, 150, 0)}
+        assert await c.offsets_for_times({ONE: 10_000}) == {ONE: None}
+        with pytest.raises(ValueError, match="found -5"):
+            await c.offsets_for_times({ONE: -5})
+        c.assign([ONE])
+        assert await c.position(ONE) == 10
+        c.seek_to_end()
+        assert await c.position(ONE) == 30
+        c.seek_to_beginning(ONE)
+        assert (await c.poll(5))[0].offset == 10
+
+
+@pytest.mark.parametrize(("reset", "expected"), [("earliest", 0), ("latest", 30), ("by_duration:PT0.2S", 10)])
+async def test_where_a_consumer_starts(cluster: ScriptedCluster, reset: str, expected: int) -> None:
+    class At300:
+        def now_ms(self) -> int:
+            return 300
+
+        def monotonic_ms(self) -> int:
+            return int(asyncio.get_running_loop().time() * 1_000)
+
+    fill(cluster, 30)
+    c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=At300(), auto_offset_reset=reset)
+    async with c:
+        c.assign([ONE])
+        assert await c.position(ONE) == expected
+
+
+async def test_by_duration_shorter_than_the_last_record_is_old_starts_at_the_end(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset="by_duration:PT1S") as c:
+        c.assign([ONE])
+        assert await c.position(ONE) == 30
+
+
+async def test_without_a_reset_policy_a_position_is_needed(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset="none") as c:
+        c.assign([ONE])
+        with pytest.raises(NoOffsetForPartitionError, match="one-0: has no position"):
+            await c.poll(5)
+        c.seek(ONE, 5)
+        assert (await c.poll(5))[0].offset == 5
+        c.seek(ONE, 500)
+        with pytest.raises(OffsetOutOfRangeError, match="found 500") as raised:
+            await c.poll(5)
+        assert raised.value.partitions == {ONE: 500}
+        with pytest.raises(OffsetOutOfRangeError):
+            await c.poll(5)
+        c.seek(ONE, 29)
+        assert (await c.poll(5))[0].offset == 29
+
+
+async def test_out_of_range_goes_where_the_policy_says_after_what_was_fetched_ahead(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster, max_partition_fetch_bytes=1, max_poll_records=10) as c:
+        c.assign([ONE])
+        assert (await c.poll(5))[0].offset == 0
+        async with asyncio.timeout(5):
+            while not c._core.assignment.state(ONE).has_data:
+                await asyncio.sleep(0.001)
+        cluster.partitions["one", 0].log_start = 25  # what was fetched ahead is still good
+        assert [r.offset for r in await c.poll(5)] == list(range(10, 20))
+        assert (await c.poll(5))[0].offset in (20, 25)
+
+
+async def test_pause_and_resume(cluster: ScriptedCluster) -> None:
+    for partition in range(3):
+        fill(cluster, 10, topic="t", partition=partition)
+    parts = [TopicPartition("t", i) for i in range(3)]
+    async with consumer(cluster) as c:
+        c.assign(parts)
+        c.pause(parts[1])
+        assert c.paused() == {parts[1]}
+        assert {r.partition for r in await read(c, 20)} == {0, 2}
+        assert await c.poll(0.05) == []
+        c.resume(parts[1])
+        assert {r.partition for r in await read(c, 10)} == {1}
+        assert c.paused() == set()
+
+
+async def test_every_partition_has_its_turn(cluster: ScriptedCluster) -> None:
+    for partition in range(3):
+        fill(cluster, 300, topic="t", partition=partition)
+    async with consumer(cluster, max_poll_records=10) as c:
+        c.assign([TopicPartition("t", i) for i in range(3)])
+        await asyncio.sleep(0.05)
+        found = await read(c, 300)
+        assert all(sum(r.partition == p for r in found) >= 60 for p in range(3))
+
+
+async def test_a_new_assignment_keeps_what_stays(cluster: ScriptedCluster) -> None:
+    for partition in range(3):
+        fill(cluster, 10, topic="t", partition=partition)
+    parts = [TopicPartition("t", i) for i in range(3)]
+    async with consumer(cluster) as c:
+        c.assign(parts[:2])
+        await read(c, 20)
+        c.assign([parts[1], ("t", 2)])
+        assert c.assignment() == set(parts[1:])
+        assert {(r.partition, r.offset) for r in await read(c, 10)} == {(2, i) for i in range(10)}
+        assert await c.position(parts[1]) == 10
+        with pytest.raises(IllegalStateError, match="t-0 is not assigned"):
+            c.seek(parts[0], 1)
+        with pytest.raises(ValueError, match="a partition from 0 on"):
+            c.assign([("t", -1)])
+
+
+async def test_iterating(cluster: ScriptedCluster) -> None:
+    fill(cluster, 25)
+    found = []
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        async for record in c:
+            found.append(record.offset)
+            if len(found) == 25:
+                break
+    assert found == list(range(25))
+
+
+async def test_an_iteration_goes_on_behind_what_was_polled_within_it(cluster: ScriptedCluster) -> None:
+    fill(cluster, 25)
+    found = []
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        async for record in c:
+            found.append(record.offset)
+            if record.offset == 2:
+                found += [each.offset for each in await c.poll(5, max_records=4)]
+            if len(found) >= 25:
+                break
+    assert found == list(range(25))
+
+
+async def test_control_batches_are_passed_over(cluster: ScriptedCluster) -> None:
+    fill(cluster, 10)
+    log = cluster.partitions["one", 0]
+    marker = encode_control_batch(ControlKind.COMMIT, producer_id=1, producer_epoch=0, timestamp=0, coordinator_epoch=0)
+    log.append(Batch(memoryview(marker)))
+    fill(cluster, 5)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 15)] == [*range(10), *range(11, 16)]
+        assert await c.position(ONE) == 16
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_nothing_is_missed_or_seen_twice_through_faults(cluster: ScriptedCluster, seed: int) -> None:
+    rng = random.Random(seed)
+    for partition in range(3):
+        fill(cluster, 2_000, topic="t", partition=partition)
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    async with consumer(
+        cluster, max_partition_fetch_bytes=2_000, retry_backoff_ms=1, reconnect_backoff_ms=1, max_poll_records=50
+    ) as c:
+        c.assign([TopicPartition("t", i) for i in range(3)])
+        async with asyncio.timeout(20):
+            while sum(map(len, seen.values())) < 6_000:
+                for record in await c.poll(1):
+                    seen[record.partition].append(record.offset)
+                if rng.random() < 0.1:
+                    cluster.fabric.break_connections("client", f"node{rng.randint(1, 3)}")
+                if rng.random() < 0.1:
+                    cluster.move("t", rng.randrange(3), rng.randint(1, 3))
+        assert c.metrics()["connection-lost-total"] > 0
+        assert c.metrics()["records-consumed-total"] == 6_000
+    assert seen == {p: list(range(2_000)) for p in range(3)}
+
+
+def test_a_consumer_without_a_connection_for_a_minute_goes_on() -> None:
+    async def main() -> None:
+        cluster = ScriptedCluster(nodes=2)
+        cluster.topic("one")
+        await cluster.start()
+        fill(cluster, 10)
+        c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), auto_offset_reset="earliest")
+        await c.start()
+        c.assign([ONE])
+        await read(c, 10)
+        for node in (1, 2):
+            await cluster.kill(node)
+        fill(cluster, 10)
+        assert await c.poll(60) == []
+        for node in (1, 2):
+            await cluster.start_node(node)
+        assert [r.offset for r in await read(c, 10)] == list(range(10, 20))
+        await c.close()
+        await cluster.stop()
+
+    run_virtual(main())
+
+
+def test_a_fetch_without_an_answer_is_given_up() -> None:
+    async def main() -> None:
+        cluster = ScriptedCluster(nodes=1)
+        cluster.topic("one")
+        await cluster.start()
+        fill(cluster, 10)
+        c = Consumer(
+            cluster.bootstrap,
+            _network=cluster.network(),
+            _clock=VirtualClock(),
+            auto_offset_reset="earliest",
+            request_timeout_ms=3_000,
+        )
+        await c.start()
+        c.assign([ONE])
+        await read(c, 10)
+        cluster.fabric.cut("node1", "client")
+        fill(cluster, 10)
+        assert await c.poll(10) == []
+        assert c.metrics()["connection-lost-total"] > 0
+        cluster.fabric.heal()
+        assert [r.offset for r in await read(c, 10)] == list(range(10, 20))
+        await c.close()
+        await cluster.stop()
+
+    run_virtual(main())
+
+
+async def test_a_corrupt_batch_is_an_error_where_it_lies_and_can_be_passed(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    log = cluster.partitions["one", 0]
+    broken = bytearray(log.batches[1])
+    broken[-2] ^= 1
+    log.batches[1] = bytes(broken)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 10)] == list(range(10))
+        for _ in range(2):
+            with pytest.raises(CorruptRecordError, match=r"one-0: the batch at offset 10 cannot be read.*seek past it"):
+                await c.poll(5)
+        assert c._core.assignment.state(ONE).position == 10
+        c.seek(ONE, 20)
+        assert [r.offset for r in await read(c, 10)] == list(range(20, 30))
+
+
+@pytest.mark.parametrize(("batch", "offset"), [(1, 10_000), (2, 5), (2, 35)], ids=["ahead", "back", "at the end"])
+async def test_a_batch_that_cannot_be_where_it_says_is_not_taken(
+    cluster: ScriptedCluster, batch: int, offset: int
+) -> None:
+    """No checksum covers a batch's offset; the position must not go by one that a disk has spoiled."""
+    fill(cluster, 40)
+    log = cluster.partitions["one", 0]
+    log.batches[batch] = offset.to_bytes(8, "big") + log.batches[batch][8:]
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 10 * batch)] == list(range(10 * batch))
+        with pytest.raises(CorruptRecordError, match=f"found {offset} to {offset + 9}"):
+            await c.poll(5)
+        assert c._core.assignment.state(ONE).position == 10 * batch
+
+
+async def test_an_epoch_that_no_leader_has_had_is_not_waited_for(cluster: ScriptedCluster) -> None:
+    """No checksum covers a batch's leader epoch either."""
+    fill(cluster, 30)
+    log = cluster.partitions["one", 0]
+    whole = log.batches[1]
+    log.batches[1] = whole[:12] + (2**20).to_bytes(4, "big") + whole[16:]
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 10)] == list(range(10))
+        with pytest.raises(CorruptRecordError, match=f"found {2**20} at offset 10"):
+            await c.poll(5)
+        log.batches[1] = whole
+        c.seek(ONE, 10)
+        assert [r.offset for r in await read(c, 20)] == list(range(10, 30))
+
+
+async def test_checksums_can_be_left_unchecked(cluster: ScriptedCluster) -> None:
+    fill(cluster, 10)
+    log = cluster.partitions["one", 0]
+    broken = bytearray(log.batches[0])
+    broken[17] ^= 1
+    log.batches[0] = bytes(broken)
+    async with consumer(cluster, check_crcs=False) as c:
+        c.assign([ONE])
+        assert len(await read(c, 10)) == 10
+
+
+@pytest.mark.parametrize("how", ["poll", "poll_values"])
+async def test_a_batch_whose_content_is_garbage_is_not_skipped(cluster: ScriptedCluster, how: str) -> None:
+    fill(cluster, 20)
+    log = cluster.partitions["one", 0]
+    broken = bytearray(log.batches[1])
+    broken[61:70] = b"\xff" * 9
+    log.batches[1] = bytes(broken)
+    async with consumer(cluster, check_crcs=False) as c:
+        c.assign([ONE])
+        first = await getattr(c, how)(5)
+        assert len(first) == 10
+        for _ in range(2):
+            with pytest.raises(CorruptRecordError):
+                await getattr(c, how)(5)
+        assert c.metrics()["records-consumed-total"] == 10, "those that were handed out"
+
+
+# --- truncation (KIP-320) ---------------------------------------------------------------------------
+
+
+def diverging(epoch: int, end: int) -> Any:
+    """A leader whose log ends its ``epoch`` at ``end``, for a fetcher that read further."""
+
+    def judge(_node: int, _topic: str, item: FetchPartition) -> FetchedPartition | None:
+        if item.fetch_offset <= end:
+            return None
+        return FetchedPartition(
+            item.topic_id,
+            item.partition,
+            ErrorCode.NONE,
+            high_watermark=Offset(end),
+            log_start_offset=Offset(0),
+            diverging_epoch=LeaderEpoch(epoch),
+            diverging_end_offset=Offset(end),
+        )
+
+    return judge
+
+
+async def test_a_diverging_epoch_in_a_fetch_is_a_truncation(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset="none") as c:
+        c.assign([ONE])
+        c.seek(ONE, 0)
+        await read(c, 30)
+        cluster.fetch_judge = diverging(0, 20)
+        with pytest.raises(LogTruncationError, match="cut at offset 20, below the position 30") as raised:
+            await c.poll(5)
+        assert raised.value.partitions == {ONE: 30}
+        assert raised.value.divergent == {ONE: 20}
+        assert isinstance(raised.value, OffsetOutOfRangeError)
+
+
+async def test_a_truncation_with_a_policy_goes_on_where_the_logs_part(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await read(c, 30)
+        log = cluster.partitions["one", 0]
+        del log.batches[2:]
+        log.next_offset = 20
+        cluster.fetch_judge = diverging(0, 20)
+        async with asyncio.timeout(5):
+            while await c.position(ONE) != 20:
+                await asyncio.sleep(0.005)
+        cluster.fetch_judge = None
+        fill(cluster, 10)
+        assert [r.offset for r in await read(c, 10)] == list(range(20, 30))
+        assert c.metrics()["log-truncation-total"] == 1
+
+
+async def test_a_leader_of_an_older_epoch_than_the_position_is_not_asked(cluster: ScriptedCluster) -> None:
+    """A deposed leader that has not heard of it would say that the log ends before the position."""
+    fill(cluster, 30)
+    async with consumer(cluster, retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 26, leader_epoch=1)
+        cluster.fetch_judge = diverging(0, 20)
+        assert await c.poll(0.2) == []
+        assert await c.position(ONE) == 26
+        cluster.fetch_judge = None
+        cluster.move("one", 0, 2)
+        assert [r.offset for r in await read(c, 4)] == [26, 27, 28, 29]
+        assert c.metrics()["log-truncation-total"] == 0
+
+
+async def test_an_epoch_of_which_nobody_hears_is_an_error_in_the_end(cluster: ScriptedCluster) -> None:
+    """As one that was kept from a topic that was deleted, and made anew since."""
+    fill(cluster, 30)
+    async with consumer(cluster, retry_backoff_ms=1, request_timeout_ms=500) as c:
+        c.assign([ONE])
+        c.seek(ONE, 26, leader_epoch=7)
+        assert await c.poll(0.2) == []
+        with pytest.raises(LogTruncationError, match="no leader of epoch 7 or a later one is known: seek to go on"):
+            await c.poll(10)
+        c.seek(ONE, 26)
+        assert [r.offset for r in await read(c, 4)] == [26, 27, 28, 29]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "none"])
+async def test_a_position_in_a_topic_that_was_made_anew_is_lost(cluster: ScriptedCluster, policy: str) -> None:
+    cluster.partitions["one", 0].leader_epoch = 4
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset=policy, retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 0)
+        await read(c, 30)
+        former = cluster.topic_ids["one"]
+        cluster.fetch_judge = lambda _, __, item: (
+            FetchedPartition(former, 0, ErrorCode.UNKNOWN_TOPIC_ID) if item.topic_id == former else None
+        )
+        cluster.topic_ids["former"] = former
+        cluster.partitions["former", 0] = cluster.partitions["one", 0]
+        cluster.topic("one")
+        cluster.topic_ids["one"] = TopicId(b"made anew".ljust(16, b"."))
+        fill(cluster, 10)
+        if policy == "earliest":
+            assert [r.offset for r in await read(c, 10)] == list(range(10))
+        else:
+            with pytest.raises(
+                LogTruncationError, match="one-0: the topic was deleted and created again; the position is 30"
+            ):
+                await c.poll(5)
+
+
+async def test_a_new_leader_is_asked_whether_the_position_still_holds(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset="none", retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 0)
+        await read(c, 30)
+        cluster.epoch_ends["one", 0] = (0, 25)
+        cluster.move("one", 0, 2)
+        with pytest.raises(LogTruncationError, match="cut at offset 25"):
+            await c.poll(5)
+
+
+async def test_a_new_leader_with_the_whole_log_is_no_truncation(cluster: ScriptedCluster) -> None:
+    fill(cluster, 30)
+    async with consumer(cluster, auto_offset_reset="none", retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 0)
+        await read(c, 30)
+        cluster.move("one", 0, 2)
+        fill(cluster, 10)
+        assert [r.offset for r in await read(c, 10)] == list(range(30, 40))
+        assert c.metrics()["log-truncation-total"] == 0
+
+
+# --- bounds and errors ------------------------------------------------------------------------------
+
+
+async def test_what_is_fetched_ahead_is_bounded(cluster: ScriptedCluster) -> None:
+    for partition in range(3):
+        fill(cluster, 5_000, topic="t", partition=partition, per_batch=100)
+    parts = [TopicPartition("t", i) for i in range(3)]
+    batch = len(cluster.partitions["t", 0].batches[-1])
+    async with consumer(cluster, max_partition_fetch_bytes=5 * batch) as c:
+        c.assign(parts)
+        async with asyncio.timeout(30):
+            while not all(c._core.assignment.state(part).buffered_bytes for part in parts):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # time to fetch more than it may
+        for part in parts:
+            assert 0 < c._core.assignment.state(part).buffered_bytes <= 10 * batch
+        assert len(await read(c, 15_000)) == 15_000
+    async with consumer(cluster, max_partition_fetch_bytes=5 * batch, fetch_max_bytes=6 * batch) as c:
+        c.assign(parts)
+        async with asyncio.timeout(30):
+            while not c._core.assignment.buffered_bytes:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # time to fetch more than it may
+        assert c._core.assignment.buffered_bytes <= 3 * 6 * batch
+        assert len(await read(c, 15_000)) == 15_000
+
+
+async def test_an_unknown_topic_or_partition(cluster: ScriptedCluster) -> None:
+    async with consumer(cluster, default_api_timeout_ms=100, retry_backoff_ms=10) as c:
+        with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
+            await c.partitions_for("nowhere")
+        with pytest.raises(UnknownTopicOrPartitionError, match="one-5: expected a partition from 0 to 0"):
+            await c.end_offsets([TopicPartition("one", 5)])
+        assert [view.partition for view in await c.partitions_for("t")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (TopicPartition("nowhere", 0), "nowhere-0: no such"),
+        (TopicPartition("one", 4), "one-4: expected a partition from 0 to 0"),
+    ],
+)
+def test_an_unknown_assignment_is_an_error_after_a_while(at: TopicPartition, text: str) -> None:
+    async def main() -> None:
+        cluster = ScriptedCluster(nodes=1)
+        cluster.topic("one")
+        await cluster.start()
+        c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), auto_offset_reset="earliest")
+        await c.start()
+        c.assign([at])
+        assert await c.poll(3) == []
+        with pytest.raises(UnknownTopicOrPartitionError, match=text):
+            await c.poll(60)
+        await c.close()
+        await cluster.stop()
+
+    run_virtual(main())
+
+
+async def test_position_has_a_bound(cluster: ScriptedCluster) -> None:
+    async with consumer(cluster, retry_backoff_ms=10) as c:
+        c.assign([TopicPartition("nowhere", 0)])
+        with pytest.raises(RequestTimedOutError, match="no position within 100 ms"):
+            await c.position(TopicPartition("nowhere", 0), 0.1)
+
+
+async def test_deserializers(cluster: ScriptedCluster) -> None:
+    async with Producer(cluster.bootstrap, _network=cluster.network()) as p:
+        await p.send("one", b'{"a":1}', key=b"k")
+        await p.send("one", None, key=b"k")
+        await p.send("one", b"not json", key=b"k", headers=[("why", b"test")])
+        await p.send("one", b"[2]", key=b"k")
+    async with consumer(cluster, key_deserializer=string_deserializer, value_deserializer=json_deserializer) as c:
+        c.assign([ONE])
+        found: list[tuple[object, object]] = [(r.key, r.value) for r in await read(c, 2)]
+        assert found == [("k", {"a": 1}), ("k", None)]
+        for _ in range(2):
+            with pytest.raises(
+                RecordDeserializationError, match=r"value of one-0 at offset 2: JSON.*; seek past"
+            ) as of:
+                await c.poll(5)
+            error = of.value
+            assert (error.origin, error.topic_partition, error.offset) == ("value", ONE, 2)
+            assert (error.key, error.value, error.headers) == (b"k", b"not json", (("why", b"test"),))
+            assert error.timestamp > 0
+        assert c.metrics()["records-consumed-total"] == 2, "those that were handed out"
+        c.seek(ONE, 3)
+        found = [(r.key, r.value) for r in await read(c, 1)]
+        assert found == [("k", [2])]
+        assert c.metrics()["records-consumed-total"] == 3
+
+
+async def test_interceptors(cluster: ScriptedCluster) -> None:
+    class Even(ConsumerInterceptor):
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+            return [r for r in records if r.offset % 2 == 0]
+
+    class Failing(ConsumerInterceptor):
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+            raise ValueError("ignored")
+
+    fill(cluster, 10)
+    async with consumer(cluster, interceptor_classes=[Even, Failing()]) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 5)] == [0, 2, 4, 6, 8]
+
+
+async def test_wakeup_ends_a_wait_or_the_next(cluster: ScriptedCluster) -> None:
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await c.position(ONE)
+        waiting = asyncio.ensure_future(c.poll(60))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(c.wakeup)
+        with pytest.raises(WakeupError, match="wakeup"):
+            await asyncio.wait_for(waiting, 30)
+        fill(cluster, 5)
+        c.wakeup()
+        with pytest.raises(WakeupError):
+            await c.poll()
+        assert [r.offset for r in await read(c, 5)] == list(range(5)), "no record was lost"
+        c.assign([TopicPartition("nowhere", 0)])
+        waiting_for = asyncio.ensure_future(c.position(TopicPartition("nowhere", 0), 60))
+        await asyncio.sleep(0.01)
+        c.wakeup()
+        with pytest.raises(WakeupError):
+            await asyncio.wait_for(waiting_for, 30)
+    c.wakeup()
+
+
+async def test_lag_is_among_the_metrics(cluster: ScriptedCluster) -> None:
+    other = TopicPartition("t", 0)
+    async with consumer(cluster, max_poll_records=2) as c:
+        c.assign([ONE, other])
+        assert "records-lag-max" not in c.metrics(), "nothing is known yet"
+        fill(cluster, 10)
+        fill(cluster, 5, topic="t")
+        seen = await read(c, 4)
+        while c.lag(ONE) is None or c.lag(other) is None:
+            seen += await c.poll(1)
+        found = c.metrics()
+        assert found["one-0.records-lag"] == c.lag(ONE)
+        assert found["t-0.records-lag"] == c.lag(other)
+        assert found["one-0.records-lag"] + found["t-0.records-lag"] == 15 - len(seen)
+        assert found["records-lag-max"] == max(found["one-0.records-lag"], found["t-0.records-lag"])
+        await read(c, 15 - len(seen))
+        assert c.metrics()["records-lag-max"] == 0
+        c.assign([ONE])
+        assert "t-0.records-lag" not in c.metrics()
+
+
+async def test_use_out_of_turn(cluster: ScriptedCluster) -> None:
+    c = consumer(cluster)
+    with pytest.raises(IllegalStateError, match="start"):
+        await c.poll()
+    await c.start()
+    with pytest.raises(IllegalStateError, match="assign"):
+        await c.poll()
+    c.assign([ONE])
+    waiting = asyncio.ensure_future(c.poll(60))
+    await asyncio.sleep(0.01)
+    await c.close()
+    with pytest.raises(ClientClosedError):
+        await asyncio.wait_for(waiting, 5)
+    with pytest.raises(ClientClosedError):
+        c.seek(ONE, 0)
+    await c.close()
+
+
+async def test_a_topic_that_is_no_longer_assigned_is_forgotten(cluster: ScriptedCluster) -> None:
+    fill(cluster, 5)
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await read(c, 5)
+        c.assign([TopicPartition("t", 0)])
+        async with asyncio.timeout(5):
+            while "one" in c._core.cluster.cache.topics:
+                await asyncio.sleep(0.005)
+
+
+async def test_a_bug_in_the_fetcher_is_raised_by_poll(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with consumer(cluster) as c:
+        c.assign([ONE])
+        await c.position(ONE)
+
+        def broken(*_: Any) -> int:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(c._core.fetcher, "_step", broken)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await c.poll(5)
+    assert "fetcher failed" in caplog.text
