@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 Strategy = str | type[Assignor] | Assignor
 """An assignor: by its name, its class, or an instance that this consumer alone uses."""
 DEFAULT_STRATEGY: Final = ("range", "cooperative-sticky")
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+_REFUSED: Final = {
+    CLASSIC: {"group_remote_assignor": "partition_assignment_strategy"},
+    CONSUMER: {
+        "session_timeout_ms": "group.consumer.session.timeout.ms of the broker",
+        "heartbeat_interval_ms": "group.consumer.heartbeat.interval.ms of the broker",
+        "partition_assignment_strategy": "group_remote_assignor",
+    },
+}
+"""Settings that a protocol does not know, and what to use instead. Kafka's consumer refuses the same."""
 
 
 class ConsumerSettings(ConnectionSettings, total=False):
@@ -28,6 +39,8 @@ class ConsumerSettings(ConnectionSettings, total=False):
 
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: str
+    group_remote_assignor: str | None
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     session_timeout_ms: int
@@ -58,6 +71,16 @@ class ConsumerConfig(ClientConnection):
     group_id: str | None = text(None, "The consumer group; subscribe() and commits need one.")
     group_instance_id: str | None = text(
         None, "Permanent name of this member; it keeps its partitions through a restart within session_timeout_ms."
+    )
+    group_protocol: str = text(
+        CLASSIC,
+        "How the group assigns partitions: classic, by a member of it; consumer, by its coordinator (KIP-848).",
+        choices=(CLASSIC, CONSUMER),
+    )
+    group_remote_assignor: str | None = text(
+        None,
+        "The coordinator's assignor, uniform or range; the one that most members ask for is taken. Needs "
+        "group_protocol=consumer.",
     )
     enable_auto_commit: bool = boolean(True, "Commit positions automatically in poll() and close(). Needs a group_id.")
     auto_commit_interval_ms: int = integer(5_000, "Time between automatic commits.", at_least=0)
@@ -119,6 +142,11 @@ class ConsumerConfig(ClientConnection):
         return self.enable_auto_commit and self.group_id is not None
 
     @property
+    def by_server(self) -> bool:
+        """Whether the coordinator assigns the partitions."""
+        return self.group_protocol == CONSUMER
+
+    @property
     def effective_client_id(self) -> str:
         """The prefix of the member ids that the coordinator makes (Kafka's default: ``consumer-`` and the group)."""
         return self.client_id or "-".join(filter(None, ("consumer", self.group_id, self.group_instance_id)))
@@ -138,10 +166,17 @@ class ConsumerConfig(ClientConnection):
 
 
 def _check_group(config: ConsumerConfig, given: set[str]) -> None:
-    for name in ("group_id", "group_instance_id"):
+    for name in ("group_id", "group_instance_id", "group_remote_assignor"):
         value = getattr(config, name)
         if value is not None and not value.strip():
             raise ConfigError(f"{name}: expected a name that is not empty, found {value!r}")
+    refused = _REFUSED[config.group_protocol]
+    for name in sorted(given & refused.keys()):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"{name}: expected none with group_protocol={config.group_protocol}, found {getattr(config, name)!r}; "
+                f"use {refused[name]}"
+            )
     if config.group_id is None and "enable_auto_commit" in given and config.enable_auto_commit:
         raise ConfigError("enable_auto_commit: expected false without a group_id, found true")
     if config.heartbeat_interval_ms >= config.session_timeout_ms:

@@ -54,7 +54,8 @@ class Consumer(BlockingConsumer):
         listener: ConsumerRebalanceListener | None = None,
     ) -> None:
         """Read these topics, or all whose whole name matches ``pattern``, together with the group's other members.
-        Replaces the previous subscription. Takes effect with the next poll.
+        Replaces the previous subscription. Takes effect with the next poll. With ``group_protocol="consumer"`` the
+        coordinator matches a pattern given as text, in RE2's syntax.
 
         Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` if partitions were assigned by
         hand, ``ValueError`` without topics or a pattern.

@@ -34,6 +34,8 @@ from tidelog.client.fetching.iteration import Iteration
 from tidelog.client.fetching.positions import UNKNOWN, Assignment, PartitionState
 from tidelog.client.group.consumer_group import ConsumerGroup
 from tidelog.client.group.io_loop import IoLoop
+from tidelog.client.group.polled_group import PolledGroup, Surroundings
+from tidelog.client.group.server_assigned import ServerAssignedGroup
 from tidelog.client.group_types import ConsumerGroupMetadata, ConsumerRebalanceListener, OffsetAndMetadata, Offsets
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.model.clock import Clock
@@ -73,22 +75,7 @@ class ConsumerCore:
             self.metrics,
             allow_auto_topic_creation=config.allow_auto_create_topics,
         )
-        self.group: Final = (
-            None
-            if config.group_id is None
-            else ConsumerGroup(
-                config,
-                config.group_id,
-                self.cluster,
-                self.assignment,
-                self.lock,
-                io_loop,
-                on_data,
-                self.settled,
-                on_wake,
-                self.told_committed,
-            )
-        )
+        self.group: Final = None if config.group_id is None else self._group(config.group_id, on_data, on_wake)
         self.fetcher: Final = Fetcher(config, self.assignment, self.lock, self.cluster, on_data, self._committed)
         self.closing = False
         """No more records are handed out."""
@@ -102,6 +89,21 @@ class ConsumerCore:
         self._uncommitted: Final = Uncommitted(self.assignment) if _may_transact(config) else None
         self._on_wake = on_wake
         self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
+
+    def _group(self, group_id: str, on_data: Callable[[], None], on_wake: Callable[[], None]) -> PolledGroup:
+        around = Surroundings(
+            self.config,
+            group_id,
+            self.cluster,
+            self.assignment,
+            self.lock,
+            self.io_loop,
+            on_data,
+            self.settled,
+            on_wake,
+            self.told_committed,
+        )
+        return ServerAssignedGroup(around) if self.config.by_server else ConsumerGroup(around)
 
     def start(self) -> None:
         self.cluster.start()
@@ -160,7 +162,7 @@ class ConsumerCore:
             self.assignment.assign([])
         self._on_wake()
 
-    def require_group(self) -> ConsumerGroup:
+    def require_group(self) -> PolledGroup:
         """Raises ``InvalidGroupIdError`` without a group."""
         if self.group is None:
             raise exception_for(ErrorCode.INVALID_GROUP_ID, "subscribe() and commits need a group_id, found none")

@@ -1,4 +1,4 @@
-"""The IO of a consumer's group membership: finds the coordinator, joins, syncs, sends heartbeats, leaves.
+"""The IO of a consumer's membership by the classic protocol: joins, syncs, sends heartbeats, leaves.
 
 Runs where the consumer's IO runs, even while nobody calls poll; :mod:`tidelog.client.group.membership` decides what
 answers mean. Poll starts a join and takes its outcome.
@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.config.assignment import Wish, divide, partitions_given, subscriptions_of
@@ -19,17 +19,15 @@ from tidelog.client.config.consumer import ConsumerConfig
 from tidelog.client.errors import (
     BrokerNotAvailableError,
     RebalanceCallbackError,
-    RequestTimedOutError,
     TidelogError,
     exception_for,
 )
-from tidelog.client.group.membership import NEVER_MS, Generation, Membership, Next, Pulse
+from tidelog.client.group.coordinator_search import CoordinatorLostError, CoordinatorSearch
+from tidelog.client.group.membership import Generation, Membership, Next
 from tidelog.model.assignors import Assignor, RebalanceProtocol
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NodeId
 from tidelog.proto.calls.group_api import (
     DescribeGroupsRequest,
-    FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -38,14 +36,12 @@ from tidelog.proto.calls.group_api import (
     MemberAssignment,
     SyncGroupRequest,
 )
-from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.logs.consumer_protocol import PROTOCOL_TYPE, BadConsumerProtocol
 
 JOIN_LAPSE_MS: Final = 5_000
 """How much longer than the rebalance timeout we wait for a JoinGroup (Kafka's ``JOIN_GROUP_TIMEOUT_LAPSE``)."""
 REASON_LENGTH_MAX: Final = 255
 
-R = TypeVar("R", bound=Response)
 log = logging.getLogger(__name__)
 
 
@@ -59,11 +55,7 @@ class Outcome:
     partitions_of: dict[str, int] | None
 
 
-class CoordinatorLostError(BrokerNotAvailableError):
-    """The coordinator was unreachable, or its answer did not come: the outcome is unknown."""
-
-
-class GroupCoordinator:
+class GroupCoordinator(CoordinatorSearch):
     """``lock`` guards ``membership``, ``joining`` and ``outcome``, which poll shares; everything else is for the
     loop alone. It calls ``news`` when poll should look, ``on_leading`` when ``pinned`` has changed."""
 
@@ -79,21 +71,12 @@ class GroupCoordinator:
         news: Callable[[], None],
         on_leading: Callable[[], None],
     ) -> None:
-        self._config = config
-        self._group_id = group_id
-        self._cluster = cluster
+        super().__init__(config, group_id, cluster, membership, lock, news)
         self._membership = membership
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._protocol = protocol
-        self._lock = lock
-        self._news = news
         self._on_leading = on_leading
-        self._metrics = cluster.metrics
-        self._node: NodeId | None = None
-        self._finding: asyncio.Task[NodeId] | None = None
-        self._beating: asyncio.Task[None] | None = None
         self._join_task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
         self._closed = False
         self.joining = False
         self.outcome: Outcome | None = None
@@ -102,99 +85,15 @@ class GroupCoordinator:
 
     # --- lifecycle ----------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        if self._beating is None:
-            self._beating = self._task(self._beat(), "group heartbeats")
-
     async def close(self) -> None:
         self._closed = True
-        tasks = [task for task in (self._beating, self._join_task, self._finding) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.cancel_join()
+        await super().close()
 
-    def _task(self, work: object, name: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)  # type: ignore[arg-type]
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """The next poll raises an unexpected exception."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.critical("the consumer's group membership failed", exc_info=error)
-            failure = error if isinstance(error, TidelogError) else TidelogError(f"a bug in the client: {error!r}")
-            failure.__cause__ = error
-            with self._lock:
-                self._membership.failure = failure
-                self.joining = False
-            self._news()
-
-    # --- the coordinator --------------------------------------------------------------------------------
-
-    @property
-    def known(self) -> bool:
-        return self._node is not None
-
-    def forget(self, node: NodeId | None = None) -> None:
-        """It is gone, or is no longer the coordinator."""
-        if node is None or node == self._node:
-            self._node = None
-
-    async def find(self) -> NodeId:
-        """The coordinator's node; looks it up if necessary, however long that takes. Raises permanent errors."""
-        if self._node is not None:
-            return self._node
-        if self._finding is None or self._finding.done():
-            self._finding = asyncio.get_running_loop().create_task(self._find(), name="find coordinator")
-            self._finding.add_done_callback(_seen)
-        return await asyncio.shield(self._finding)
-
-    async def _find(self) -> NodeId:
-        failures = 0
-        while True:
-            reason = ""
-            try:
-                request = FindCoordinatorRequest((self._group_id,))
-                response = await self._cluster.call(request, timeout_ms=self._config.request_timeout_ms)
-                (found,) = response.coordinators
-                if found.error is ErrorCode.NONE:
-                    if found.node_id not in self._cluster.cache.brokers:
-                        await self._cluster.refreshed()
-                    if found.node_id in self._cluster.cache.brokers:
-                        self._node = found.node_id
-                        with self._lock:
-                            self._membership.coordinator_found(self._cluster.clock.monotonic_ms())
-                        log.debug("group %s: the coordinator is node %d", self._group_id, found.node_id)
-                        self._wake.set()
-                        return found.node_id
-                    reason = f"node {found.node_id} is not among the known brokers"
-                elif not found.error.retriable:
-                    raise exception_for(
-                        found.error, f"group {self._group_id}: {found.error_message or found.error.name}"
-                    )
-                else:
-                    reason = found.error_message or found.error.name
-            except (BrokerNotAvailableError, RequestTimedOutError) as error:
-                reason = str(error)
-            failures += 1
-            log.debug("group %s: no coordinator yet: %s", self._group_id, reason)
-            self._cluster.request_refresh()
-            await self._pause(failures)
-
-    async def ask(self, request: Request[R], timeout_ms: int) -> R:
-        """Send one request to the coordinator, once. Raises ``CoordinatorLostError``, and as :meth:`find`."""
-        node = await self.find()
-        try:
-            return await self._cluster.call(request, timeout_ms=max(1, timeout_ms), node=node)
-        except (BrokerNotAvailableError, RequestTimedOutError) as error:
-            self.forget(node)
-            raise CoordinatorLostError(f"group {self._group_id}: {error}") from error
-
-    async def _pause(self, failures: int) -> None:
-        wait_ms = max(1, self._cluster.retry_backoff.after(failures, self._cluster.rng))
-        await asyncio.sleep(wait_ms / 1_000)
+    def _failed(self, error: TidelogError) -> None:
+        super()._failed(error)
+        with self._lock:
+            self.joining = False
 
     # --- joining ----------------------------------------------------------------------------------------
 
@@ -343,50 +242,6 @@ class GroupCoordinator:
 
     # --- heartbeats ---------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        clock = self._cluster.clock
-        failures = 0
-        while True:
-            self._wake.clear()
-            now = clock.monotonic_ms()
-            with self._lock:
-                pulse, at = self._membership.pulse(now, self.known)
-            match pulse:
-                case Pulse.WAIT:
-                    await self._wait((at - now) / 1_000 if at < NEVER_MS else None)
-                case Pulse.SEND:
-                    await self._heartbeat()
-                case Pulse.SESSION_OVER:
-                    log.info("group %s: no heartbeat was answered for a session timeout", self._group_id)
-                    self.forget()
-                case Pulse.FIND:
-                    try:
-                        async with asyncio.timeout(self._config.heartbeat_interval_ms / 1_000):
-                            await self.find()
-                        failures = 0
-                    except TimeoutError:
-                        pass
-                    except TidelogError as error:
-                        log.warning("group %s: %s", self._group_id, error)
-                        failures += 1
-                        await self._pause(failures)
-                case Pulse.POLL_OVERDUE:
-                    log.warning(
-                        "group %s: poll() was not called for max_poll_interval_ms (%d): leaving the group; "
-                        "process less per poll (max_poll_records), or raise that limit",
-                        self._group_id,
-                        self._config.max_poll_interval_ms,
-                    )
-                    await self.leave("consumer poll timeout has expired.", self._config.heartbeat_interval_ms)
-                    self._news()
-
-    async def _wait(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-
     async def _heartbeat(self) -> None:
         clock, membership = self._cluster.clock, self._membership
         with self._lock:
@@ -413,7 +268,6 @@ class GroupCoordinator:
     # --- leaving --------------------------------------------------------------------------------------
 
     async def leave(self, reason: str, timeout_ms: int) -> None:
-        """Give up the membership, and tell the coordinator if it is known and answers in time."""
         with self._lock:
             member_id = self._membership.generation.member_id
             tell = self._membership.may_leave and self._node is not None
@@ -430,9 +284,3 @@ class GroupCoordinator:
             return
         if response.error is not ErrorCode.NONE:
             log.info("group %s: leaving was refused: %s", self._group_id, response.error.name)
-
-
-def _seen(task: asyncio.Task[NodeId]) -> None:
-    """Its waiters have its error, if any are left."""
-    if not task.cancelled():
-        task.exception()

@@ -1,4 +1,4 @@
-"""A consumer's place in its group: what each answer of the coordinator means. Pure.
+"""A consumer's place in its group by the classic protocol: what each answer of the coordinator means. Pure.
 
 ===========  ==================================================  ==========================================
 state        is left when                                        for
@@ -20,7 +20,8 @@ STABLE. Source: Kafka's ``AbstractCoordinator``, ``ConsumerCoordinator`` and ``H
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.client.errors import (
     CommitFailedError,
@@ -29,6 +30,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import TopicPartition
 from tidelog.proto.calls.group_api import NO_GENERATION, NO_MEMBER, JoinGroupResponse, SyncGroupResponse
 from tidelog.proto.logs.consumer_protocol import PROTOCOL_TYPE
 
@@ -48,8 +50,11 @@ class Generation(NamedTuple):
     """How a request to the coordinator identifies its sender."""
 
     generation_id: int = NO_GENERATION
+    """In the consumer protocol: the member's epoch."""
     member_id: str = NO_MEMBER
     protocol: str | None = None
+    joined: int = 0
+    """In the consumer protocol, where ids and epochs of one member's several lives may be the same: which life."""
 
 
 NOBODY: Final = Generation()
@@ -75,9 +80,44 @@ class Pulse(enum.Enum):
     POLL_OVERDUE = "poll was not called for max_poll_interval_ms: leave"
 
 
-_MOVED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+class GroupMembership(Protocol):
+    """What the parts that serve both protocols of a group need of a member's machine."""
+
+    failure: TidelogError | None
+    polled_ms: int
+    rebalance_ended_ms: int | None
+    heartbeat_sent_ms: int | None
+
+    @property
+    def heartbeat_interval_ms(self) -> int: ...
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the partitions that the consumer has may be others' by now."""
+
+    def polled(self, now: int) -> None: ...
+
+    def coordinator_found(self, now: int) -> None: ...
+
+    def pulse(self, now: int, coordinator_known: bool) -> tuple[Pulse, int]:
+        """What to do now, and for WAIT the latest time to look again."""
+
+    def uncommittable(self) -> TidelogError | None:
+        """Why nothing can be committed now."""
+
+    def may_commit(self, sender: Generation, partitions: Iterable[TopicPartition]) -> Generation | TidelogError:
+        """How a commit goes out that the member asked for as ``sender``; or why it must not any more."""
+
+    def on_commit_error(self, sent: Generation, code: ErrorCode, message: str) -> TidelogError:
+        """The error that a refused commit raises."""
+
+
+MOVED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _FORGOTTEN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-_NOT_IN_GROUP: Final = (
+NOT_IN_GROUP: Final = (
     "the consumer is not part of an active group for automatic partition assignment: it was probably removed, "
     "because poll() was not called within max_poll_interval_ms or no heartbeat arrived within session_timeout_ms"
 )
@@ -97,7 +137,7 @@ class Membership:
         static: bool,
     ) -> None:
         self._session_timeout_ms = session_timeout_ms
-        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self.heartbeat_interval_ms = heartbeat_interval_ms
         self._max_poll_interval_ms = max_poll_interval_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._static = static
@@ -137,13 +177,18 @@ class Membership:
     def rebalancing(self) -> bool:
         return self.state in (MemberState.PREPARING, MemberState.COMPLETING)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether the partitions that the consumer has may be others' by now."""
+        return not self.has_generation or self.rebalancing
+
     def uncommittable(self) -> TidelogError | None:
         """Why nothing can be committed now."""
         if self.state is MemberState.STABLE:
             return None
         if self.rebalancing:
             return exception_for(ErrorCode.REBALANCE_IN_PROGRESS, _REBALANCING)
-        return CommitFailedError(f"nothing was committed: {_NOT_IN_GROUP}")
+        return CommitFailedError(f"nothing was committed: {NOT_IN_GROUP}")
 
     # --- what poll and the user do ------------------------------------------------------------------
 
@@ -206,7 +251,7 @@ class Membership:
                 self._reset("the coordinator does not know the member", forget_member=True)
                 return Next.STOP
             return Next.AGAIN
-        if code in _MOVED:
+        if code in MOVED:
             return Next.FIND
         if code.retriable or code is ErrorCode.REBALANCE_IN_PROGRESS:
             return Next.LATER
@@ -235,7 +280,7 @@ class Membership:
                 self._reset(f"{code.name} to a SyncGroup", forget_member=code is ErrorCode.UNKNOWN_MEMBER_ID)
                 return Next.STOP
             return Next.AGAIN
-        if code in _MOVED:
+        if code in MOVED:
             return Next.FIND
         if code.retriable:
             return Next.LATER
@@ -272,7 +317,7 @@ class Membership:
 
     def heartbeat_sent(self, now: int) -> Generation:
         self.heartbeat_sent_ms = now
-        self._heartbeat_due_ms = now + self._heartbeat_interval_ms
+        self._heartbeat_due_ms = now + self.heartbeat_interval_ms
         return self.generation
 
     def heartbeat_failed(self, now: int) -> None:
@@ -287,7 +332,7 @@ class Membership:
         if code is ErrorCode.NONE:
             self._session_over_ms = now + self._session_timeout_ms
             return Next.GO_ON
-        if code in _MOVED:
+        if code in MOVED:
             self.heartbeat_failed(now)
             return Next.FIND
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -301,7 +346,7 @@ class Membership:
                 return Next.GO_ON
             self._reset(f"{code.name} to a heartbeat", forget_member=code is not ErrorCode.ILLEGAL_GENERATION)
             if code is ErrorCode.FENCED_INSTANCE_ID:
-                self.failure = _fenced()
+                self.failure = fenced()
             return Next.STOP
         if code.retriable:
             self.heartbeat_failed(now)
@@ -312,10 +357,17 @@ class Membership:
 
     def _restart_timers(self, now: int) -> None:
         self._session_over_ms = now + self._session_timeout_ms
-        self._heartbeat_due_ms = now + self._heartbeat_interval_ms
+        self._heartbeat_due_ms = now + self.heartbeat_interval_ms
         self.polled_ms = now
 
     # --- commits --------------------------------------------------------------------------------------
+
+    def may_commit(self, sender: Generation, partitions: Iterable[TopicPartition]) -> Generation | TidelogError:
+        """How a commit goes out that the member asked for as ``sender``; or why it must not any more."""
+        error = self.uncommittable()
+        if error is None and self.generation != sender:
+            error = CommitFailedError("nothing was committed: the generation in which commit() was called is over")
+        return error or sender
 
     def on_commit_error(self, sent: Generation, code: ErrorCode, message: str) -> TidelogError:
         """The error that a refused commit raises."""
@@ -327,9 +379,9 @@ class Membership:
             if self.generation != sent:
                 return self._stale()
             self._reset(f"{code.name} to a commit", forget_member=code is ErrorCode.UNKNOWN_MEMBER_ID)
-            return CommitFailedError(f"nothing was committed ({code.name}): {_NOT_IN_GROUP}")
+            return CommitFailedError(f"nothing was committed ({code.name}): {NOT_IN_GROUP}")
         if code is ErrorCode.FENCED_INSTANCE_ID:
-            return _fenced() if self.generation == sent else self._stale()
+            return fenced() if self.generation == sent else self._stale()
         if code.retriable:
             return RetriableCommitFailedError(f"the commit was not accepted; you may try again: {message or code.name}")
         return exception_for(code, message or code.name)
@@ -338,10 +390,10 @@ class Membership:
         """A commit of an earlier generation was refused."""
         if self.rebalancing:
             return exception_for(ErrorCode.REBALANCE_IN_PROGRESS, _REBALANCING)
-        return CommitFailedError(f"nothing was committed, the generation is over: {_NOT_IN_GROUP}")
+        return CommitFailedError(f"nothing was committed, the generation is over: {NOT_IN_GROUP}")
 
 
-def _fenced() -> TidelogError:
+def fenced() -> TidelogError:
     return exception_for(
         ErrorCode.FENCED_INSTANCE_ID,
         "another consumer has joined with this group_instance_id; each instance needs one of its own",

@@ -25,8 +25,8 @@ from tidelog.client.errors import (
     TidelogError,
     exception_for,
 )
-from tidelog.client.group.coordinator import CoordinatorLostError, GroupCoordinator
-from tidelog.client.group.membership import Generation, Membership
+from tidelog.client.group.coordinator_search import CoordinatorLostError, CoordinatorSearch
+from tidelog.client.group.membership import Generation, GroupMembership
 from tidelog.client.group_types import OffsetAndMetadata, Offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, TopicPartition
@@ -66,8 +66,8 @@ class OffsetCommitter:
         config: ConsumerConfig,
         group_id: str,
         cluster: Cluster,
-        coordinator: GroupCoordinator,
-        membership: Membership,
+        coordinator: CoordinatorSearch,
+        membership: GroupMembership,
         lock: threading.Lock,
     ) -> None:
         self._config = config
@@ -159,16 +159,13 @@ class OffsetCommitter:
             node = await self._coordinator.find()
         except TidelogError as error:
             return error
+        sent = Generation()
         if sender is not None:
             with self._lock:
-                error_now = self._membership.uncommittable()
-                if self._membership.generation != sender:
-                    error_now = error_now or CommitFailedError(
-                        "nothing was committed: the generation in which commit() was called is over"
-                    )
-            if error_now is not None:
-                return error_now
-        sent = sender or Generation()
+                allowed = self._membership.may_commit(sender, commit.offsets)
+            if isinstance(allowed, TidelogError):
+                return allowed
+            sent = allowed
         request = OffsetCommitRequest(
             self._group_id,
             sent.generation_id,

@@ -18,7 +18,7 @@ from tidelog.client.config.consumer import ConsumerConfig
 from tidelog.client.errors import RetriableCommitFailedError, TidelogError
 from tidelog.client.fetching.positions import Assignment
 from tidelog.client.group.io_loop import IoLoop
-from tidelog.client.group.membership import Generation, Membership
+from tidelog.client.group.membership import Generation, GroupMembership
 from tidelog.client.group.offset_commits import WAITING_MAX, Commit, OffsetCommitter
 from tidelog.client.group.poll_steps import Steps, Wait
 from tidelog.client.group.subscription import SubscribedTopics
@@ -50,7 +50,7 @@ class PollCommits:
         clock: Clock,
         assignment: Assignment,
         subscription: SubscribedTopics,
-        membership: Membership,
+        membership: GroupMembership,
         committer: OffsetCommitter,
         lock: threading.Lock,
         io_loop: IoLoop,
@@ -166,6 +166,11 @@ class PollCommits:
         """Partitions assigned by hand are about to change."""
         if self._config.auto_commits and (offsets := self._positions()):
             self.send(offsets, None, retries=True)
+
+    @property
+    def unanswered(self) -> int:
+        """Commits sent whose outcome is not known yet."""
+        return self.open - len(self._ended)
 
     def before_giving_up(self, partitions: list[TopicPartition], *, withhold: bool) -> Steps:
         """Commit the records handed out of these partitions; if they are withheld, hand out no more."""

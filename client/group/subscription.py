@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tidelog.client.cluster.metadata import TopicView
 from tidelog.client.errors import IllegalStateError
+from tidelog.client.group.consumer_membership import Interest
 from tidelog.client.group_types import ConsumerRebalanceListener
 from tidelog.model.ids import TopicPartition
 
@@ -25,12 +26,15 @@ class Wanted(enum.Enum):
 
 @dataclass(slots=True)
 class SubscribedTopics:
-    """``topics`` are those that the consumer joins with; ``matched``: we know the topics that match the pattern."""
+    """``topics`` are those that the consumer joins with; ``matched``: we know the topics that match the pattern.
+    ``regex``: a pattern that the coordinator matches (``by_server``); then ``topics`` are those assigned."""
 
     exclude_internal: bool = True
+    by_server: bool = False
     wanted: Wanted = Wanted.NOTHING
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
+    regex: str | None = None
     listener: ConsumerRebalanceListener = field(default_factory=ConsumerRebalanceListener)
     matched: bool = True
 
@@ -38,6 +42,15 @@ class SubscribedTopics:
     def grouped(self) -> bool:
         """Whether the group assigns the partitions."""
         return self.wanted in (Wanted.TOPICS, Wanted.PATTERN)
+
+    @property
+    def wanted_by_pattern(self) -> bool:
+        return self.wanted is Wanted.PATTERN
+
+    @property
+    def interest(self) -> Interest:
+        """As a member of a group whose coordinator assigns says it."""
+        return Interest(self.topics) if self.regex is None else Interest(frozenset(), self.regex)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
         """Raises ``IllegalStateError`` if partitions were assigned by hand."""
@@ -55,9 +68,15 @@ class SubscribedTopics:
         self.topics = names
 
     def subscribe_pattern(self, pattern: str | re.Pattern[str], listener: ConsumerRebalanceListener | None) -> None:
-        compiled = re.compile(pattern)
-        if not compiled.pattern:
+        """A text goes to the coordinator if that matches patterns; a compiled pattern is always matched here."""
+        if not (pattern if isinstance(pattern, str) else pattern.pattern):
             raise ValueError("pattern: expected one that is not empty, found ''")
+        if self.by_server and isinstance(pattern, str):
+            self._become(Wanted.PATTERN, listener)
+            self.regex = pattern
+            self.topics = frozenset()
+            return
+        compiled = re.compile(pattern)
         self._become(Wanted.PATTERN, listener)
         self.pattern = compiled
         self.topics = frozenset()
@@ -75,7 +94,7 @@ class SubscribedTopics:
     def unsubscribe(self) -> None:
         self.wanted = Wanted.NOTHING
         self.topics = frozenset()
-        self.pattern = None
+        self.pattern = self.regex = None
         self.matched = True
         self.listener = ConsumerRebalanceListener()
 
@@ -83,7 +102,7 @@ class SubscribedTopics:
         if self.wanted is Wanted.BY_HAND:
             raise IllegalStateError("partitions are assigned by hand: unsubscribe() before subscribe()")
         self.wanted = wanted
-        self.pattern = None
+        self.pattern = self.regex = None
         self.matched = True
         self.listener = listener or ConsumerRebalanceListener()
 
@@ -106,6 +125,8 @@ class SubscribedTopics:
         """Whether the group may give us this one."""
         if self.pattern is not None:
             return self.pattern.fullmatch(partition.topic) is not None
+        if self.regex is not None:
+            return True  # the coordinator knows
         return partition.topic in self.topics
 
     def add_matching(self, topics: Iterable[str]) -> None:

@@ -75,6 +75,8 @@ CONSUMER_DEFAULTS = {
     "fetch_min_bytes": 1,
     "group_id": None,
     "group_instance_id": None,
+    "group_protocol": "classic",
+    "group_remote_assignor": None,
     "heartbeat_interval_ms": 3_000,
     "isolation_level": "read_uncommitted",
     "max_partition_fetch_bytes": 1_048_576,
@@ -123,6 +125,21 @@ def test_the_typed_keywords_are_the_settings(config: Any, keywords: Any) -> None
     if config is AdminConfig:
         hints = get_type_hints(keywords)
         assert all(hints[name] == kind for name, kind in get_type_hints(config).items() if name != "DEFINITION")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"session_timeout_ms": 45_000}, "session_timeout_ms: expected none with group_protocol=consumer, found 45000"),
+        ({"heartbeat.interval.ms": "5"}, "use group.consumer.heartbeat.interval.ms of the broker"),
+        ({"partition_assignment_strategy": "range"}, "use group_remote_assignor"),
+        ({"group_protocol": "classic", "group_remote_assignor": "uniform"}, "use partition_assignment_strategy"),
+        ({"group_protocol": "share"}, "group_protocol: expected classic"),
+    ],
+)
+def test_a_setting_of_the_other_group_protocol_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ConsumerConfig.of({"group_id": "g", "group_protocol": "consumer"} | settings)
 
 
 def test_values_may_be_text_and_names_may_have_dots() -> None:

@@ -19,6 +19,7 @@ from tidelog.client.errors import (
     RebalanceCallbackError,
     exception_for,
 )
+from tidelog.client.group.consumer_group import ConsumerGroup
 from tidelog.client.record import ConsumerRecord
 from tidelog.model.assignors import Assignment, CooperativeStickyAssignor, RangeAssignor, RebalanceProtocol
 from tidelog.model.errors import ErrorCode
@@ -355,7 +356,7 @@ async def test_a_cooperative_assignor_that_robs_an_owner_is_refused(cluster: Scr
         async with polling(two):
             with pytest.raises(IllegalStateError, match="moved t-0, t-1, t-2, t-3"):
                 await one.poll(100)
-        assert one._core.group is not None
+        assert isinstance(one._core.group, ConsumerGroup)
         assert one._core.group.protocol is RebalanceProtocol.COOPERATIVE
 
 

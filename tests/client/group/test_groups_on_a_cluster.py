@@ -17,6 +17,7 @@ import pytest
 
 from tidelog import Consumer, ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition, aio
 from tidelog.client.errors import ClientClosedError, CommitFailedError, IllegalStateError, RebalanceCallbackError
+from tidelog.client.group.consumer_group import ConsumerGroup
 from tidelog.testing import Cluster
 
 FAST: dict[str, Any] = {"heartbeat_interval_ms": 100, "session_timeout_ms": 1_000, "auto_offset_reset": "earliest"}
@@ -129,7 +130,7 @@ def test_the_coordinator_is_killed(topic: str) -> None:
             until(lambda: sum(len(w.values) for w in workers) >= 400, "all is read")
             workers[0].consumer.commit({where[0]: 99} if where[0] in workers[0].consumer.assignment() else None)
             group = workers[0].consumer._core.group
-            assert group is not None
+            assert isinstance(group, ConsumerGroup)
             node = group.coordinator._node
             assert node is not None
             cluster.kill(node)

@@ -131,6 +131,29 @@ def test_members_come_share_and_go_and_each_record_is_read_once(
         assert sorted(first.read + second.read + third.read) == sorted(set(first.read)), "committed, so not read again"
 
 
+def test_the_sdks_consumer_and_librdkafka_share_a_group(cluster: Cluster, topic_name: Callable[..., str]) -> None:
+    topic, group = topic_name(), topic_name("group")
+    filled(cluster, topic)
+    read: list[tuple[int, int]] = []
+    with ExitStack() as stack:
+        foreign = stack.enter_context(closing(Member(cluster.kafka_bootstrap, group, topic)))
+        until(lambda: holds_all(foreign), foreign)
+        ours = stack.enter_context(
+            cluster.consumer(group_id=group, group_protocol="consumer", auto_offset_reset="earliest")
+        )
+        ours.subscribe([topic])
+
+        def poll() -> int:
+            read.extend((record.partition, record.offset) for record in ours.poll(0.02))
+            return len(ours.assignment())
+
+        until(lambda: poll() == len(foreign.partitions) == PARTITIONS // 2, foreign)
+        assert {at.partition for at in ours.assignment()} | foreign.partitions == set(range(PARTITIONS))
+        foreign.close()
+        until(lambda: poll() == PARTITIONS)
+        until(lambda: poll() > 0 and len({*read, *foreign.read}) == PARTITIONS * 10)
+
+
 @pytest.mark.parametrize("assignor", ["range", "uniform"])
 def test_a_member_may_choose_the_assignor(cluster: Cluster, topic_name: Callable[..., str], assignor: str) -> None:
     topic, group = topic_name(), topic_name("group")
