@@ -9,8 +9,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidelog import __version__
 from tidelog.client.config.security import ClientSecurity
+from tidelog.model.version import VERSION
 from tidelog.proto.kafka.headers import API_VERSIONS, is_flexible
 from tidelog.proto.kafka.messages import decode_response, request_frame
 from tidelog.proto.kafka.wire import BadMessage
@@ -93,7 +93,7 @@ class KafkaConnection:
         async with asyncio.timeout(CONNECT_S):
             named = host if context is not None else None
             self._streams = await asyncio.open_connection(host, self.address.port, ssl=context, server_hostname=named)
-        software = {"client_software_name": "tidelog-link", "client_software_version": __version__}
+        software = {"client_software_name": "tidelog-link", "client_software_version": VERSION}
         served = await self._ask(API_VERSIONS, 3, software)
         if served.error_code not in (0, _UNSUPPORTED_VERSION):
             raise SourceRefused(f"{self.address}: ApiVersions: error {served.error_code}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidelog.model.version import VERSION
+
 if TYPE_CHECKING:
     from tidelog.client import errors as errors
     from tidelog.client.admin.blocking import Admin as Admin
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     from tidelog.security.acls import ResourceType as ResourceType
     from tidelog.security.scram import ScramMechanism as ScramMechanism
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "AbortTransactionSpec": "client.admin.transaction_types",

@@ -38,6 +38,7 @@ from tidelog.proto.calls.api import (
 from tidelog.proto.calls.transaction_api import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.proto.records.batches import Batch, patch_batch, split_batches
 from tidelog.proto.records.decoder import decode_records
+from tidelog.proto.records.encoder import BatchBuilder
 from tidelog.proto.transport.frames import (
     FetchedPartition,
     FetchPartition,
@@ -491,6 +492,19 @@ class _Fetch:
 
 
 Test = Callable[[ScriptedCluster], Coroutine[Any, Any, None]]
+
+
+def fill(cluster: ScriptedCluster, count: int, *, topic: str = "one", partition: int = 0, per_batch: int = 10) -> None:
+    """Write records ``0`` … ``count - 1`` with timestamps of ten times their number."""
+    log = cluster.partitions[topic, partition]
+    first = log.next_offset
+    for start in range(first, first + count, per_batch):
+        builder = BatchBuilder()
+        for number in range(start, min(start + per_batch, first + count)):
+            builder.append(number * 10, b"k%d" % number, b"%d" % number)
+        code, _ = log.append(Batch(memoryview(builder.build())))
+        assert code is ErrorCode.NONE
+    cluster.grown.set()
 
 
 def on_a_virtual_cluster(nodes: int, **topics: int) -> Callable[[Test], Callable[[], None]]:

@@ -61,14 +61,19 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def between_folders(graph: Mapping[str, set[str]], found: Mapping[str, Path]) -> dict[str, set[str]]:
-    def folder(name: str) -> str:
-        return str(found[name].parent.relative_to(ROOT))
+def rooms(graph: Mapping[str, set[str]]) -> dict[str, dict[str, set[str]]]:
+    """For each folder: which of its modules and folders, with all that lies beneath them, import which others.
 
-    joined: dict[str, set[str]] = {}
+    What a folder's own ``__init__.py`` has is one of them, so nothing in a folder may import from a front door that
+    opens on it.
+    """
+    found: dict[str, dict[str, set[str]]] = {}
     for name, targets in graph.items():
-        joined.setdefault(folder(name), set()).update({folder(target) for target in targets} - {folder(name)})
-    return joined
+        for target in targets:
+            one, other = [*name.split("."), "__init__"], [*target.split("."), "__init__"]
+            depth = next(depth for depth, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs)
+            found.setdefault(".".join(one[:depth]), {}).setdefault(one[depth], set()).add(other[depth])
+    return found
 
 
 def test_no_module_is_in_a_circle_of_imports() -> None:
@@ -76,9 +81,10 @@ def test_no_module_is_in_a_circle_of_imports() -> None:
     assert circle(whole()) == []
 
 
-def test_no_folder_is_in_a_circle_of_imports() -> None:
-    graph = {name: targets for name, targets in whole().items() if name.startswith("tidelog.")}
-    assert circle(between_folders(graph, modules())) == []
+def test_no_room_is_in_a_circle_of_imports() -> None:
+    inside = rooms(whole())
+    assert len(inside["tidelog"]) > 15, "expected to see the folders"
+    assert {folder: found for folder, graph in inside.items() if (found := circle(graph))} == {}
 
 
 @pytest.mark.parametrize(
@@ -99,3 +105,19 @@ def test_a_circle_is_found_however_it_is_hidden(tmp_path: Path, back: str) -> No
         found[name] = tmp_path / f"{name}.py"
         found[name].write_text(text)
     assert sorted(set(circle(imports(found)))) == ["tidelog.a.one", "tidelog.b.two"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "folder", "expected"),
+    [
+        ({"t.a.b.one": {"t.c"}, "t.c": {"t.a.two"}}, "t", ["a", "c"]),
+        ({"t.a.b.one": {"t.c.d.two"}, "t.c.three": {"t.a.e.four"}}, "t", ["a", "c"]),
+        ({"t.a.b.one": {"t.a.c.two"}, "t.a.c.three": {"t.a.b.four"}}, "t.a", ["b", "c"]),
+        ({"t": {"t.a.one"}, "t.a.b.two": {"t"}}, "t", ["__init__", "a"]),
+    ],
+)
+def test_a_circle_of_rooms_is_found_however_deep_its_ends_lie(
+    graph: dict[str, set[str]], folder: str, expected: list[str]
+) -> None:
+    assert circle(graph) == [], "no module is in a circle"
+    assert sorted(set(circle(rooms(graph)[folder]))) == expected

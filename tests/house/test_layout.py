@@ -71,6 +71,23 @@ def test_every_folder_stands_in_the_layers() -> None:
     assert sorted(name.strip() for layer in layers for name in layer.split("|")) == FOLDERS
 
 
+def test_every_room_stands_in_a_contract() -> None:
+    """Where every module has its own layer, the contract is exhaustive and says so itself."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = {
+        "/".join([*contract["containers"][0].split(".")[1:], room.strip()])
+        for contract in contracts
+        if contract["type"] == "layers"
+        for layer in contract["layers"]
+        for room in layer.split("|")
+    }
+    there = {
+        str(path.parent.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*/__init__.py")
+    }
+    assert len(there) > 60, "expected to see the rooms"
+    assert there - named == set()
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel as ``./dev wheel`` builds it."""

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.producer.test_transactions import virtually
-from tests.client.scripted_broker import Partition, ScriptedCluster
+from tests.client.scripted_broker import Partition, ScriptedCluster, on_a_virtual_cluster
 from tests.client.virtual_time import VirtualClock
 from tidelog.aio import Consumer, Producer, TopicPartition
 from tidelog.client.fetching.committed_reads import Passed, without_aborted
@@ -20,6 +19,7 @@ from tidelog.proto.records.decoder import decode_records
 from tidelog.proto.records.encoder import encode_values
 
 ONE = TopicPartition("one", 0)
+virtually = on_a_virtual_cluster(3, t=3, one=1)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.integers(0, 3), st.integers(1, 3)),

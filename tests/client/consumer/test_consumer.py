@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.scripted_broker import ScriptedCluster
+from tests.client.scripted_broker import ScriptedCluster, fill
 from tests.client.virtual_time import VirtualClock, run_virtual
 from tidelog.aio import Consumer, ConsumerInterceptor, OffsetAndTimestamp, Producer, TopicPartition
 from tidelog.client.config.serializers import json_deserializer, string_deserializer
@@ -29,7 +29,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, TopicId
 from tidelog.proto.records.batches import Batch
 from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
-from tidelog.proto.records.encoder import BatchBuilder
 from tidelog.proto.transport.frames import FetchedPartition, FetchPartition
 
 ONE = TopicPartition("one", 0)
@@ -38,19 +37,6 @@ ONE = TopicPartition("one", 0)
 def consumer(cluster: ScriptedCluster, **settings: Any) -> Consumer:
     settings.setdefault("auto_offset_reset", "earliest")
     return Consumer(cluster.bootstrap, _network=cluster.network(), _rng=random.Random(1), **settings)
-
-
-def fill(cluster: ScriptedCluster, count: int, *, topic: str = "one", partition: int = 0, per_batch: int = 10) -> None:
-    """Write records ``0`` … ``count - 1`` with timestamps of ten times their number."""
-    log = cluster.partitions[topic, partition]
-    first = log.next_offset
-    for start in range(first, first + count, per_batch):
-        builder = BatchBuilder()
-        for number in range(start, min(start + per_batch, first + count)):
-            builder.append(number * 10, b"k%d" % number, b"%d" % number)
-        code, _ = log.append(Batch(memoryview(builder.build())))
-        assert code is ErrorCode.NONE
-    cluster.grown.set()
 
 
 async def read(c: Consumer, count: int, **more: Any) -> list[ConsumerRecord]:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.consumer.test_consumer import fill
 from tests.client.group_members import ALL, Heard, member, parts, polling, until, until_assigned, virtually
-from tests.client.scripted_broker import ScriptedCluster
+from tests.client.scripted_broker import ScriptedCluster, fill
 from tidelog.aio import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from tidelog.client.errors import (
     ClientClosedError,

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.consumer.test_consumer import fill
 from tests.client.group_members import ALL, Heard, member, virtually
-from tests.client.scripted_broker import ScriptedCluster
+from tests.client.scripted_broker import ScriptedCluster, fill
 from tidelog.aio import Consumer, TopicPartition
 from tidelog.client.errors import TidelogError
 from tidelog.model.errors import ErrorCode

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.consumer.test_consumer import fill
-from tests.client.scripted_broker import ScriptedCluster
+from tests.client.scripted_broker import ScriptedCluster, fill
 from tests.client.scripted_transactions import LOST
 from tests.client.virtual_time import VirtualClock
 from tidelog.aio import Consumer, ProducerRecord, TopicPartition, Transform

@@ -1,0 +1,7 @@
+"""The release, as programs tell it to each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = "0.1.0"
