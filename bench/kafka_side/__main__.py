@@ -28,7 +28,6 @@ from tidelog.bench.kafka_side.clients import (
 )
 from tidelog.cli.local.process import ProcessMark, use_of
 
-CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "kafka-side"
 CONSUMED: Final = 6_000_000
 OURS: Final = "tidelog"
 THEIRS: Final = "kafka"
@@ -265,16 +264,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds; medians of them are shown (5)")
     parser.add_argument("--warm", type=float, default=10.0, metavar="MINUTES", help="load for Kafka's JIT before (10)")
     parser.add_argument("--no-history", action="store_true", help="do not append to bench/history/")
+    parser.add_argument("--jars", action="store_true", help="only bring Kafka's jars, which some tests need")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"expected at least 1 round, found {options.rounds}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # nodes are stopped on the way out
     try:
-        CACHE.mkdir(parents=True, exist_ok=True)
-        classes = kafka.class_path(CACHE)
+        classes = kafka.class_path()
     except kafka.KafkaMissing as missing:
         print(f"./dev beside-kafka: {missing}", file=sys.stderr)
         return 2
+    if options.jars:
+        return 0
     root = Path(tempfile.mkdtemp(prefix="tidelog-beside-kafka-"))
     try:
         with ExitStack() as stack:

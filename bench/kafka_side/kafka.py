@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,8 @@ from typing import Final
 from tidelog.cli.local.process import ProcessMark, mark_of
 from tidelog.testing.ports import free_ports
 
-VERSION: Final = "4.3.1"
+CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "kafka-side"
+VERSION: Final = os.environ.get("TIDELOG_KAFKA_VERSION", "4.3.1")
 COORDINATES: Final = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
     ("org.apache.kafka", "kafka-tools", VERSION),
@@ -36,13 +38,16 @@ class KafkaMissing(RuntimeError):
     """Java, Maven or the jars are not there; the text says what to do."""
 
 
-def class_path(cache: Path) -> str:
-    """Have Maven put the jars below ``cache``, once. Raises :class:`KafkaMissing`."""
-    for program in ("java", "mvn"):
+def class_path(cache: Path = CACHE, *, bring: bool = True) -> str:
+    """Have Maven put the jars below ``cache``, once; without ``bring`` they must be there. Raises
+    :class:`KafkaMissing`."""
+    for program in ("java", "mvn") if bring else ("java",):
         if shutil.which(program) is None:
             raise KafkaMissing(f"expected {program} on PATH, found none: install Java (17 or later) and Maven")
     libraries = cache / f"kafka-{VERSION}"
     if not (libraries / "complete").exists():
+        if not bring:
+            raise KafkaMissing(f"expected Kafka {VERSION} in {libraries}: ./dev beside-kafka --jars brings it")
         libraries.mkdir(parents=True, exist_ok=True)
         dependencies = "".join(
             f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
@@ -79,24 +84,34 @@ def java(classes: str, main: str, *arguments: str, timeout_s: float = 300.0) -> 
 
 
 @contextmanager
-def running(classes: str, root: Path) -> Iterator[tuple[str, list[ProcessMark]]]:
-    """Three nodes, each broker and controller; yields their addresses and marks. They are ended by their process
-    ids."""
+def running(
+    classes: str,
+    root: Path,
+    *,
+    brokers: int = NODES,
+    controllers: int = NODES,
+    jvm: Sequence[str] = JVM,
+    settings: Mapping[str, object] = {},
+) -> Iterator[tuple[str, list[ProcessMark]]]:
+    """Some nodes, each broker and the first ones controllers as well; yields their addresses and marks. They are ended
+    by their process ids."""
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    ports = free_ports(2 * NODES)
-    voters = ",".join(f"{n + 1}@127.0.0.1:{ports[2 * n + 1]}" for n in range(NODES))
+    ports = free_ports(2 * brokers)
+    voters = ",".join(f"{n + 1}@127.0.0.1:{ports[2 * n + 1]}" for n in range(controllers))
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for number in range(NODES):
+        for number in range(brokers):
             directory = root / f"kafka-{number + 1}"
             directory.mkdir(parents=True)
-            settings = directory / "server.properties"
-            settings.write_text(_settings(number + 1, ports[2 * number], ports[2 * number + 1], voters, directory))
-            java(classes, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings))
+            file = directory / "server.properties"
+            controller = ports[2 * number + 1] if number < controllers else None
+            known = _settings(number + 1, ports[2 * number], controller, voters, directory, brokers) | dict(settings)
+            file.write_text("".join(f"{name}={value}\n" for name, value in known.items()))
+            java(classes, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file))
             with (directory / "out").open("wb") as out:
-                command = ("java", *JVM, "-cp", classes, "kafka.Kafka", str(settings))
+                command = ("java", *jvm, "-cp", classes, "kafka.Kafka", str(file))
                 processes.append(subprocess.Popen(command, stdout=out, stderr=out))
-        bootstrap = ",".join(f"127.0.0.1:{ports[2 * n]}" for n in range(NODES))
+        bootstrap = ",".join(f"127.0.0.1:{ports[2 * n]}" for n in range(brokers))
         _wait(bootstrap, processes)
         yield bootstrap, [mark for process in processes if (mark := mark_of(process.pid)) is not None]
     finally:
@@ -110,19 +125,24 @@ def running(classes: str, root: Path) -> Iterator[tuple[str, list[ProcessMark]]]
                 process.wait()
 
 
-def _settings(node: int, broker: int, controller: int, voters: str, directory: Path) -> str:
-    settings = {
-        "process.roles": "broker,controller",
+def _settings(
+    node: int, broker: int, controller: int | None, voters: str, directory: Path, brokers: int
+) -> dict[str, object]:
+    listeners = [f"PLAINTEXT://127.0.0.1:{broker}"]
+    if controller is not None:
+        listeners.append(f"CONTROLLER://127.0.0.1:{controller}")
+    return {
+        "process.roles": "broker" if controller is None else "broker,controller",
         "node.id": node,
         "controller.quorum.voters": voters,
-        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "listeners": ",".join(listeners),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": directory / "data",
-        "offsets.topic.replication.factor": NODES,
-        "transaction.state.log.replication.factor": NODES,
+        "offsets.topic.replication.factor": brokers,
+        "transaction.state.log.replication.factor": brokers,
         "group.initial.rebalance.delay.ms": 0,
     }
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def _wait(bootstrap: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -134,8 +154,8 @@ def _wait(bootstrap: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         if any(process.poll() is not None for process in processes):
             raise RuntimeError("a node of Kafka ended while it was starting")
         try:
-            if len(admin.list_topics(timeout=5).brokers) == NODES:
+            if len(admin.list_topics(timeout=5).brokers) == len(processes):
                 return
         except Exception:  # librdkafka's, while nobody listens
             time.sleep(0.5)
-    raise RuntimeError(f"expected {NODES} nodes of Kafka within {STARTS_S:g} s")
+    raise RuntimeError(f"expected {len(processes)} nodes of Kafka within {STARTS_S:g} s")
