@@ -35,5 +35,8 @@ def uneven_cluster(seed: int, empty: int = 3) -> tuple[dict[TopicPartition, Part
     for number in range(NODES * PARTITIONS // REPLICAS):
         racks = rng.sample(range(RACKS), REPLICAS)
         replicas = tuple(rng.choice([node for node in old if node % RACKS == rack]) for rack in racks)
-        parts[TopicPartition(f"topic-{number // 40}", number % 40)] = Part(replicas, int(rng.lognormvariate(18, 2)))
+        rate = int(rng.lognormvariate(10, 2)) if rng.random() < 0.7 else 0
+        parts[TopicPartition(f"topic-{number // 40}", number % 40)] = Part(
+            replicas, int(rng.lognormvariate(18, 2)), rate
+        )
     return parts, targets

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.cli.work.spreading import Part, Target
@@ -31,6 +32,8 @@ class Overview(NamedTuple):
     ongoing: dict[TopicPartition, OngoingReassignment]
     sizes: dict[TopicPartition, int]
     """The bytes of one replica; a partition without a live replica is missing."""
+    rates: Mapping[TopicPartition, int] = {}
+    """The bytes written a second; see :func:`rates_of`."""
 
     @property
     def live(self) -> set[int]:
@@ -56,7 +59,7 @@ class Overview(NamedTuple):
                 waits = not live.issuperset(move.adding_replicas)
                 dropped = move.adding_replicas if waits else move.removing_replicas
                 replicas = tuple(int(node) for node in move.replicas if node not in dropped)
-            found[at] = Part(replicas, self.sizes.get(at, 0))
+            found[at] = Part(replicas, self.sizes.get(at, 0), self.rates.get(at, 0))
         return found
 
     def before(self, at: TopicPartition) -> tuple[int, ...]:
@@ -108,6 +111,23 @@ def overview_of(admin: Admin) -> Overview:
         for at, part in placed.items()
     }
     return Overview(brokers, placed, ongoing, sizes)
+
+
+def rates_of(admin: Admin, found: Overview, window_s: int) -> dict[TopicPartition, int]:
+    """The bytes written to each partition a second, on average over the last ``window_s``: records whose timestamps are
+    so young, times the bytes of a record in this log. A partition without a leader is missing."""
+    from tidelog.client.admin.types import OffsetSpec
+
+    led = [at for at, part in found.placed.items() if part.leader >= 0 and found.sizes.get(at)]
+    since = OffsetSpec.for_timestamp(int(time.time() - window_s) * 1000)
+    specs = (OffsetSpec.earliest(), since, OffsetSpec.latest())
+    firsts, begun, ends = (admin.list_offsets(dict.fromkeys(led, spec)) if led else {} for spec in specs)
+    rates = {}
+    for at in led:
+        end = ends[at].offset
+        young = end - begun[at].offset if begun[at].offset >= 0 else 0
+        rates[at] = found.sizes[at] * young // (max(end - firsts[at].offset, young, 1) * window_s)
+    return rates
 
 
 def sizes_of(admin: Admin, nodes: Iterable[int]) -> dict[int, dict[TopicPartition, int]]:

@@ -2,7 +2,8 @@
 
 A partition never ends on fewer racks than it has, and its replicas are never more crowded in one rack, where the
 brokers allow that. The *weight* of a replica is what it adds to its broker: its bytes, and a little for being there, so
-that empty partitions are spread too. Leaders are evened out by the order of replicas alone, which moves nothing.
+that empty partitions are spread too. Leaders are evened out by the order of replicas alone, which moves nothing: first
+their number, then what is written to them a second.
 
 The way from the fullest broker to the emptiest is taken first. Where no partition can take it, one goes by a third
 broker. Source of the goals: Cruise Control's rack awareness, disk usage distribution and leader replica distribution.
@@ -37,10 +38,11 @@ class Target(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A partition: its nodes, the preferred leader first, and the bytes of one replica."""
+    """A partition: its nodes, the preferred leader first, one replica's bytes, and those written to it a second."""
 
     replicas: tuple[int, ...]
     size: int
+    rate: int = 0
 
 
 def drained(parts: Mapping[TopicPartition, Part], targets: Iterable[Target], gone: Collection[int]) -> Assignment:
@@ -60,13 +62,15 @@ def rebalanced(
     fixed: Collection[TopicPartition] = (),
 ) -> Assignment:
     """Even out bytes until each broker is within ``tolerance`` (0.1: 10 %) of the average, or no move helps; then
-    leaders. Replicas on brokers that are not among ``targets`` stay, and so do ``fixed`` partitions. Returns what
-    changes."""
+    leaders, and what is written to them. Replicas on brokers that are not among ``targets`` stay, and so do ``fixed``
+    partitions. Returns what changes."""
     spread = _Spread(parts, targets, _weight, fixed=fixed)
     spread.mend_racks()
     average = sum(spread.load.values()) / max(len(spread.load), 1)
     spread.even_out(math.floor(average * (1 - tolerance)), math.ceil(average * (1 + tolerance)))
-    spread.even_leaders(parts.keys() - set(fixed))
+    movable = parts.keys() - set(fixed)
+    spread.even_leaders(movable)
+    spread.even_traffic(movable, tolerance)
     return spread.changes()
 
 
@@ -327,13 +331,7 @@ class _Spread:
     def even_leaders(self, movable: Collection[TopicPartition]) -> None:
         """Put another replica first where that evens out leaders: along the shortest way from a broker that leads too
         many partitions to one that leads at least two fewer. Only the order within ``movable`` changes."""
-        leads = dict.fromkeys(self.load, 0)
-        ways: dict[int, dict[int, set[TopicPartition]]] = {node: {} for node in self.load}
-        for at, replicas in self.replicas.items():
-            if replicas[0] in leads:
-                leads[replicas[0]] += 1
-                if at in movable:
-                    self._offer(ways, at)
+        leads, ways = self._led(movable, lambda _: 1)
         open_nodes = set(leads)
         while open_nodes:
             fullest = max(open_nodes, key=lambda node: (leads[node], self._leaders_elsewhere.get(node, 0), node))
@@ -345,6 +343,72 @@ class _Spread:
                 self._hand_over(ways, min(ways[source][target]), target)
             leads[path[0]] -= 1
             leads[path[-1]] += 1
+
+    def even_traffic(self, movable: Collection[TopicPartition], tolerance: float) -> None:
+        """Exchange leaders between a broker that is written more and one that is written less, so that each leads as
+        many as before; only where that does not help, one hands a leader over, while the numbers are within
+        ``tolerance`` too. Each step lowers the sum of the squares of the rates, so this ends."""
+        rates, ways = self._led(movable, lambda at: self._parts[at].rate)
+        leads, _ = self._led((), lambda _: 1)
+        fewest = sum(leads.values()) / max(len(leads), 1) * (1 - tolerance)
+        average = sum(rates.values()) / max(len(rates), 1)
+        low, high = math.floor(average * (1 - tolerance)), math.ceil(average * (1 + tolerance))
+        while (
+            step := self._calmer(rates, ways, low, high, {node for node in leads if leads[node] > fewest})
+        ) is not None:
+            source, target, given, taken = step
+            if taken is None:
+                leads[source] -= 1
+                leads[target] += 1
+            for at, first, second in ((given, source, target), (taken, target, source)):
+                if at is not None:
+                    self._hand_over(ways, at, second)
+                    rates[first] -= self._parts[at].rate
+                    rates[second] += self._parts[at].rate
+
+    def _calmer(
+        self,
+        rates: Mapping[int, int],
+        ways: Mapping[int, Mapping[int, set[TopicPartition]]],
+        low: int,
+        high: int,
+        may_give: Collection[int],
+    ) -> tuple[int, int, TopicPartition, TopicPartition | None] | None:
+        """The next step: who gives which leader to whom, and what comes back."""
+        by_rate = sorted(rates, key=lambda node: (rates[node], node))
+        pairs = [
+            (source, target)
+            for source in reversed(by_rate)
+            for target in by_rate
+            if rates[source] > rates[target] and (rates[source] > high or rates[target] < low)
+        ]
+        for exchange in (True, False):
+            for source, target in pairs:
+                if not exchange and source not in may_give:
+                    continue
+                gap = rates[source] - rates[target]
+                given = self._by_rate(ways[source].get(target, ()))
+                taken = self._by_rate(ways[target].get(source, ())) if exchange else [(0, None)]
+                found = _halving(given, taken, gap)
+                if found is not None:
+                    return source, target, *found
+        return None
+
+    def _by_rate(self, some: Iterable[TopicPartition]) -> list[tuple[int, TopicPartition]]:
+        return sorted((self._parts[at].rate, at) for at in some)
+
+    def _led(
+        self, movable: Collection[TopicPartition], weight: Callable[[TopicPartition], int]
+    ) -> tuple[dict[int, int], dict[int, dict[int, set[TopicPartition]]]]:
+        """The weight that each broker leads; and, by broker and other broker, what the one leads that the other may."""
+        leads = dict.fromkeys(self.load, 0)
+        ways: dict[int, dict[int, set[TopicPartition]]] = {node: {} for node in self.load}
+        for at, replicas in self.replicas.items():
+            if replicas[0] in leads:
+                leads[replicas[0]] += weight(at)
+                if at in movable:
+                    self._offer(ways, at)
+        return leads, ways
 
     def _offer(self, ways: dict[int, dict[int, set[TopicPartition]]], at: TopicPartition) -> None:
         first, *others = self.replicas[at]
@@ -377,6 +441,22 @@ class _Spread:
                 came_from[found] = node
                 queue.append(found)
         return None
+
+
+def _halving(
+    given: Sequence[tuple[int, TopicPartition]], taken: Sequence[tuple[int, TopicPartition | None]], gap: int
+) -> tuple[TopicPartition, TopicPartition | None] | None:
+    """One of each, sorted by rate, whose difference is nearest to half of ``gap``, if that makes it smaller."""
+    best: tuple[int, TopicPartition, TopicPartition | None] | None = None
+    position = 0
+    for rate, at in given:
+        while position + 1 < len(taken) and 2 * (rate - taken[position + 1][0]) >= gap:
+            position += 1
+        for back, other in taken[position : position + 2]:
+            difference = rate - back
+            if 0 < difference < gap and (best is None or abs(2 * difference - gap) < best[0]):
+                best = abs(2 * difference - gap), at, other
+    return None if best is None else best[1:]
 
 
 _FIRST: Final = TopicPartition("", -1)

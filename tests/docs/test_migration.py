@@ -76,7 +76,7 @@ def read(bootstrap: str, topic: str) -> dict[tuple[int, int], Seen]:
     """What a reader of committed records gets, by partition and offset."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-    consumer = Consumer(
+    consumer: Any = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False, "check.crcs": True,
          "isolation.level": "read_committed", "enable.partition.eof": True}
     )  # fmt: skip
@@ -103,7 +103,7 @@ def read(bootstrap: str, topic: str) -> dict[tuple[int, int], Seen]:
 def transactional(bootstrap: str, name: str) -> Any:
     from confluent_kafka import Producer
 
-    producer = Producer(
+    producer: Any = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 2, "transaction.timeout.ms": 300_000}
     )
     producer.init_transactions(WAIT_S)
@@ -129,7 +129,9 @@ def fill(bootstrap: str) -> None:
     from confluent_kafka import Consumer, Producer
 
     for codec in CODECS:
-        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True})
+        producer: Any = Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True}
+        )
         for number in range(60):
             value = f"{codec} {number} {'x' * 200}".encode()
             headers = [("n", str(number).encode())]
@@ -142,7 +144,7 @@ def fill(bootstrap: str) -> None:
     transactional(bootstrap, "aborted").abort_transaction(WAIT_S)
     until(lambda: len(read(bootstrap, "keys")) < 10 * len(CODECS), "Kafka compacts")
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"})
+    consumer: Any = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
     assert len(consumer.consume(100, WAIT_S)) == 100
     consumer.close()  # commits
@@ -187,7 +189,7 @@ class Load:
     def _produce(self) -> None:
         from confluent_kafka import Producer
 
-        producer = Producer(
+        producer: Any = Producer(
             {
                 "bootstrap.servers": self._kafka.bootstrap,
                 "enable.idempotence": True,

@@ -1,9 +1,10 @@
-"""``tidelog rebalance``: even out bytes and leaders over the brokers."""
+"""``tidelog rebalance``: even out bytes, leaders and traffic over the brokers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,20 +13,28 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
 from tidelog.cli.work.moving import Mover, Pace, names_of
-from tidelog.cli.work.placement import Overview, overview_of
+from tidelog.cli.work.placement import Overview, overview_of, rates_of
 from tidelog.cli.work.reassignment_plan import as_file
 from tidelog.cli.work.safe_moves import unmovable
 from tidelog.cli.work.spreading import Assignment, cost_of, rebalanced
 
+if TYPE_CHECKING:
+    from tidelog import Admin
+
 TOLERANCE_PERCENT: Final = 10
+WINDOW_S: Final = 3_600
 
 
-@click.command(short_help="Even out bytes and leaders over the brokers: propose a plan, carry it out.")
+@click.command(short_help="Even out bytes, leaders and traffic over the brokers: propose a plan, carry it out.")
 @click.option("--execute", is_flag=True, help="Carry the plan out; without this, it is only shown.")
 @click.option("--cancel", "cancels", is_flag=True, help="Take back all moves of the cluster that are under way.")
 @click.option(
     "--tolerance", type=click.IntRange(0, 100), default=TOLERANCE_PERCENT, show_default=True, metavar="PERCENT",
-    help="How far the bytes of a broker may be from the average.",
+    help="How far the bytes of a broker, and those written to it, may be from the average.",
+)  # fmt: skip
+@click.option(
+    "--window", type=click.IntRange(60, 7 * 24 * 3_600), default=WINDOW_S, show_default=True, metavar="SECONDS",
+    help="How far back to look at what was written.",
 )  # fmt: skip
 @pace_options
 @bootstrap_option
@@ -34,16 +43,18 @@ def rebalance(
     execute: bool,
     cancels: bool,
     tolerance: int,
+    window: int,
     throttle: int | None,
     at_once: int,
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Even out bytes and leaders over the live brokers: after one was added, or a topic grew.
+    """Even out bytes, leaders and traffic over the live brokers: after one was added, or a topic grew.
 
     The plan moves as few bytes as bring each broker within the tolerance, never crowds a rack, and then evens out
-    leaders. Partitions that are being moved, or whose replicas are not all in sync, stay. --execute carries it out,
-    some partitions at a time; Ctrl-C leaves the moves under way going, and the next plan is made from what is there.
+    leaders: their number, and the bytes that were written to them in the last hour. Partitions that are being moved, or
+    whose replicas are not all in sync, stay. --execute carries it out, some partitions at a time; Ctrl-C leaves the
+    moves under way going, and the next plan is made from what is there.
     """
     from tidelog import Admin
 
@@ -60,6 +71,7 @@ def rebalance(
             raise CommandFailed(
                 f"expected at least two live brokers, found {len(found.targets)}{beside}: start or add some"
             )
+        found = _with_rates(admin, found, window)
         stay = unmovable(found)
         wanted = rebalanced(found.parts(), found.targets, tolerance / 100, stay)
         plan = _described(found, wanted)
@@ -83,6 +95,16 @@ def rebalance(
         say(f"changed by somebody else meanwhile, and left alone: {names_of(moved.changed)}")
 
 
+def _with_rates(admin: Admin, found: Overview, window_s: int) -> Overview:
+    from tidelog.client.errors import TidelogError
+
+    try:
+        return found._replace(rates=rates_of(admin, found, window_s))
+    except TidelogError as error:
+        say(f"what is written is not known, and leaders are evened out by number alone: {error}", err=True)
+        return found
+
+
 def _described(found: Overview, wanted: Assignment) -> dict[str, Any]:
     """By broker, what it has and leads now and afterwards; and what that costs."""
     parts = found.parts()
@@ -96,6 +118,10 @@ def _described(found: Overview, wanted: Assignment) -> dict[str, Any]:
         Counter(placed.leader for placed in found.placed.values()),
         Counter(wanted.get(at, part.replicas)[0] for at, part in parts.items()),
     )
+    rates = (
+        _led((placed.leader, parts[at].rate) for at, placed in found.placed.items()),
+        _led((wanted.get(at, part.replicas)[0], part.rate) for at, part in parts.items()),
+    )
     cost = cost_of(parts, wanted)
     return {
         "brokers": [
@@ -104,7 +130,7 @@ def _described(found: Overview, wanted: Assignment) -> dict[str, Any]:
                 **{
                     when: {
                         "replicas": replicas[index][target.node], "leaders": leaders[index][target.node],
-                        "bytes": bytes_[index][target.node],
+                        "bytes": bytes_[index][target.node], "bytes_per_second": rates[index][target.node],
                     }
                     for index, when in enumerate(("before", "after"))
                 },
@@ -115,8 +141,15 @@ def _described(found: Overview, wanted: Assignment) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _led(rates: Iterable[tuple[int, int]]) -> Counter[int]:
+    found = Counter[int]()
+    for node, rate in rates:
+        found[node] += rate
+    return found
+
+
 def _say(plan: dict[str, Any], found: Overview, tolerance: int, stay: int) -> None:
-    columns = ("broker", "rack", "replicas", "after", "leaders", "after", "data", "after")
+    columns = ("broker", "rack", "replicas", "after", "leaders", "after", "data", "after", "written/s", "after")
     print_rows(
         columns,
         [
@@ -124,6 +157,7 @@ def _say(plan: dict[str, Any], found: Overview, tolerance: int, stay: int) -> No
                 row["node"], row["rack"], row["before"]["replicas"], row["after"]["replicas"],
                 row["before"]["leaders"], row["after"]["leaders"],
                 megabytes(row["before"]["bytes"]), megabytes(row["after"]["bytes"]),
+                megabytes(row["before"]["bytes_per_second"]), megabytes(row["after"]["bytes_per_second"]),
             )
             for row in plan["brokers"]
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from tests.cli.in_process import Tidelog, as_json, runs_commands, until
 from tidelog import Admin, NewTopic, TopicPartition
 from tidelog.cli.work.moving import clear_throttles
+from tidelog.cli.work.placement import overview_of, rates_of
 from tidelog.model.ids import NodeId
 from tidelog.testing import Cluster
 
@@ -68,6 +70,37 @@ def test_a_plan_is_shown_carried_out_and_then_there_is_none(admin: Admin, tidelo
     until(lambda: led(admin) == {1: 4, 2: 4, 3: 4}, "leaders are spread")
     again = as_json(tidelog("rebalance", "--execute", "--json"))
     assert (again["partitions"], again["moved"], again["stay"]) == (0, 0, 0)
+
+
+def test_leaders_are_evened_out_by_what_was_written_lately(cluster: Cluster, admin: Admin, tidelog: Tidelog) -> None:
+    """Two partitions of broker 1 get everything; all had the same bytes long ago."""
+    admin.create_topics(
+        [NewTopic("calm", assignments={number: [1 + number % 2, 2 - number % 2] for number in range(8)})]
+    )
+    long_ago = int(time.time() * 1000) - 7_200_000
+    try:
+        with cluster.producer() as producer:
+            for number in range(8):
+                producer.send("calm", bytes(100_000), partition=number, timestamp_ms=long_ago)
+            for number in (0, 2):
+                producer.send("calm", bytes(90_000), partition=number)
+        rows = [
+            {row["node"]: row[when]["bytes_per_second"] for row in as_json(tidelog(*command))["brokers"]}
+            for command in (("rebalance", "--json"), ("rebalance", "--json", "--window", "60"))
+            for when in ("before", "after")
+        ]
+        found = overview_of(admin)
+        rates = rates_of(admin, found, 3_600)
+        calm = [rates[TopicPartition("calm", number)] for number in range(8)]
+        assert calm == pytest.approx([26, 0, 26, 0, 0, 0, 0, 0], abs=2), "95,000 bytes a record, over an hour"
+        orders = sum(rates[TopicPartition("orders", number)] for number in range(PARTITIONS))
+        before, after, before_of_a_minute, _ = rows
+        assert before[1] == orders + sum(calm)
+        assert before_of_a_minute[1] == pytest.approx(60 * before[1], rel=0.05)
+        assert sum(after.values()) == sum(before.values())
+        assert max(after.values()) <= 1.2 * sum(after.values()) / 3
+    finally:
+        admin.delete_topics(["calm"])
 
 
 def test_partitions_that_are_not_in_sync_stay(cluster: Cluster, admin: Admin, tidelog: Tidelog) -> None:

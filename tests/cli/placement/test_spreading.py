@@ -37,7 +37,9 @@ def clusters(draw: st.DrawFn) -> tuple[Parts, list[Target]]:
     factor = draw(st.integers(1, min(3, nodes)))
     parts = {
         TopicPartition(f"t{number % 2}", number // 2): Part(
-            tuple(draw(st.permutations(range(nodes)))[:factor]), draw(st.integers(0, 1 << 30))
+            tuple(draw(st.permutations(range(nodes)))[:factor]),
+            draw(st.integers(0, 1 << 30)),
+            draw(st.integers(0, 1 << 20)),
         )
         for number in range(draw(st.integers(1, 12)))
     }
@@ -189,6 +191,36 @@ def test_a_large_cluster_is_evened_out_for_little_more_than_any_plan_must_move(s
     assert all(0.9 * average - 1 <= load[target.node] <= 1.1 * average + 1 for target in targets)
     cost = cost_of(parts, changes)
     assert cost.size + cost.replicas * REPLICA_WEIGHT <= 1.2 * least_moved(parts, targets, TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 7])
+def test_what_is_written_is_evened_out_and_so_are_leaders(seed: int) -> None:
+    parts, targets = uneven_cluster(seed)
+    rates: Counter[int] = Counter()
+    leads: Counter[int] = Counter()
+    plan = after(parts, rebalanced(parts, targets, TOLERANCE))
+    for at, replicas in plan.items():
+        rates[replicas[0]] += parts[at].rate
+        leads[replicas[0]] += 1
+    average = sum(rates.values()) / len(targets)
+    assert all(0.9 * average - 1 <= rates[target.node] <= 1.1 * average + 1 for target in targets)
+    assert max(leads.values()) - min(leads.values()) <= 1
+    silent = {at: part._replace(rate=0) for at, part in parts.items()}
+    moved = after(parts, rebalanced(silent, targets, TOLERANCE))
+    assert {at: set(nodes) for at, nodes in moved.items()} == {at: set(nodes) for at, nodes in plan.items()}, (
+        "traffic alone moves no bytes"
+    )
+
+
+def test_a_busy_partition_leaves_its_leader_fewer_others() -> None:
+    """Both orders of replicas are there, so that leaders can go either way; one is written as much as all others."""
+    parts = {
+        TopicPartition("t", number): Part(((number % 2), (number + 1) % 2), 0, 100 if number else 1_900)
+        for number in range(20)
+    }
+    plan = after(parts, rebalanced(parts, [Target(0, None), Target(1, None)], 0.2))
+    busy = plan[TopicPartition("t", 0)][0]
+    assert sum(replicas[0] == busy for replicas in plan.values()) == 8, "20 % fewer than half of them, and no fewer"
 
 
 @given(clusters(), st.data())
