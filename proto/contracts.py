@@ -38,6 +38,7 @@ from tidelog.proto.calls import (
     consumer_group_api,
     controller_api,
     delegation_token_api,
+    forwarded,
     group_api,
     quota_api,
     reassignment_api,
@@ -119,8 +120,9 @@ class Contract:
 CONTRACTS: Final[Mapping[str, Contract]] = {
     "api": Contract(
         (api, acl_api, quota_api, user_api, delegation_token_api, audit_api, backup_api, controller_api),
-        ("groups", "reassignments", "sinks", "transactions"),
+        ("forwarded", "groups", "reassignments", "sinks", "transactions"),
     ),
+    "forwarded": Contract((forwarded,)),
     "groups": Contract((group_api, consumer_group_api)),
     "metadata": Contract(
         (metadata,),
@@ -143,7 +145,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             "Any later frame of a stream: everything that was waiting for this peer.",
         ),
     ),
-    "reassignments": Contract((reassignment_api,)),
+    "reassignments": Contract((reassignment_api,), ("forwarded",)),
     "sinks": Contract((sink_api,)),
     "transactions": Contract((transaction_api,), ("groups",)),
 }

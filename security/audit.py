@@ -62,7 +62,8 @@ class Touched(NamedTuple):
 
 
 class AuditEvent(NamedTuple):
-    """Who did what from where. ``done``: whether it was allowed, or took effect."""
+    """Who did what from where. ``done``: whether it was allowed, or took effect. ``forwarded_by``: the node that
+    says so, of a request that came by one."""
 
     kind: AuditKind
     principal: str
@@ -72,6 +73,7 @@ class AuditEvent(NamedTuple):
     request: str
     operation: str = ""
     touched: tuple[Touched, ...] = ()
+    forwarded_by: str = ""
 
 
 class AuditLine(NamedTuple):
@@ -198,6 +200,8 @@ def _line(event: AuditEvent, folded: _Folded) -> dict[str, Any]:
         "metadata": _metadata(event.kind.value),
         "unmapped": {"listener": event.listener},
     }
+    if event.forwarded_by:
+        found["unmapped"]["forwarded_by"] = _cut(event.forwarded_by)
     if folded.reason:
         found["message"] = _cut(folded.reason)
     if login:

@@ -32,6 +32,7 @@ class OAuthServer:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._refused: Rejected | None = None
+        self.tried = ""
 
     def step(self, token: bytes) -> Step:
         if self._refused is not None:  # whatever the client says to it
@@ -43,6 +44,7 @@ class OAuthServer:
         if header is None or said[-2:] != ["", ""] or found is None or len(found[1]) > TOKEN_BYTES_MAX:
             return Rejected("expected OAUTHBEARER's message with a token, found something else")
         judged, authorized = self._judge(found[1]), header[1]
+        self.tried = _name_in(authorized) if authorized else ""
         if isinstance(judged, Costly):
             work = judged.work
             return Costly(lambda: self._outcome(work(), authorized))

@@ -62,6 +62,9 @@ Step: TypeAlias = Challenge | Accepted | Rejected | Costly
 class ServerMechanism(Protocol):
     """One login at a server."""
 
+    tried: str
+    """The user that the client says it is, proved or not; "" while it has not said so."""
+
     def step(self, token: bytes) -> Step:
         """Take the client's next message. Not called again after ``Accepted`` or ``Rejected``."""
 
@@ -86,12 +89,14 @@ class PlainServer:
 
     def __init__(self, check: Callable[[str, str], bool]) -> None:
         self._check = check
+        self.tried = ""
 
     def step(self, token: bytes) -> Step:
         try:
             authorized, name, password = token.decode("utf-8").split("\0")
         except ValueError:
             return Rejected("expected PLAIN's authzid, user and password, found something else")
+        self.tried = name
         if not name or not password:
             return Rejected("expected a user and a password, found an empty one")
         if authorized not in ("", name):

@@ -189,6 +189,7 @@ class ScramServer:
         self._server_nonce = nonce
         self._until_ms: int | None = None
         self._token_id = ""
+        self.tried = ""
         self._step: Callable[[bytes], Step] = self._first
 
     def step(self, token: bytes) -> Step:
@@ -203,6 +204,7 @@ class ScramServer:
         name = _name_in(spelt)
         if name is None or binding.startswith("p"):
             return Rejected("expected a user's name, and no channel binding, in the client-first message")
+        self.tried = name
         if authorized and _name_in(authorized) != name:
             return Rejected("expected no authorization id, or the user's own (CVE-2017-12610)")
         self._name, self._header, self._bare = name, header.encode(), bare

@@ -15,11 +15,12 @@ from tidelog.model.errors import Refusal
 from tidelog.model.names import AUDIT_TOPIC
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.proto.calls.acl_api import binding_of
+from tidelog.proto.calls.forwarded import Forwarded
 from tidelog.proto.transport.network import CallContext
 from tidelog.security.acls import CLUSTER_NAME, IMPLIES, AclOperation, ResourceType
 from tidelog.security.audit import Audit, AuditEvent, AuditKind, Touched
 from tidelog.security.authorizer import StandardAuthorizer, Who
-from tidelog.security.principal import ANONYMOUS
+from tidelog.security.principal import ANONYMOUS, USER
 from tidelog.security.session import Session
 
 CALLERS_MAX: Final = 10_000
@@ -125,6 +126,8 @@ class AccessControl:
         self._callers: dict[str, tuple[Session, Who]] = {}
         """By the address of the connection."""
         self.audit = audit
+        self.node_listeners = config.replication_listeners
+        """Where brokers come with what they ask of each other."""
         self.failed_logins = 0
         """Handshakes and logins that were refused, at any listener."""
         self.authorizer: StandardAuthorizer | None = None
@@ -133,8 +136,9 @@ class AccessControl:
                 config.super_users, allows_unnamed=config.allow_everyone_if_no_acl_found
             )
 
-    def of(self, context: CallContext, request: str = "") -> Access | None:
-        """What the sender of a request may do; ``None`` where nobody is asked. ``request``: Kafka's name of it."""
+    def of(self, context: CallContext, request: str = "", client: Forwarded | None = None) -> Access | None:
+        """What the sender of a request may do; ``None`` where nobody is asked. ``request``: Kafka's name of it.
+        ``client``: in whose place the sender asks."""
         if self.authorizer is None:
             if self.audit is not None:
                 self.who(context)
@@ -143,8 +147,9 @@ class AccessControl:
         trail = None
         if audit is not None:
             allowed, denied = audit.wants(AuditKind.ALLOWED), audit.wants(AuditKind.DENIED)
-            trail = Trail(audit, context.listener, request, allowed, denied)
-        return Access(self.authorizer, self.who(context), trail)
+            trail = Trail(audit, context.listener if client is None else client.listener, request, allowed, denied)
+        who = self.who(context) if client is None else Who(client.principal, client.host)
+        return Access(self.authorizer, who, trail)
 
     def who(self, context: CallContext) -> Who:
         """The sender of a request. The first one of a session tells the audit log of a login, as neither gRPC nor a
@@ -160,6 +165,11 @@ class AccessControl:
         if session.principal != ANONYMOUS:
             self.logged_in(context.listener, who, session.protocol.name)
         return who
+
+    def login_failed(self, context: CallContext, tried: str, protocol: str, reason: str) -> None:
+        """``tried``: the user that the sender said it is, "" if it did not; nobody knows whether it is."""
+        who = Who(f"{USER}:{tried}" if tried else "", context.host)
+        self.logged_in(context.listener, who, protocol, reason)
 
     def logged_in(self, listener: str, who: Who, protocol: str, refused: str = "") -> None:
         """Somebody proved an identity, or did not: ``refused`` says why, in words without a secret."""

@@ -11,6 +11,7 @@ from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, id_text
+from tidelog.model.sinks import is_sinks
 from tidelog.proto.calls.acl_api import AclEntry, AclEntryFilter, CreateAclsRequest, DeleteAclsRequest
 from tidelog.proto.calls.api import (
     AlterReplicaLogDirsRequest,
@@ -34,6 +35,7 @@ from tidelog.proto.calls.quota_api import AlterClientQuotasRequest, QuotaAlterat
 from tidelog.proto.calls.reassignment_api import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.sink_api import AbortJobRequest, DeleteSinkRequest
+from tidelog.proto.calls.transaction_api import PrepareTransactionRequest, WriteTxnMarkersRequest
 from tidelog.proto.calls.user_api import AlterUserScramCredentialsRequest
 from tidelog.proto.transport.network import CallContext, CallHandler
 from tidelog.security.acls import CLUSTER_NAME
@@ -192,6 +194,22 @@ def _imported(request: ImportRecordsRequest, answer: Any, image: MetadataImage) 
     return (Touched("topic", name, what, UNKNOWN if answer is None else _error(answer)),)
 
 
+def _markers(request: WriteTxnMarkersRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+    answered = () if answer is None else answer.markers
+    for marker, written in zip_longest(request.markers, answered[: len(request.markers)]):
+        errors = {} if written is None else {(at.topic, at.partition): _error(at) for at in written.results}
+        for at in marker.partitions:
+            what = f"partition {at.partition}: {'commit' if marker.committed else 'abort'} {marker.producer_id}"
+            error = UNKNOWN if answer is None else errors.get((at.topic, at.partition), "")
+            yield Touched("topic", at.topic, what, error)
+
+
+def _prepared(request: PrepareTransactionRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+    if not is_sinks(request.transactional_id):
+        error = UNKNOWN if answer is None else _error(answer)
+        yield Touched("transactional_id", request.transactional_id, "prepare", error)
+
+
 CHANGES: Final[dict[type[Request[Any]], Says]] = {
     CreateTopicsRequest: _each("topics", "topics", _named()),
     DeleteTopicsRequest: _deleted_topics,
@@ -216,6 +234,9 @@ CHANGES: Final[dict[type[Request[Any]], Says]] = {
     OffsetDeleteRequest: _of_group("delete offsets"),
     # Without a generation it is no member's: an administrator's, or that of a consumer that has no group.
     OffsetCommitRequest: _of_group("set offsets", lambda request: request.generation_id < 0),
+    WriteTxnMarkersRequest: _markers,
+    # A sink's are prepared for each batch, and end by themselves.
+    PrepareTransactionRequest: _prepared,
     AbortJobRequest: _one(lambda request: Touched("sink", request.sink, f"abort batch {request.batch}")),
     DeleteSinkRequest: _one(lambda request: Touched("sink", request.sink, "delete")),
     HoldTransactionsRequest: _one(
@@ -228,8 +249,9 @@ CHANGES: Final[dict[type[Request[Any]], Says]] = {
 }
 
 
-def audited(calls: Calls, control: AccessControl, image: Image) -> Calls:
-    """The same calls; the audit log hears of those that change the cluster, once their outcome is known."""
+def audited(calls: Calls, control: AccessControl, image: Image, *, forwarded: bool = False) -> Calls:
+    """The same calls; the audit log hears of those that change the cluster, once their outcome is known.
+    ``forwarded``: whether the senders are nodes, which may name their clients."""
     audit = control.audit
     if audit is None or not audit.wants(AuditKind.CHANGE):
         return calls
@@ -240,23 +262,42 @@ def audited(calls: Calls, control: AccessControl, image: Image) -> Calls:
             return handler
 
         async def serve(request: Any, context: CallContext) -> Any:
+            if request_type is WriteTxnMarkersRequest and context.listener in control.node_listeners:
+                return await handler(request, context)  # of each transaction's coordinator
             answer, before = None, image()
             try:
                 answer = await handler(request, context)
             finally:
                 touched = tuple(says(request, answer, before))
                 if touched:
-                    who = control.who(context)
+                    sender = control.who(context)
                     done = not any(each.error for each in touched)
                     name = api_of(request_type)
-                    audit.note(
-                        AuditEvent(AuditKind.CHANGE, who.principal, who.host, context.listener, done, name, "", touched)
-                    )
+                    client = getattr(request, "forwarded", None) if forwarded else None
+                    event = AuditEvent(AuditKind.CHANGE, *sender, context.listener, done, name, "", touched)
+                    if client is not None:
+                        event = event._replace(
+                            principal=client.principal,
+                            host=client.host,
+                            listener=client.listener,
+                            forwarded_by=sender.principal,
+                        )
+                    audit.note(event)
             return answer
 
         return serve
 
     return {request_type: wrapped(request_type, handler, audit) for request_type, handler in calls.items()}
+
+
+def made_by_use(control: AccessControl, topic: str, sender: CallContext, error: ErrorCode) -> None:
+    """Tell the audit log of a topic that was made because somebody used it."""
+    if control.audit is not None:
+        touched = Touched("topic", topic, "by use", "" if error is ErrorCode.NONE else error.name)
+        name = api_of(CreateTopicsRequest)
+        done = error is ErrorCode.NONE
+        who = control.who(sender)
+        control.audit.note(AuditEvent(AuditKind.CHANGE, *who, sender.listener, done, name, "", (touched,)))
 
 
 def api_of(request_type: type[Request[Any]]) -> str:

@@ -149,9 +149,10 @@ class LoggedIn:
 
 @dataclass(frozen=True, slots=True)
 class LoginFailed:
-    """``reason`` is for the node's log alone."""
+    """``reason`` is for the node's log alone, ``tried`` for the audit log: the user that the client said it is."""
 
     reason: str
+    tried: str = ""
 
 
 class Login:
@@ -172,7 +173,7 @@ class Login:
             case Accepted():
                 return self._logins.logged_in(found, self.mechanism)
             case _:
-                return await self._logins.failed(found.reason, began_s)
+                return await self._logins.failed(found.reason, began_s, self._server.tried)
 
     async def _judge(self, token: bytes) -> Challenge | Accepted | Rejected:
         if len(token) > MESSAGE_BYTES_MAX:
@@ -239,13 +240,13 @@ class Logins:
             return lambda: True  # the issuer's users are not the cluster's
         return lambda: self._users.is_there(accepted.name)
 
-    async def failed(self, reason: str, began_s: float | None = None) -> LoginFailed:
+    async def failed(self, reason: str, began_s: float | None = None, tried: str = "") -> LoginFailed:
         """Return when the client may hear of it; ``began_s``: when it sent what was judged, now if left out."""
         now_s = asyncio.get_running_loop().time()
         left_s = (now_s if began_s is None else began_s) + self._delay_s - now_s
         if left_s > 0:
             await asyncio.sleep(left_s)
-        return LoginFailed(reason)
+        return LoginFailed(reason, tried)
 
 
 def _judge_of(listener: str, found: ListenerSecurity) -> Judge:

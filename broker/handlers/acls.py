@@ -57,11 +57,11 @@ class Acls:
         found = [acl for _, acl in sorted(self._authorizer.acls().items()) if wanted.matches(acl)]
         return DescribeAclsResponse(ErrorCode.NONE, tuple(map(entry_of, found)))
 
-    async def create(self, request: CreateAclsRequest, _: CallContext) -> CreateAclsResponse:
+    async def create(self, request: CreateAclsRequest, context: CallContext) -> CreateAclsResponse:
         if self._authorizer is None:
             return CreateAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
         try:
-            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return CreateAclsResponse(code, error_message=text)
@@ -70,13 +70,13 @@ class Acls:
         await self._view.wait_until(lambda image: all(each in image.acls for each in made), timeout_s=VISIBLE_TIMEOUT_S)
         return answer
 
-    async def delete(self, request: DeleteAclsRequest, _: CallContext) -> DeleteAclsResponse:
+    async def delete(self, request: DeleteAclsRequest, context: CallContext) -> DeleteAclsResponse:
         """After an unknown outcome it is asked again, and what the first try deleted is then not among the answer's
         entries."""
         if self._authorizer is None:
             return DeleteAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
         try:
-            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return DeleteAclsResponse(code, error_message=text)

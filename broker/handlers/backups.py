@@ -32,11 +32,11 @@ class Backups:
         return await self._replicas.importing.take(request)
 
     async def advance_producer_ids(
-        self, request: AdvanceProducerIdsRequest, _: CallContext
+        self, request: AdvanceProducerIdsRequest, context: CallContext
     ) -> AdvanceProducerIdsResponse:
         """An error unless this broker's image has the change: the caller relies on how new its metadata is."""
         try:
-            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return AdvanceProducerIdsResponse(code, error_message=text)

@@ -67,7 +67,7 @@ class DelegationTokens:
         asked = replace(request, requester=str(context.session.principal))
         try:
             # Not repeated after an unknown outcome: there would be two tokens.
-            answer = await self._channel.call(asked, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False, patient=True)
+            answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return CreateDelegationTokenResponse(code, error_message=text)
@@ -80,7 +80,7 @@ class DelegationTokens:
             return RenewDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
         asked = replace(request, requester=str(context.session.principal))
         try:
-            answer = await self._channel.call(asked, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return RenewDelegationTokenResponse(code, error_message=text)
@@ -97,7 +97,7 @@ class DelegationTokens:
         asked = replace(request, requester=str(context.session.principal))
         try:
             # Not repeated after an unknown outcome: what was removed would then not be found.
-            answer = await self._channel.call(asked, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False, patient=True)
+            answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return ExpireDelegationTokenResponse(code, error_message=text)

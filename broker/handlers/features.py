@@ -38,9 +38,9 @@ class Features:
             tuple(NodeFeatures(*found) for found in registered(image)),
         )
 
-    async def update(self, request: UpdateFeaturesRequest, _: CallContext) -> UpdateFeaturesResponse:
+    async def update(self, request: UpdateFeaturesRequest, context: CallContext) -> UpdateFeaturesResponse:
         try:
-            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return UpdateFeaturesResponse(code, text)

@@ -49,11 +49,9 @@ class Forwarding:
         self._channel = channel
         self._view = view
 
-    async def create_topics(self, request: CreateTopicsRequest, _: CallContext) -> CreateTopicsResponse:
+    async def create_topics(self, request: CreateTopicsRequest, context: CallContext) -> CreateTopicsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(
-                request, timeout_s=bound_s(request.timeout_ms), patient=True
-            )
+            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return CreateTopicsResponse(tuple(CreatedTopic(t.name, code, text) for t in request.topics))
@@ -64,11 +62,9 @@ class Forwarding:
             await self._visible(lambda image: all(i in image.topics for i in made))
         return answer
 
-    async def delete_topics(self, request: DeleteTopicsRequest, _: CallContext) -> DeleteTopicsResponse:
+    async def delete_topics(self, request: DeleteTopicsRequest, context: CallContext) -> DeleteTopicsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(
-                request, timeout_s=bound_s(request.timeout_ms), patient=True
-            )
+            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return DeleteTopicsResponse(
@@ -81,11 +77,11 @@ class Forwarding:
         await self._visible(lambda image: not any(i in image.topics for i in gone))
         return answer
 
-    async def create_partitions(self, request: CreatePartitionsRequest, _: CallContext) -> CreatePartitionsResponse:
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, context: CallContext
+    ) -> CreatePartitionsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(
-                request, timeout_s=bound_s(request.timeout_ms), patient=True
-            )
+            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return CreatePartitionsResponse(tuple(TopicResult(t.name, code, text) for t in request.topics))
@@ -98,12 +94,12 @@ class Forwarding:
         return answer
 
     async def alter_configs(
-        self, request: IncrementalAlterConfigsRequest, _: CallContext
+        self, request: IncrementalAlterConfigsRequest, context: CallContext
     ) -> IncrementalAlterConfigsResponse:
         # Not repeated after an unknown outcome: "append" and "subtract" would then count twice.
         safe = all(c.operation in ("set", "delete") for r in request.resources for c in r.changes)
         try:
-            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe, patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return IncrementalAlterConfigsResponse(
@@ -123,9 +119,11 @@ class Forwarding:
             )
         return answer
 
-    async def unregister_broker(self, request: UnregisterBrokerRequest, _: CallContext) -> UnregisterBrokerResponse:
+    async def unregister_broker(
+        self, request: UnregisterBrokerRequest, context: CallContext
+    ) -> UnregisterBrokerResponse:
         try:
-            answer, unknown = await self._channel.call_traced(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, unknown = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return UnregisterBrokerResponse(code, text)

@@ -18,7 +18,6 @@ from tidelog.broker.services import Calls
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.user_api import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.proto.transport.network import CallContext
-from tidelog.security.authorizer import Who
 from tidelog.security.sasl import failure
 from tidelog.security.session import FindSession, Session
 
@@ -107,13 +106,13 @@ class TokenLogins:
     def _failed(
         self, context: CallContext, failed: LoginFailed, request: SaslAuthenticateRequest
     ) -> SaslAuthenticateResponse:
-        self._note(context, f"{failed.reason} ({request.mechanism[:40]!r})")
+        self._note(context, f"{failed.reason} ({request.mechanism[:40]!r})", failed.tried)
         return SaslAuthenticateResponse(
             ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failure(request.mechanism[:40])
         )
 
-    def _note(self, context: CallContext, reason: str) -> None:
+    def _note(self, context: CallContext, reason: str, tried: str = "") -> None:
         """Tell the operator."""
         listener, now_s = context.listener, asyncio.get_running_loop().time()
         self._notices.say(now_s, listener, context.peer, reason, "refusing the login of")
-        self._control.logged_in(listener, Who("", context.host), context.session.protocol.name, reason)
+        self._control.login_failed(context, tried, context.session.protocol.name, reason)

@@ -13,7 +13,6 @@ from typing import Final
 from tidelog.broker.handlers.topic_creation import Outcome, TopicCreation
 from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.metadata.metadata_view import MetadataView
-from tidelog.broker.quotas.usage import charged
 from tidelog.metadata_quorum.image.change import MetadataDelta
 from tidelog.metadata_quorum.image.image import MetadataImage, TopicImage
 from tidelog.model.errors import ErrorCode
@@ -67,7 +66,7 @@ class Metadata:
         failed: dict[str, Outcome] = {}
         if request.topics and request.allow_auto_topic_creation and self._config.auto_create_topics_enable:
             missing = [name for name in dict.fromkeys(request.topics) if image.topic(name) is None]
-            failed = await self._creation.create(missing, charged(context))
+            failed = await self._creation.create(missing, context)
             image = self._view.image
         if request.all_topics:
             found = [image.topics[image.topic_ids[name]] for name in sorted(image.topic_ids)]

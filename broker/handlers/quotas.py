@@ -60,9 +60,9 @@ class Quotas:
             ),
         )
 
-    async def alter(self, request: AlterClientQuotasRequest, _: CallContext) -> AlterClientQuotasResponse:
+    async def alter(self, request: AlterClientQuotasRequest, context: CallContext) -> AlterClientQuotasResponse:
         try:
-            answer = await self._channel.call(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             refused: AlterClientQuotasResponse = refuse(request, *timed_out(error))
             return refused

@@ -49,12 +49,10 @@ class Reassignments:
         }
 
     async def alter(
-        self, request: AlterPartitionReassignmentsRequest, _: CallContext
+        self, request: AlterPartitionReassignmentsRequest, context: CallContext
     ) -> AlterPartitionReassignmentsResponse:
         try:
-            answer, unknown = await self._channel.call_traced(
-                request, timeout_s=bound_s(request.timeout_ms), patient=True
-            )
+            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return AlterPartitionReassignmentsResponse(code, error_message=text)
@@ -73,9 +71,9 @@ class Reassignments:
             code, text = timed_out(error)
             return ListPartitionReassignmentsResponse(code, error_message=text)
 
-    async def elect(self, request: ElectLeadersRequest, _: CallContext) -> ElectLeadersResponse:
+    async def elect(self, request: ElectLeadersRequest, context: CallContext) -> ElectLeadersResponse:
         try:
-            answer = await self._channel.call(request, timeout_s=bound_s(request.timeout_ms), patient=True)
+            answer, _ = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return ElectLeadersResponse(code, error_message=text)

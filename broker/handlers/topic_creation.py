@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.metadata.internal_topics import topic_to_make
 from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.broker.quotas.usage import charged
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE
 from tidelog.model.names import is_internal, topic_name_fault
 from tidelog.model.settings.broker_config import NodeConfig
-from tidelog.proto.calls.api import Charged, CreateTopicsRequest
+from tidelog.proto.calls.api import CreateTopicsRequest
+from tidelog.proto.transport.network import CallContext
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +33,25 @@ Outcome = tuple[ErrorCode, str]
 class TopicCreation:
     """One request to the controller for each topic at a time, however many ask for it."""
 
-    def __init__(self, config: NodeConfig, view: MetadataView, channel: ControllerChannel) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        view: MetadataView,
+        channel: ControllerChannel,
+        tell: Callable[[str, CallContext, ErrorCode], None],
+    ) -> None:
+        """``tell`` hears of each topic that a client's use made, or could not make."""
         self._config = config
         self._view = view
         self._channel = channel
+        self._tell_of_use = tell
         self._under_way: dict[str, asyncio.Task[Outcome]] = {}
         self._told: dict[str, str] = {}
         """By internal topic: why it could not be made, as the log has it already."""
 
-    async def create(self, names: Iterable[str], charged: Charged | None = None) -> dict[str, Outcome]:
+    async def create(self, names: Iterable[str], sender: CallContext | None = None) -> dict[str, Outcome]:
         """Create these topics and wait a little for their leaders; returns the error for each that is still missing
-        then. ``charged``: the client that uses them; ``None`` for the cluster itself."""
+        then. ``sender``: the client that uses them; ``None`` for the cluster itself."""
         tasks: dict[str, asyncio.Task[Outcome]] = {}
         for name in names:
             if topic_name_fault(name) is not None:
@@ -50,7 +60,7 @@ class TopicCreation:
             if task is None:
                 if len(self._under_way) >= CREATIONS_MAX:
                     continue
-                task = self._under_way[name] = asyncio.get_running_loop().create_task(self._create(name, charged))
+                task = self._under_way[name] = asyncio.get_running_loop().create_task(self._create(name, sender))
                 task.add_done_callback(lambda _, name=name: self._under_way.pop(name))  # type: ignore[misc]
             tasks[name] = task
         if not tasks:
@@ -62,13 +72,16 @@ class TopicCreation:
         for task in self._under_way.values():
             task.cancel()
 
-    async def _create(self, name: str, charged: Charged | None) -> Outcome:
-        request = CreateTopicsRequest((topic_to_make(name, self._config),), charged=charged)
+    async def _create(self, name: str, sender: CallContext | None) -> Outcome:
+        pays = None if sender is None else charged(sender)
+        request = CreateTopicsRequest((topic_to_make(name, self._config),), charged=pays)
         try:
-            answer = await self._channel.call(request, timeout_s=CREATE_TIMEOUT_S, patient=True)
+            answer, _ = await self._channel.forward(request, sender, timeout_s=CREATE_TIMEOUT_S)
         except ControllerUnavailable as error:
             return ErrorCode.LEADER_NOT_AVAILABLE, str(error)
         result = answer.topics[0]
+        if sender is not None:
+            self._tell_of_use(name, sender, result.error)
         if result.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # no client expects this of Metadata
             return ErrorCode.LEADER_NOT_AVAILABLE, result.error_message
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

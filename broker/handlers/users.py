@@ -64,7 +64,7 @@ class Users:
             refused = (AlteredUser(name, ErrorCode.POLICY_VIOLATION, NOT_SECRET) for name in request.users)
             return AlterUserScramCredentialsResponse(ErrorCode.NONE, tuple(refused))
         try:
-            answer, unknown = await self._channel.call_traced(request, timeout_s=CONFIG_TIMEOUT_S, patient=True)
+            answer, unknown = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
             return AlterUserScramCredentialsResponse(code, error_message=text)

@@ -46,7 +46,7 @@ class Host(Protocol):
     def bug(self, error: BaseException) -> None:
         """A handler raised what it must not."""
 
-    def login_failed(self, peer: str, why: str) -> None:
+    def login_failed(self, peer: str, why: str, tried: str = "") -> None:
         """Log it, and tell the audit log."""
 
     def notice(self, peer: str, text: str) -> None:

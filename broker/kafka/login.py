@@ -49,19 +49,22 @@ class _State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``logged_in``: the login is done with it. ``over``: the connection ends after it; the text is for the log."""
+    """``logged_in``: the login is done with it. ``over``: the connection ends after it; the text is for the log.
+    ``tried``: the user that the client said it is."""
 
     answer: bytes
     logged_in: LoggedIn | None = None
     over: str | None = None
+    tried: str = ""
 
 
 class LoginOver(CloseConnection):
     """A login failed: its client hears ``answer``, and the connection ends."""
 
-    def __init__(self, reason: str, answer: bytes | None = None) -> None:
+    def __init__(self, reason: str, answer: bytes | None = None, tried: str = "") -> None:
         super().__init__(reason)
         self.answer = answer
+        self.tried = tried
 
 
 class KafkaLogin:
@@ -142,8 +145,9 @@ class KafkaLogin:
             reason = f"{found.reason} ({self._mechanism})"
             text = failure(self._mechanism)
             if header is None:
-                raise LoginOver(reason)
-            return Reply(_authenticated(header, ErrorCode.SASL_AUTHENTICATION_FAILED, text), over=reason)
+                raise LoginOver(reason, tried=found.tried)
+            answer = _authenticated(header, ErrorCode.SASL_AUTHENTICATION_FAILED, text)
+            return Reply(answer, over=reason, tried=found.tried)
         done = found if isinstance(found, LoggedIn) else None
         if done is not None:
             self._state, self._login, self._before, self.bare = _State.DONE, None, done, False

@@ -18,13 +18,11 @@ from tidelog.broker.kafka.handshakes import HandshakeFailed, Handshakes
 from tidelog.broker.kafka.wire.incoming import shared_buffer
 from tidelog.broker.kafka.wire.limits import KafkaLimits
 from tidelog.broker.notices import Notices
-from tidelog.model.settings.listeners import plain_address
 from tidelog.proto.kafka import fetch_codec, produce_codec
 from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.schemas import load_schemas
 from tidelog.proto.transport.http2_referral import Referral
 from tidelog.proto.transport.network import Address, CallContext
-from tidelog.security.authorizer import Who
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +216,7 @@ class KafkaListener:
             found, session = await handshakes.shake(sock, host)
         except HandshakeFailed as failed:
             self.notice(peer, str(failed))
-            self._services.control.logged_in(self.listener, Who("", plain_address(host)), "SSL", str(failed))
+            self._services.control.login_failed(CallContext(self.listener, peer), "", "SSL", str(failed))
             self._left(host)
         except asyncio.CancelledError:
             self._left(host)
@@ -238,12 +236,11 @@ class KafkaListener:
         """A handler raised what it must not: the node ends."""
         self._services.on_bug(error)
 
-    def login_failed(self, peer: str, why: str) -> None:
+    def login_failed(self, peer: str, why: str, tried: str = "") -> None:
         """Log it, and tell the audit log."""
         self.notice(peer, why)
         protocol = self._services.config.protocol_of(self.listener)
-        who = Who("", CallContext(self.listener, peer).host)
-        self._services.control.logged_in(self.listener, who, protocol.name, why)
+        self._services.control.login_failed(CallContext(self.listener, peer), tried, protocol.name, why)
 
     def notice(self, peer: str, text: str) -> None:
         """Log the closed connection and the reason."""

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar, cast
 
 from tidelog.metadata_quorum.raft.unreached import Unreached
@@ -24,7 +25,8 @@ from tidelog.proto.calls.api import (
     DescribeClusterResponse,
     IncrementalAlterConfigsResponse,
 )
-from tidelog.proto.calls.request import Judged, Request, Response
+from tidelog.proto.calls.forwarded import Forwarded
+from tidelog.proto.calls.request import Change, Judged, Request, Response
 from tidelog.proto.transport.network import (
     Address,
     CallContext,
@@ -134,8 +136,20 @@ class ControllerChannel:
         request. ``patient``: the request may take long; a voter is left early only once another one is
         heard to lead. Raises :class:`ControllerUnavailable`.
         """
+        assert not isinstance(request, Change), f"{type(request).__name__}: expected it to be forwarded"
         answer, _ = await self.call_traced(request, timeout_s=timeout_s, retry_unknown=retry_unknown, patient=patient)
         return answer
+
+    async def forward(
+        self, request: Change[R], sender: CallContext | None, *, timeout_s: float, retry_unknown: bool = True
+    ) -> tuple[R, bool]:
+        """As a patient :meth:`call`, for a change that ``sender`` asks for; ``None`` for this node itself. Also tells
+        whether an earlier try had an unknown outcome."""
+        client = None
+        if sender is not None:
+            client = Forwarded(str(sender.session.principal), sender.host, sender.listener)
+        asked = replace(request, forwarded=client)
+        return await self.call_traced(asked, timeout_s=timeout_s, retry_unknown=retry_unknown, patient=True)
 
     async def call_traced(
         self, request: Request[R], *, timeout_s: float, retry_unknown: bool = True, patient: bool = False

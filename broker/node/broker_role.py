@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from tidelog.broker.access.access import AccessControl
+from tidelog.broker.access.changes import made_by_use
 from tidelog.broker.access.guard import GuardedReplicas, Replicas, guarded
 from tidelog.broker.access.logins import NodeLogins
 from tidelog.broker.access.nodes import NodeGuard
@@ -209,7 +210,7 @@ class BrokerRole:
         )
         self._moving = LogMoving(self._reconciler.node_config, logs, run_blocking)
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
-        self._creation = TopicCreation(config, view, channel)
+        self._creation = TopicCreation(config, view, channel, partial(made_by_use, self.access))
         self.audit_topic = AuditTopic(
             audit_queue,
             config.node_id,

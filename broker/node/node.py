@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.broker.access.access import AccessControl
+from tidelog.broker.access.forwarded import judged
 from tidelog.broker.access.nodes import NodeGuard
 from tidelog.broker.kafka.calls.services import ServeKafka
 from tidelog.broker.metadata.controller_channel import ControllerChannel
@@ -40,7 +41,7 @@ from tidelog.model.clock import Clock
 from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.proto.logs.metadata_records import MetadataRecord
-from tidelog.proto.transport.network import Address, Network, Server
+from tidelog.proto.transport.network import Address, Network, Server, Service
 from tidelog.replication.flushing import RunBlocking, run_inline
 from tidelog.security.audit import Audit, AuditKind
 from tidelog.security.tls_store import NodeTls
@@ -128,6 +129,7 @@ class Node:
         self._supervisor = Supervisor(self._failed)
         self._servers: list[Server] = []
         self._channel: ControllerChannel | None = None
+        self._own_controller: Service | None = None
         self._logs: LogManager | None = None
         self._http: HttpServer | None = None
         self._metrics_page: MetricsPage | None = None
@@ -313,7 +315,7 @@ class Node:
 
     async def _start_controller(self) -> None:
         config = self.config
-        self.controller = ControllerNode(
+        controller = self.controller = ControllerNode(
             config,
             cluster_id=self.cluster_id,
             network=self._network,
@@ -328,9 +330,12 @@ class Node:
             refuses=self._network.refuses,
         )
         await self.controller.start()
-        service = replace(self.controller.service(), elsewhere=config.where_clients_belong)
         access = AccessControl(config, self.audit)
         self.controller.subscribe(access.take_over)
+        service = controller.service()
+        judges = partial(judged, service.calls, access, lambda: controller.image, lambda: controller.active)
+        self._own_controller = replace(service, calls=judges(local=True))
+        service = replace(service, calls=judges(local=False), elsewhere=config.where_clients_belong)
         service = NodeGuard(access, config.node_principal_pattern).service(service)
         for listener in config.controller_listeners:
             address = Address(listener.host, listener.port)
@@ -344,7 +349,7 @@ class Node:
             {voter.node_id: Address(voter.host, voter.port) for voter in self.config.voters},
             partial(self._network.connect, listener=self.config.controller_listener_names[0]),
             random.Random(self._rng.random()),
-            None if controller is None else controller.service(),
+            self._own_controller,
             self.config.controller_quorum_request_timeout_ms / 1000,
             self.config.controller_quorum_retry_backoff_ms / 1000,
         )

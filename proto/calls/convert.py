@@ -18,7 +18,15 @@ from google.protobuf.message import DecodeError, Message
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.voter_set import VoterSet
-from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, reassignments_pb2, sinks_pb2, transactions_pb2
+from tidelog.proto.v1 import (
+    api_pb2,
+    forwarded_pb2,
+    groups_pb2,
+    metadata_pb2,
+    reassignments_pb2,
+    sinks_pb2,
+    transactions_pb2,
+)
 
 T = TypeVar("T")
 
@@ -92,7 +100,7 @@ def _message_class(cls: type) -> type[Message]:
 
 
 def _find_message_class(cls: type) -> type[Message]:
-    for contract in (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2):
+    for contract in (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2, forwarded_pb2):
         if (found := getattr(contract, cls.__name__, None)) is not None:
             return typing.cast(type[Message], found)
     raise TypeError(f"{cls.__name__} stands in no contract")
@@ -114,7 +122,8 @@ def _make_plan(cls: type) -> tuple[_Fill, _Read]:
     known: dict[str, Any] = {"cls": cls}
     fields = [_field_plan(field.name, hints[field.name], known) for field in dataclasses.fields(cls)]
     fill = "".join(f"    {put}\n" for put, _ in fields) or "    pass\n"
-    read = ", ".join(get for _, get in fields)
+    names = [field.name for field in dataclasses.fields(cls)]
+    read = ", ".join(f"{name}={get}" for name, (_, get) in zip(names, fields, strict=True))
     exec(f"def fill(message, value):\n{fill}def read(message):\n    return cls({read})\n", known)
     return known["fill"], known["read"]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.forwarded import Forwarded
 
 
 class Response:
@@ -30,7 +32,11 @@ class Request(Generic[R_co]):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Request[R_co]):
-    """A request that changes the cluster's metadata. A broker answers it once its own image shows the change."""
+    """A request that changes the cluster's metadata. A broker answers it once its own image shows the change.
 
-    __slots__ = ()
+    ``forwarded``: the client for whom a broker sends it to the controller; ``None`` for the sender itself. A broker
+    overwrites what clients put there."""
+
+    forwarded: Forwarded | None = None

@@ -1,3 +1,4 @@
+from tidelog.proto.v1 import forwarded_pb2 as _forwarded_pb2
 from tidelog.proto.v1 import groups_pb2 as _groups_pb2
 from tidelog.proto.v1 import reassignments_pb2 as _reassignments_pb2
 from tidelog.proto.v1 import sinks_pb2 as _sinks_pb2
@@ -333,16 +334,18 @@ class Charged(_message.Message):
     def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., strict: _Optional[bool] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
-    __slots__ = ("topics", "timeout_ms", "validate_only", "charged")
+    __slots__ = ("forwarded", "topics", "timeout_ms", "validate_only", "charged")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     CHARGED_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     topics: _containers.RepeatedCompositeFieldContainer[NewTopic]
     timeout_ms: int
     validate_only: bool
     charged: Charged
-    def __init__(self, topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
 
 class CreatedTopic(_message.Message):
     __slots__ = ("name", "error", "error_message", "topic_id", "num_partitions", "replication_factor")
@@ -369,16 +372,18 @@ class CreateTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[CreatedTopic, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicsRequest(_message.Message):
-    __slots__ = ("names", "topic_ids", "timeout_ms", "charged")
+    __slots__ = ("forwarded", "names", "topic_ids", "timeout_ms", "charged")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CHARGED_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     names: _containers.RepeatedScalarFieldContainer[str]
     topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
     timeout_ms: int
     charged: Charged
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., timeout_ms: _Optional[int] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
 
 class TopicResult(_message.Message):
     __slots__ = ("name", "error", "error_message", "topic_id")
@@ -411,16 +416,18 @@ class PartitionGrowth(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[ReplicaAssignment, _Mapping]]] = ...) -> None: ...
 
 class CreatePartitionsRequest(_message.Message):
-    __slots__ = ("topics", "timeout_ms", "validate_only", "charged")
+    __slots__ = ("forwarded", "topics", "timeout_ms", "validate_only", "charged")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     CHARGED_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     topics: _containers.RepeatedCompositeFieldContainer[PartitionGrowth]
     timeout_ms: int
     validate_only: bool
     charged: Charged
-    def __init__(self, topics: _Optional[_Iterable[_Union[PartitionGrowth, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[PartitionGrowth, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., validate_only: _Optional[bool] = ..., charged: _Optional[_Union[Charged, _Mapping]] = ...) -> None: ...
 
 class CreatePartitionsResponse(_message.Message):
     __slots__ = ("topics", "throttle_time_ms")
@@ -515,12 +522,14 @@ class AlterResource(_message.Message):
     def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ConfigChange, _Mapping]]] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class IncrementalAlterConfigsRequest(_message.Message):
-    __slots__ = ("resources", "validate_only")
+    __slots__ = ("forwarded", "resources", "validate_only")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     resources: _containers.RepeatedCompositeFieldContainer[AlterResource]
     validate_only: bool
-    def __init__(self, resources: _Optional[_Iterable[_Union[AlterResource, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[AlterResource, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class AlteredResource(_message.Message):
     __slots__ = ("resource", "error", "error_message")
@@ -549,12 +558,14 @@ class FeatureUpdate(_message.Message):
     def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ..., upgrade_type: _Optional[str] = ...) -> None: ...
 
 class UpdateFeaturesRequest(_message.Message):
-    __slots__ = ("features", "validate_only")
+    __slots__ = ("forwarded", "features", "validate_only")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     features: _containers.RepeatedCompositeFieldContainer[FeatureUpdate]
     validate_only: bool
-    def __init__(self, features: _Optional[_Iterable[_Union[FeatureUpdate, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., features: _Optional[_Iterable[_Union[FeatureUpdate, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class UpdateFeaturesResponse(_message.Message):
     __slots__ = ("error", "error_message")
@@ -595,10 +606,12 @@ class DescribeFeaturesResponse(_message.Message):
     def __init__(self, finalized: _Optional[_Iterable[_Union[FeatureLevel, _Mapping]]] = ..., epoch: _Optional[int] = ..., supported: _Optional[_Iterable[_Union[SupportedFeature, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeFeatures, _Mapping]]] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class UnregisterBrokerRequest(_message.Message):
-    __slots__ = ("node_id",)
+    __slots__ = ("forwarded", "node_id")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     node_id: int
-    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., node_id: _Optional[int] = ...) -> None: ...
 
 class UnregisterBrokerResponse(_message.Message):
     __slots__ = ("error", "error_message")
@@ -749,10 +762,12 @@ class DescribeAclsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[AclEntry, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class CreateAclsRequest(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("forwarded", "entries")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     entries: _containers.RepeatedCompositeFieldContainer[AclEntry]
-    def __init__(self, entries: _Optional[_Iterable[_Union[AclEntry, _Mapping]]] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[AclEntry, _Mapping]]] = ...) -> None: ...
 
 class CreatedAcl(_message.Message):
     __slots__ = ("error", "error_message")
@@ -773,10 +788,12 @@ class CreateAclsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., results: _Optional[_Iterable[_Union[CreatedAcl, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class DeleteAclsRequest(_message.Message):
-    __slots__ = ("filters",)
+    __slots__ = ("forwarded", "filters")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     filters: _containers.RepeatedCompositeFieldContainer[AclEntryFilter]
-    def __init__(self, filters: _Optional[_Iterable[_Union[AclEntryFilter, _Mapping]]] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[AclEntryFilter, _Mapping]]] = ...) -> None: ...
 
 class DeletedAcls(_message.Message):
     __slots__ = ("error", "entries", "error_message")
@@ -867,12 +884,14 @@ class QuotaAlteration(_message.Message):
     def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntity, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[QuotaChange, _Mapping]]] = ...) -> None: ...
 
 class AlterClientQuotasRequest(_message.Message):
-    __slots__ = ("entries", "validate_only")
+    __slots__ = ("forwarded", "entries", "validate_only")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     entries: _containers.RepeatedCompositeFieldContainer[QuotaAlteration]
     validate_only: bool
-    def __init__(self, entries: _Optional[_Iterable[_Union[QuotaAlteration, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[QuotaAlteration, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class AlteredQuotas(_message.Message):
     __slots__ = ("entity", "error", "error_message")
@@ -949,12 +968,14 @@ class ScramUpsertion(_message.Message):
     def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[int] = ..., iterations: _Optional[int] = ..., salt: _Optional[bytes] = ..., salted_password: _Optional[bytes] = ...) -> None: ...
 
 class AlterUserScramCredentialsRequest(_message.Message):
-    __slots__ = ("deletions", "upsertions")
+    __slots__ = ("forwarded", "deletions", "upsertions")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     DELETIONS_FIELD_NUMBER: _ClassVar[int]
     UPSERTIONS_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     deletions: _containers.RepeatedCompositeFieldContainer[ScramDeletion]
     upsertions: _containers.RepeatedCompositeFieldContainer[ScramUpsertion]
-    def __init__(self, deletions: _Optional[_Iterable[_Union[ScramDeletion, _Mapping]]] = ..., upsertions: _Optional[_Iterable[_Union[ScramUpsertion, _Mapping]]] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., deletions: _Optional[_Iterable[_Union[ScramDeletion, _Mapping]]] = ..., upsertions: _Optional[_Iterable[_Union[ScramUpsertion, _Mapping]]] = ...) -> None: ...
 
 class AlteredUser(_message.Message):
     __slots__ = ("user", "error", "error_message")
@@ -1003,16 +1024,18 @@ class SaslAuthenticateResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., auth_bytes: _Optional[bytes] = ..., exchange: _Optional[bytes] = ..., session_token: _Optional[str] = ..., session_lifetime_ms: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class CreateDelegationTokenRequest(_message.Message):
-    __slots__ = ("owner", "renewers", "max_lifetime_ms", "requester")
+    __slots__ = ("forwarded", "owner", "renewers", "max_lifetime_ms", "requester")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     RENEWERS_FIELD_NUMBER: _ClassVar[int]
     MAX_LIFETIME_MS_FIELD_NUMBER: _ClassVar[int]
     REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     owner: str
     renewers: _containers.RepeatedScalarFieldContainer[str]
     max_lifetime_ms: int
     requester: str
-    def __init__(self, owner: _Optional[str] = ..., renewers: _Optional[_Iterable[str]] = ..., max_lifetime_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., owner: _Optional[str] = ..., renewers: _Optional[_Iterable[str]] = ..., max_lifetime_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
 
 class DescribedDelegationToken(_message.Message):
     __slots__ = ("token_id", "owner", "requester", "renewers", "issue_timestamp_ms", "max_timestamp_ms", "expiration_timestamp_ms", "hmac")
@@ -1045,14 +1068,16 @@ class CreateDelegationTokenResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., token: _Optional[_Union[DescribedDelegationToken, _Mapping]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class RenewDelegationTokenRequest(_message.Message):
-    __slots__ = ("hmac", "renew_period_ms", "requester")
+    __slots__ = ("forwarded", "hmac", "renew_period_ms", "requester")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     HMAC_FIELD_NUMBER: _ClassVar[int]
     RENEW_PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
     REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     hmac: bytes
     renew_period_ms: int
     requester: str
-    def __init__(self, hmac: _Optional[bytes] = ..., renew_period_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., hmac: _Optional[bytes] = ..., renew_period_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
 
 class RenewDelegationTokenResponse(_message.Message):
     __slots__ = ("error", "expiry_timestamp_ms", "token_id", "error_message")
@@ -1067,14 +1092,16 @@ class RenewDelegationTokenResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., expiry_timestamp_ms: _Optional[int] = ..., token_id: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class ExpireDelegationTokenRequest(_message.Message):
-    __slots__ = ("hmac", "expiry_time_period_ms", "requester")
+    __slots__ = ("forwarded", "hmac", "expiry_time_period_ms", "requester")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     HMAC_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_TIME_PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
     REQUESTER_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     hmac: bytes
     expiry_time_period_ms: int
     requester: str
-    def __init__(self, hmac: _Optional[bytes] = ..., expiry_time_period_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., hmac: _Optional[bytes] = ..., expiry_time_period_ms: _Optional[int] = ..., requester: _Optional[str] = ...) -> None: ...
 
 class ExpireDelegationTokenResponse(_message.Message):
     __slots__ = ("error", "expiry_timestamp_ms", "token_id", "error_message")
@@ -1195,10 +1222,12 @@ class ImportRecordsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class AdvanceProducerIdsRequest(_message.Message):
-    __slots__ = ("beyond",)
+    __slots__ = ("forwarded", "beyond")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     beyond: int
-    def __init__(self, beyond: _Optional[int] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., beyond: _Optional[int] = ...) -> None: ...
 
 class AdvanceProducerIdsResponse(_message.Message):
     __slots__ = ("error", "first_producer_id", "error_message")

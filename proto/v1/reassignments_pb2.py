@@ -22,33 +22,34 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from tidelog.proto.v1 import forwarded_pb2 as tidelog_dot_proto_dot_v1_dot_forwarded__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tidelog/proto/v1/reassignments.proto\x12\ntidelog.v1\"2\n\x0eNamedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"[\n\x15PartitionReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0e\n\x06\x63\x61ncel\x18\x04 \x01(\x08\"\x8c\x01\n\"AlterPartitionReassignmentsRequest\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.tidelog.v1.PartitionReassignment\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x1b\n\x13\x61llow_factor_change\x18\x03 \x01(\x08\"Y\n\x0fPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\x05\x12\x15\n\rerror_message\x18\x04 \x01(\t\"|\n#AlterPartitionReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12/\n\npartitions\x18\x02 \x03(\x0b\x32\x1b.tidelog.v1.PartitionResult\x12\x15\n\rerror_message\x18\x03 \x01(\t\"\x7f\n!ListPartitionReassignmentsRequest\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.tidelog.v1.NamedPartition\x12\x16\n\x0e\x61ll_partitions\x18\x02 \x01(\x08\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\"k\n\x13OngoingReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x04 \x03(\x05\x12\x10\n\x08removing\x18\x05 \x03(\x05\"\x82\x01\n\"ListPartitionReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x36\n\rreassignments\x18\x02 \x03(\x0b\x32\x1f.tidelog.v1.OngoingReassignment\x12\x15\n\rerror_message\x18\x03 \x01(\t\"\x83\x01\n\x13\x45lectLeadersRequest\x12\x10\n\x08\x65lection\x18\x01 \x01(\t\x12.\n\npartitions\x18\x02 \x03(\x0b\x32\x1a.tidelog.v1.NamedPartition\x12\x16\n\x0e\x61ll_partitions\x18\x03 \x01(\x08\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x05\"m\n\x14\x45lectLeadersResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12/\n\npartitions\x18\x02 \x03(\x0b\x32\x1b.tidelog.v1.PartitionResult\x12\x15\n\rerror_message\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$tidelog/proto/v1/reassignments.proto\x12\ntidelog.v1\x1a tidelog/proto/v1/forwarded.proto\"2\n\x0eNamedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"[\n\x15PartitionReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0e\n\x06\x63\x61ncel\x18\x04 \x01(\x08\"\xb6\x01\n\"AlterPartitionReassignmentsRequest\x12(\n\tforwarded\x18\x04 \x01(\x0b\x32\x15.tidelog.v1.Forwarded\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.tidelog.v1.PartitionReassignment\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x1b\n\x13\x61llow_factor_change\x18\x03 \x01(\x08\"Y\n\x0fPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\x05\x12\x15\n\rerror_message\x18\x04 \x01(\t\"|\n#AlterPartitionReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12/\n\npartitions\x18\x02 \x03(\x0b\x32\x1b.tidelog.v1.PartitionResult\x12\x15\n\rerror_message\x18\x03 \x01(\t\"\x7f\n!ListPartitionReassignmentsRequest\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.tidelog.v1.NamedPartition\x12\x16\n\x0e\x61ll_partitions\x18\x02 \x01(\x08\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\"k\n\x13OngoingReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x04 \x03(\x05\x12\x10\n\x08removing\x18\x05 \x03(\x05\"\x82\x01\n\"ListPartitionReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x36\n\rreassignments\x18\x02 \x03(\x0b\x32\x1f.tidelog.v1.OngoingReassignment\x12\x15\n\rerror_message\x18\x03 \x01(\t\"\xad\x01\n\x13\x45lectLeadersRequest\x12(\n\tforwarded\x18\x05 \x01(\x0b\x32\x15.tidelog.v1.Forwarded\x12\x10\n\x08\x65lection\x18\x01 \x01(\t\x12.\n\npartitions\x18\x02 \x03(\x0b\x32\x1a.tidelog.v1.NamedPartition\x12\x16\n\x0e\x61ll_partitions\x18\x03 \x01(\x08\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x05\"m\n\x14\x45lectLeadersResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12/\n\npartitions\x18\x02 \x03(\x0b\x32\x1b.tidelog.v1.PartitionResult\x12\x15\n\rerror_message\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tidelog.proto.v1.reassignments_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NAMEDPARTITION']._serialized_start=52
-  _globals['_NAMEDPARTITION']._serialized_end=102
-  _globals['_PARTITIONREASSIGNMENT']._serialized_start=104
-  _globals['_PARTITIONREASSIGNMENT']._serialized_end=195
-  _globals['_ALTERPARTITIONREASSIGNMENTSREQUEST']._serialized_start=198
-  _globals['_ALTERPARTITIONREASSIGNMENTSREQUEST']._serialized_end=338
-  _globals['_PARTITIONRESULT']._serialized_start=340
-  _globals['_PARTITIONRESULT']._serialized_end=429
-  _globals['_ALTERPARTITIONREASSIGNMENTSRESPONSE']._serialized_start=431
-  _globals['_ALTERPARTITIONREASSIGNMENTSRESPONSE']._serialized_end=555
-  _globals['_LISTPARTITIONREASSIGNMENTSREQUEST']._serialized_start=557
-  _globals['_LISTPARTITIONREASSIGNMENTSREQUEST']._serialized_end=684
-  _globals['_ONGOINGREASSIGNMENT']._serialized_start=686
-  _globals['_ONGOINGREASSIGNMENT']._serialized_end=793
-  _globals['_LISTPARTITIONREASSIGNMENTSRESPONSE']._serialized_start=796
-  _globals['_LISTPARTITIONREASSIGNMENTSRESPONSE']._serialized_end=926
-  _globals['_ELECTLEADERSREQUEST']._serialized_start=929
-  _globals['_ELECTLEADERSREQUEST']._serialized_end=1060
-  _globals['_ELECTLEADERSRESPONSE']._serialized_start=1062
-  _globals['_ELECTLEADERSRESPONSE']._serialized_end=1171
+  _globals['_NAMEDPARTITION']._serialized_start=86
+  _globals['_NAMEDPARTITION']._serialized_end=136
+  _globals['_PARTITIONREASSIGNMENT']._serialized_start=138
+  _globals['_PARTITIONREASSIGNMENT']._serialized_end=229
+  _globals['_ALTERPARTITIONREASSIGNMENTSREQUEST']._serialized_start=232
+  _globals['_ALTERPARTITIONREASSIGNMENTSREQUEST']._serialized_end=414
+  _globals['_PARTITIONRESULT']._serialized_start=416
+  _globals['_PARTITIONRESULT']._serialized_end=505
+  _globals['_ALTERPARTITIONREASSIGNMENTSRESPONSE']._serialized_start=507
+  _globals['_ALTERPARTITIONREASSIGNMENTSRESPONSE']._serialized_end=631
+  _globals['_LISTPARTITIONREASSIGNMENTSREQUEST']._serialized_start=633
+  _globals['_LISTPARTITIONREASSIGNMENTSREQUEST']._serialized_end=760
+  _globals['_ONGOINGREASSIGNMENT']._serialized_start=762
+  _globals['_ONGOINGREASSIGNMENT']._serialized_end=869
+  _globals['_LISTPARTITIONREASSIGNMENTSRESPONSE']._serialized_start=872
+  _globals['_LISTPARTITIONREASSIGNMENTSRESPONSE']._serialized_end=1002
+  _globals['_ELECTLEADERSREQUEST']._serialized_start=1005
+  _globals['_ELECTLEADERSREQUEST']._serialized_end=1178
+  _globals['_ELECTLEADERSRESPONSE']._serialized_start=1180
+  _globals['_ELECTLEADERSRESPONSE']._serialized_end=1289
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from tidelog.proto.v1 import forwarded_pb2 as _forwarded_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -27,14 +28,16 @@ class PartitionReassignment(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class AlterPartitionReassignmentsRequest(_message.Message):
-    __slots__ = ("partitions", "timeout_ms", "allow_factor_change")
+    __slots__ = ("forwarded", "partitions", "timeout_ms", "allow_factor_change")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_FACTOR_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionReassignment]
     timeout_ms: int
     allow_factor_change: bool
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReassignment, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., allow_factor_change: _Optional[bool] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionReassignment, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., allow_factor_change: _Optional[bool] = ...) -> None: ...
 
 class PartitionResult(_message.Message):
     __slots__ = ("topic", "partition", "error", "error_message")
@@ -93,16 +96,18 @@ class ListPartitionReassignmentsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reassignments: _Optional[_Iterable[_Union[OngoingReassignment, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class ElectLeadersRequest(_message.Message):
-    __slots__ = ("election", "partitions", "all_partitions", "timeout_ms")
+    __slots__ = ("forwarded", "election", "partitions", "all_partitions", "timeout_ms")
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     ELECTION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ALL_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    forwarded: _forwarded_pb2.Forwarded
     election: str
     partitions: _containers.RepeatedCompositeFieldContainer[NamedPartition]
     all_partitions: bool
     timeout_ms: int
-    def __init__(self, election: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., all_partitions: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., election: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., all_partitions: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ElectLeadersResponse(_message.Message):
     __slots__ = ("error", "partitions", "error_message")

@@ -26,7 +26,15 @@ from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.calls.table import CALLS
 from tidelog.proto.logs import metadata_records as metadata
 from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch
-from tidelog.proto.v1 import api_pb2, groups_pb2, metadata_pb2, reassignments_pb2, sinks_pb2, transactions_pb2
+from tidelog.proto.v1 import (
+    api_pb2,
+    forwarded_pb2,
+    groups_pb2,
+    metadata_pb2,
+    reassignments_pb2,
+    sinks_pb2,
+    transactions_pb2,
+)
 
 
 def message_types(module: Any) -> list[type]:
@@ -37,7 +45,7 @@ def message_types(module: Any) -> list[type]:
     ]
 
 
-CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2)
+CONTRACTS = (api_pb2, groups_pb2, transactions_pb2, sinks_pb2, reassignments_pb2, metadata_pb2, forwarded_pb2)
 MODULES = (
     api,
     acl_api,

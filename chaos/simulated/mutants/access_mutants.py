@@ -71,6 +71,15 @@ MUTANTS: Final = (
         scenario="access",
     ),
     Mutant(
+        id="controller-trusts-brokers",
+        rule="the active controller judges a change for the client that a broker names",
+        what="A controller does what a broker passes on, which judged it by an older image.",
+        module="tidelog.broker.access.forwarded",
+        old="        return await rule(request, access, image(), lambda passed: handler(passed, context))\n",
+        new="        return await handler(request, context)\n",
+        scenario="access",
+    ),
+    Mutant(
         id="revocation-is-not-stored",
         rule="what an administrator was told is so",
         what="An administrator is told that an entry is deleted, and sometimes it stays.",

@@ -475,7 +475,7 @@ ACCESS: Final = Setting(
         "slow-disk": 1,
         "clock-jump": 1,
     },
-    ALWAYS | {"allowed", "denied", "granted", "revoked", "decided-amid-a-change"},
+    ALWAYS | {"allowed", "denied", "granted", "revoked", "changed", "decided-amid-a-change"},
     producers=1,
     faults=10,
     seconds=30.0,

@@ -22,8 +22,10 @@ class InForce(NamedTuple):
 class ImagesInForce:
     """Of the nodes that somebody asked for, from then on."""
 
-    def __init__(self, cluster: SimulatedCluster, now: Callable[[], float]) -> None:
-        """``now``: the time in which questions are asked."""
+    def __init__(self, cluster: SimulatedCluster, now: Callable[[], float], *, controllers: bool = False) -> None:
+        """``now``: the time in which questions are asked. ``controllers``: what the nodes' controllers act by, which
+        may be ahead of their brokers."""
+        self._controllers = controllers
         self._cluster = cluster
         self._now = now
         self._shown: dict[NodeId, tuple[Node, list[InForce]]] = {}
@@ -34,14 +36,21 @@ class ImagesInForce:
         if node is None or not node.view.opened:
             return None
         if node_id not in self._shown or self._shown[node_id][0] is not node:
-            shown = [InForce(self._now(), node.view.image)]
+            controller = node.controller if self._controllers else None
+            shown = [InForce(self._now(), node.view.image if controller is None else controller.image)]
             self._shown[node_id] = node, shown
 
-            def hear(image: MetadataImage, _: MetadataDelta) -> tuple[()]:
+            def note(image: MetadataImage, _: MetadataDelta) -> None:
                 shown.append(InForce(self._now(), image))
+
+            def hear(image: MetadataImage, delta: MetadataDelta) -> tuple[()]:
+                note(image, delta)
                 return ()
 
-            node.view.subscribe(hear)
+            if controller is None:
+                node.view.subscribe(hear)
+            else:
+                controller.subscribe(note)
         return node
 
     def since(self, node_id: NodeId, node: Node, began_s: float) -> list[InForce]:

@@ -2,8 +2,9 @@
 may do.
 
 Judged, besides what every run is: each node decides as the entries of its own image say that are in force then, so that
-no right outlives the image of the node that is asked; what an administrator was told is done is so, on every node, once
-all is mended.
+no right outlives the image of the node that is asked; nothing is changed for somebody whom the active controller's
+image lets change nothing, however old that of the node is; what an administrator was told is done is so, on every node,
+once all is mended.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import dataclasses
 import functools
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.node.node import Node
-from tidelog.chaos.simulated.watch.in_force import ImagesInForce
+from tidelog.chaos.simulated.watch.in_force import ImagesInForce, InForce
 from tidelog.chaos.simulated.watch.rights import may
 from tidelog.chaos.simulated.workloads.node_client import TRY_S, NodeClient
 from tidelog.chaos.simulated.world.loop import Process
@@ -25,6 +26,7 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, Offset
 from tidelog.proto.calls.acl_api import binding_of
+from tidelog.proto.calls.api import AlterResource, ConfigChange, ConfigResource, IncrementalAlterConfigsRequest
 from tidelog.proto.calls.group_api import OffsetCommitPartition, OffsetCommitRequest
 from tidelog.proto.records.encoder import encode_values
 from tidelog.proto.transport.frames import (
@@ -60,7 +62,13 @@ AT_ONCE_S: Final = 0.09
 """A request that was answered within that long was sent once: before ``retry_backoff_ms`` nobody asks again."""
 _DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _T, _G = ResourceType.TOPIC, ResourceType.GROUP
-_OPERATIONS: Final = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL)
+_OPERATIONS: Final = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DESCRIBE,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.ALL,
+)
 _RESOURCES: Final = (
     (_T, TOPIC, PatternType.LITERAL),
     (_T, TOPIC[:3], PatternType.PREFIXED),
@@ -69,13 +77,23 @@ _RESOURCES: Final = (
     (_G, GROUP, PatternType.LITERAL),
 )
 Right = tuple[AclOperation, ResourceType, str]
+ALTER: Final = "alter"
 NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     "offsets": ((AclOperation.DESCRIBE, _T, TOPIC),),
     "produce": ((AclOperation.WRITE, _T, TOPIC),),
     "fetch": ((AclOperation.READ, _T, TOPIC),),
     "commit": ((AclOperation.READ, _G, GROUP), (AclOperation.READ, _T, TOPIC)),
+    ALTER: ((AclOperation.ALTER_CONFIGS, _T, TOPIC),),
 }
 """What each attempt needs, by its name."""
+
+
+class Ruler(NamedTuple):
+    """The active controller, and its epoch."""
+
+    node_id: NodeId
+    node: Node
+    epoch: int
 
 
 def entries_of(image: MetadataImage) -> list[AclBinding]:
@@ -95,8 +113,11 @@ class AccessWork:
         self.stopping = False
         self.quiet = False
         """Whether rights stay as they are from now on, and nothing is written any more."""
+        self.changing = False
+        """Whether a change of rights is under way, as a node may know of it and another one not yet."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.images = ImagesInForce(sim.cluster, lambda: sim.now_s)
+        self.controllers = ImagesInForce(sim.cluster, lambda: sim.now_s, controllers=True)
         self._sure: dict[AclBinding, bool] = {}
         """Entries that were asked for, and whether each must be there now."""
         self._unsure: set[AclBinding] = set()
@@ -162,6 +183,7 @@ class AccessWork:
     async def _change(self, process: Process, acl: AclBinding, *, wanted: bool) -> None:
         self.operations += 1
         began_s = self.sim.now_s
+        self.changing = True
         try:
             async with self.sim.cluster.admin(process) as admin:
                 if wanted:
@@ -173,6 +195,8 @@ class AccessWork:
             self.sim.world.note(f"{acl}: {type(error).__name__}")
             self._unsure.add(acl)
             return
+        finally:
+            self.changing = False
         self._sure[acl] = wanted
         self.events["granted" if wanted else "revoked"] += 1
         if acl in self._late:
@@ -182,23 +206,57 @@ class AccessWork:
 
     # --- the judge of each decision ---------------------------------------------------------------------
 
+    def leader(self) -> Ruler | None:
+        """The only node that takes itself for the active controller."""
+        found = [(node_id, self.controllers.watched(node_id)) for node_id in self.sim.cluster.node_ids]
+        active = [Ruler(at, node, node.known_leader[1]) for at, node in found if node and node.is_active_controller]
+        return active[0] if len(active) == 1 else None
+
     def decided(self, user: str, node_id: NodeId, node: Node, attempt: str, began_s: float, error: ErrorCode) -> None:
         """A node has answered an attempt that began at a time: as one of the images in force since then says?"""
-        in_force = self.images.since(node_id, node, began_s)
         topic = self.sim.cluster.image.topic(TOPIC)
+        in_force = self.images.since(node_id, node, began_s)
         if not in_force or topic is None or topic.topic_id not in in_force[0].image.topics:
             return
         denied = error in _DENIED or (error is ErrorCode.UNKNOWN_TOPIC_ID and attempt in ("produce", "fetch"))
-        may_be = {
-            all(may(entries_of(one.image), f"{USER}:{user}", *right) for right in NEEDED[attempt]) for one in in_force
-        }
+        self._judge(user, f"{attempt} at node {node_id}", NEEDED[attempt], in_force, began_s, error, denied=denied)
+
+    def altered(
+        self, user: str, node_id: NodeId, node: Node, led: Ruler | None, began_s: float, error: ErrorCode
+    ) -> None:
+        """A node has answered a change that began at a time, when ``led`` was the active controller. Both let it
+        happen, and either may have refused it."""
+        asked = self.images.since(node_id, node, began_s)
+        if error not in (ErrorCode.NONE, *_DENIED) or not asked or led is None or led != self.leader():
+            return
+        ruled = self.controllers.since(led.node_id, led.node, began_s)
+        what, needed = f"change by node {node_id} and controller {led.node_id}", NEEDED[ALTER]
+        if error is not ErrorCode.NONE:
+            self._judge(user, what, needed, [*asked, *ruled], began_s, error, denied=True)
+            return
+        self.events["changed"] += 1
+        for in_force in (asked, ruled):
+            self._judge(user, what, needed, in_force, began_s, error, denied=False)
+
+    def _judge(
+        self,
+        user: str,
+        what: str,
+        needed: tuple[Right, ...],
+        in_force: list[InForce],
+        began_s: float,
+        error: ErrorCode,
+        *,
+        denied: bool,
+    ) -> None:
+        may_be = {all(may(entries_of(one.image), f"{USER}:{user}", *right) for right in needed) for one in in_force}
         self.events["denied" if denied else "allowed"] += 1
         if len(may_be) > 1:
             self.events["decided-amid-a-change"] += 1
         if (not denied) not in may_be:
             entries = sorted(map(str, entries_of(in_force[-1].image)))
             self.sim.world.violated(
-                f"access: {user}'s {attempt} at node {node_id}, asked at {began_s:.6f}: expected it to be "
+                f"access: {user}'s {what}, asked at {began_s:.6f}: expected it to be "
                 f"{'denied' if not denied else 'allowed'} by {entries}, found {error.name}"
             )
 
@@ -217,21 +275,25 @@ class Prober:
         """Ask until the work stops."""
         work, rng = self._work, self._rng
         while not work.stopping:
-            await asyncio.sleep(rng.uniform(0.002, 0.06))
+            await asyncio.sleep(rng.uniform(0.0005, 0.003) if work.changing else rng.uniform(0.002, 0.06))
             node_id = rng.choice(self._sim.cluster.node_ids)
             node = work.images.watched(node_id)
             if node is None:
                 continue
             attempt = rng.choice([name for name in NEEDED if name != "produce" or not work.quiet])
+            attempt = ALTER if work.changing and rng.random() < 0.5 else attempt
             work.operations += 1
-            began_s = self._sim.now_s
+            began_s, led = self._sim.now_s, work.leader() if attempt == ALTER else None
             try:
                 async with asyncio.timeout(TRY_S):
                     error = await self._try(node_id, attempt)
             except (ConnectionLost, CallTimeout, TimeoutError):
                 await self._client.hang_up(node_id)
             else:
-                work.decided(self._user, node_id, node, attempt, began_s, error)
+                if attempt == ALTER:
+                    work.altered(self._user, node_id, node, led, began_s, error)
+                else:
+                    work.decided(self._user, node_id, node, attempt, began_s, error)
         for node_id in self._sim.cluster.node_ids:
             await self._client.hang_up(node_id)
 
@@ -245,6 +307,9 @@ class Prober:
                 item = OffsetCommitPartition(TOPIC, 0, Offset(0))
                 commit = OffsetCommitRequest(GROUP, -1, "", None, (item,))
                 return (await self._client.call(node_id, commit)).results[0].error
+            case "alter":
+                changed = AlterResource(ConfigResource("topic", TOPIC), (ConfigChange("retention.ms", "set", "-1"),))
+                return (await self._client.call(node_id, IncrementalAlterConfigsRequest((changed,)))).resources[0].error
             case "produce":
                 batch = bytes(encode_values([b"entry"], 1_750_000_000_000))
                 produce = ProduceRequest(1, 1_000, (ProducePartition(topic.topic_id, 0, batch),))

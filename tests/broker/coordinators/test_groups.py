@@ -35,6 +35,7 @@ from tidelog.proto.calls.group_api import (
     SyncGroupRequest,
 )
 from tidelog.proto.calls.request import Request
+from tidelog.proto.transport.network import CallContext
 from tidelog.testing.async_cluster import GRPC, MEMORY, AsyncCluster
 
 NONE = ErrorCode.NONE
@@ -138,14 +139,14 @@ async def test_each_node_asks_for_it_once_however_many_ask_the_node(
     three: GroupCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    call = ControllerChannel.call
+    forward = ControllerChannel.forward
 
-    async def counted(self: ControllerChannel, request: Any, **more: Any) -> Any:
+    async def counted(self: ControllerChannel, request: Any, sender: CallContext | None, **more: Any) -> Any:
         if isinstance(request, CreateTopicsRequest):
             asked.extend(topic.name for topic in request.topics)
-        return await call(self, request, **more)
+        return await forward(self, request, sender, **more)
 
-    monkeypatch.setattr(ControllerChannel, "call", counted)
+    monkeypatch.setattr(ControllerChannel, "forward", counted)
     for attempt in range(20):  # a controller that loses its leadership leaves it open whether there is a topic now
         asked.clear()
         found = await asyncio.gather(*(three.find(f"g{n}", 1 + n % 3) for n in range(60)))

@@ -175,7 +175,7 @@ async def test_a_call_ends_when_it_is_cancelled_just_as_a_leader_is_heard_of() -
     nobody = {NodeId(n): Address("nobody", 100 + n) for n in (1, 2)}
     channel = ControllerChannel(NodeId(9), nobody, MemoryFabric().network("broker").connect, random.Random(0))
     for _ in range(20):
-        call = asyncio.ensure_future(channel.call(CREATE, timeout_s=60.0))
+        call = asyncio.ensure_future(channel.forward(CREATE, None, timeout_s=60.0))
         while not channel._changed._waiters:  # it waits to hear of a leader
             await asyncio.sleep(0)
         channel.leader_is(NodeId(1), 5)

@@ -127,7 +127,8 @@ class World:
             random.Random(0),
             Service({CreateTopicsRequest: self.controller.create}, {}),
         )
-        creation = TopicCreation(config, self.view, channel)
+        self.told: list[tuple[str, ErrorCode]] = []
+        creation = TopicCreation(config, self.view, channel, lambda name, _, error: self.told.append((name, error)))
         self.handler = Metadata("cluster", config, self.view, channel, creation)
         commit(self.view, broker(1), broker(2), broker(3))
 
@@ -260,7 +261,9 @@ async def test_describe_cluster_without_a_controller_says_what_this_node_knows()
         NodeId(1), {NodeId(7): Address("gone", 1)}, MemoryFabric().network("n").connect, random.Random(0)
     )
     config = NodeConfig(node_id=NodeId(1))
-    handler = Metadata("cluster", config, world.view, channel, TopicCreation(config, world.view, channel))
+    handler = Metadata(
+        "cluster", config, world.view, channel, TopicCreation(config, world.view, channel, lambda *_: None)
+    )
     answer = await handler.describe_cluster(DescribeClusterRequest(), CLIENT)
     assert answer.controller_id == -1
     assert [b.node_id for b in answer.brokers] == [1, 2, 3]

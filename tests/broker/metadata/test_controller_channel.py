@@ -156,7 +156,8 @@ async def test_does_not_repeat_what_must_not_be_repeated(quorum: Quorum) -> None
 
 async def test_a_refusal_per_item_is_a_refusal(quorum: Quorum) -> None:
     quorum.voters[NodeId(3)].active = True
-    answer = await quorum.channel().call(CreateTopicsRequest((NewTopic("a"), NewTopic("b"))), timeout_s=5)
+    request = CreateTopicsRequest((NewTopic("a"), NewTopic("b")))
+    answer, _ = await quorum.channel().forward(request, None, timeout_s=5)
     assert [topic.error for topic in answer.topics] == [ErrorCode.NONE, ErrorCode.NONE]
 
 

@@ -28,7 +28,8 @@ from tidelog.broker.access.nodes import NodeGuard
 from tidelog.broker.access.permissions import PERMISSIONS
 from tidelog.broker.node.audit_file import AuditFile, AuditWriter
 from tidelog.metadata_quorum.image.image import MetadataImage
-from tidelog.model.ids import NodeId
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId, ProducerEpoch, ProducerId
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.proto.calls import (
     api,
@@ -296,10 +297,8 @@ DATA = {
     transaction_api.InitProducerIdRequest,
     transaction_api.AddPartitionsToTxnRequest,
     transaction_api.AddOffsetsToTxnRequest,
-    transaction_api.PrepareTransactionRequest,
     transaction_api.EndTxnRequest,
     transaction_api.TxnOffsetCommitRequest,
-    transaction_api.WriteTxnMarkersRequest,
     sink_api.BeginSinkTransactionRequest,
     sink_api.CommitBatchRequest,
     audit_api.AppendAuditRequest,
@@ -315,7 +314,7 @@ def test_every_call_is_a_change_or_known_to_be_none() -> None:
 NAMES = {
     *("name", "names", "topic", "topics", "group_id", "group_ids", "resource_type", "resource_name", "pattern_type"),
     *("principal", "host", "operation", "permission", "sink", "election", "entity_type", "entity_name", "key"),
-    *("user", "owner", "token_id"),
+    *("user", "owner", "token_id", "transactional_id"),
 }
 """Fields of requests and answers whose text may be told. All others hold the secret."""
 
@@ -347,7 +346,7 @@ def values_of(kind: Any, field: str = "") -> st.SearchStrategy[Any]:
     return st.from_type(base).filter(lambda value: value == value)
 
 
-def told(request: Request[Any], answer: Any) -> str:
+def told(request: Request[Any], answer: Any, listener: str = "CLIENT") -> str:
     """The lines about a call; ``answer`` ``None``: it was cancelled."""
 
     async def handle(_: Any, __: CallContext) -> Any:
@@ -357,8 +356,9 @@ def told(request: Request[Any], answer: Any) -> str:
 
     found = audit(kinds=(AuditKind.CHANGE,))
     control = AccessControl(NodeConfig.parse({"node.id": "1"}), found)
+    control.node_listeners = frozenset({"REPLICATION"})
     calls = audited({type(request): handle}, control, MetadataImage)
-    context = CallContext("CLIENT", "ipv4:10.0.0.1:5", Session(Principal("User", "root")))
+    context = CallContext(listener, "ipv4:10.0.0.1:5", Session(Principal("User", "root")))
 
     async def ask() -> None:
         try:
@@ -519,6 +519,67 @@ def test_changes_and_logins_are_told_and_no_secret_is(node: Audited, kept_certif
     text = node.path.read_text()
     secrets = [SECRET, "12345678", *[row for row in key.splitlines() if len(row) > 40]]
     assert [each for each in secrets if each in text] == []
+
+
+def test_a_topic_that_is_made_by_use_is_told(node: Audited, kept_certificates: Certificates) -> None:
+    with Producer(node.cluster.bootstrap, **kept_certificates.client("root")) as producer:
+        producer.send("used", b"v").result(30)
+    said = {"type": "topic", "name": "used", "data": {"change": "by use"}}
+    assert node.found(lambda line: by("root", "CreateTopics")(line) and line["resources"] == [said])
+
+
+def test_markers_are_told_unless_a_coordinator_sends_them() -> None:
+    marker = transaction_api.TransactionMarker(
+        ProducerId(7), ProducerEpoch(0), False, 3, (group_api.GroupPartition("t", 2),)
+    )
+    request = transaction_api.WriteTxnMarkersRequest((marker,))
+    result = transaction_api.AddedPartition("t", 2, ErrorCode.INVALID_PRODUCER_EPOCH)
+    answer = transaction_api.WriteTxnMarkersResponse((transaction_api.WrittenMarker(ProducerId(7), (result,)),))
+    (line,) = map(json.loads, told(request, answer).splitlines())
+    assert line["resources"] == [
+        {"type": "topic", "name": "t", "data": {"change": "partition 2: abort 7", "error": "INVALID_PRODUCER_EPOCH"}}
+    ]
+    assert told(request, answer, listener="REPLICATION") == ""
+
+
+def test_what_a_client_prepares_is_told_and_what_a_sink_prepares_is_not() -> None:
+    done = transaction_api.PrepareTransactionResponse(ErrorCode.NONE)
+    prepare = transaction_api.PrepareTransactionRequest("x", ProducerId(1), ProducerEpoch(0))
+    (line,) = map(json.loads, told(prepare, done).splitlines())
+    assert line["resources"] == [{"type": "transactional_id", "name": "x", "data": {"change": "prepare"}}]
+    sinks = transaction_api.PrepareTransactionRequest("__sink/s/0/j/a", ProducerId(1), ProducerEpoch(0))
+    assert told(sinks, done) == ""
+
+
+def test_a_failed_login_names_the_user_that_was_tried(tmp_path: Path) -> None:
+    settings = {"audit.log.path": str(tmp_path / "audit.log")}
+    with Cluster(nodes=1, transport="grpc", security="scram", config=settings) as cluster:
+        cluster.add_user("alice", "right")
+        audited_node = Audited(cluster, tmp_path / "audit.log")
+        wrong = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "alice", "sasl_password": SECRET}
+        for mechanism in ("PLAIN", "SCRAM-SHA-512"):
+            with (
+                pytest.raises(errors.TidelogError),
+                Admin(cluster.bootstrap, sasl_mechanism=mechanism, **wrong) as admin,  # type: ignore[arg-type]
+            ):
+                admin.describe_cluster()
+        client = confluent_admin.AdminClient(
+            {
+                "bootstrap.servers": cluster.kafka_bootstrap,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "bob",
+                "sasl.password": SECRET,
+            }
+        )
+        with pytest.raises(confluent_kafka.KafkaException):
+            client.list_topics(timeout=3)
+        for user in ("alice", "bob"):
+            (line, *_) = audited_node.found(
+                lambda line, user=user: line["class_uid"] == 3002 and line["user"]["name"] == f"User:{user}"  # type: ignore[misc]
+            )
+            assert (line["status"], line["src_endpoint"]["ip"]) == ("Failure", "127.0.0.1")
+        assert SECRET not in audited_node.path.read_text()
 
 
 def test_a_refused_certificate_is_told(node: Audited, tmp_path: Path) -> None:

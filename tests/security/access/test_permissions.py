@@ -17,6 +17,8 @@ from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicId
+from tidelog.model.settings.access_settings import STANDARD_AUTHORIZER
+from tidelog.model.settings.security_protocol import SecurityProtocol
 from tidelog.proto.calls import controller_api as nodes
 from tidelog.proto.calls.acl_api import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, filter_entry_of
 from tidelog.proto.calls.api import (
@@ -60,6 +62,7 @@ from tidelog.proto.calls.delegation_token_api import (
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
 )
+from tidelog.proto.calls.forwarded import Forwarded
 from tidelog.proto.calls.group_api import (
     TRANSACTION_COORDINATOR,
     CommittedOffset,
@@ -93,7 +96,7 @@ from tidelog.proto.calls.reassignment_api import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
-from tidelog.proto.calls.request import Request
+from tidelog.proto.calls.request import Change, Request
 from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
     BeginSinkTransactionRequest,
@@ -132,6 +135,7 @@ from tidelog.proto.calls.user_api import (
     SaslAuthenticateRequest,
 )
 from tidelog.proto.logs.metadata_records import DelegationTokenRecord, TopicRecord
+from tidelog.proto.transport.network import CallContext
 from tidelog.security.acls import (
     CLUSTER_NAME,
     AclBinding,
@@ -142,6 +146,9 @@ from tidelog.security.acls import (
     ResourceType,
 )
 from tidelog.security.authorizer import StandardAuthorizer, Who
+from tidelog.security.principal import Principal
+from tidelog.security.session import Session
+from tidelog.testing.cluster import Cluster
 
 TOPIC_ID = TopicId(b"t" * 16)
 PRODUCER, EPOCH = ProducerId(1), ProducerEpoch(0)
@@ -493,3 +500,34 @@ def test_a_transaction_takes_all_its_partitions_or_none() -> None:
         AddedPartition("t", 0, ErrorCode.OPERATION_NOT_ATTEMPTED),
         AddedPartition("secret", 0, NO_TOPIC),
     )
+
+
+CHANGES = [(request, error) for request, _, error in ROWS if isinstance(request, Change)]
+
+
+def test_every_change_that_a_broker_passes_on_names_its_client() -> None:
+    """A broker that lets everything through, as one with an old image might: the controller does not."""
+    tls = Session(Principal("User", "mallory"), SecurityProtocol.SSL)
+    # What a client says about itself counts for nothing.
+    forged = Forwarded("User:ANONYMOUS", "127.0.0.1", "CLIENT")
+    with Cluster(
+        nodes=1, config={"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    ) as cluster:
+        cluster.create_topic("t")
+        broker = cluster.node(1).broker
+        assert broker is not None
+        calls = broker._calls()
+        assert {kind for kind in calls if issubclass(kind, Change)} == {type(request) for request, _ in CHANGES} | {
+            kind for kind in FREE if issubclass(kind, Change)
+        }
+        for request, error in CHANGES:
+            sent = dataclasses.replace(request, forwarded=forged)
+
+            async def ask(sent: Any = sent) -> Any:
+                return await calls[type(sent)](sent, CallContext("CLIENT", "10.0.0.9:5", tls))
+
+            answer = cluster._run(ask())
+            expected = error
+            if getattr(request, "topic_ids", ()):  # an id that is no topic's
+                expected = ErrorCode.UNKNOWN_TOPIC_ID
+            assert expected in set(errors(answer)), (request, answer)

@@ -1,0 +1,14 @@
+"""Who asked a broker for what it passes on to the controller (KIP-590)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The client, as its broker says: it came from the address ``host`` to that broker's ``listener``."""
+
+    principal: str
+    host: str
+    listener: str
