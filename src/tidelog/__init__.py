@@ -9,8 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tidelog.model.version import VERSION
-
 if TYPE_CHECKING:
     from tidelog.client import errors as errors
     from tidelog.client.admin.blocking import Admin as Admin
@@ -65,7 +63,7 @@ if TYPE_CHECKING:
     from tidelog.security.acls import ResourceType as ResourceType
     from tidelog.security.scram import ScramMechanism as ScramMechanism
 
-__version__ = VERSION
+__version__: str
 
 _HOMES = {
     "AbortTransactionSpec": "client.admin.transaction_types",
@@ -134,10 +132,12 @@ def __getattr__(name: str) -> Any:
         return import_module(f"tidelog.{_MODULES[name]}")
     if name in _HOMES:
         return getattr(import_module(f"tidelog.{_HOMES[name]}"), name)
+    if name == "__version__":
+        return import_module("tidelog.model.version").VERSION
     raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """What is public, and what every module has; not what this one imports for itself."""
     own = [name for name in globals() if name.startswith("__")]
-    return sorted([*__all__, *own, "aio", "testing"])
+    return sorted([*__all__, *own, "__version__", "aio", "testing"])
