@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from tidelog.broker.access.access import Access, AccessControl
 from tidelog.broker.access.changes import Image, api_of, audited
 from tidelog.broker.access.permissions import NO_TRANSACTION, PERMISSIONS, READ, WRITE, topic_by_id, transaction_name
-from tidelog.broker.access.rules import TEXTS, Rule
+from tidelog.broker.access.rules import TEXTS, Rule, woven
 from tidelog.broker.futures import then
 from tidelog.broker.services import Calls
 from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
+from tidelog.proto.records.batches import HEADER_SIZE, LENGTH_OVERHEAD
 from tidelog.proto.transport.frames import (
     FetchedPartition,
     FetchRequest,
@@ -25,8 +26,7 @@ from tidelog.proto.transport.frames import (
 )
 from tidelog.proto.transport.network import CallContext, CallHandler
 from tidelog.replication.partition.waiters import Produced
-
-T = TypeVar("T")
+from tidelog.replication.serving.producing import BATCHES_MAX
 
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_AT: Final = 8
@@ -75,9 +75,12 @@ class GuardedReplicas:
 
     def produce(self, request: ProduceRequest) -> Produced:
         access = self._produces
-        error = produce_fault(request.transactional_id, [part.records for part in request.partitions], access)
-        image = self._image()
+        image, identity = self._image(), request.transactional_id
+        error = transaction_fault(identity, access)
         faults = [error or topic_by_id(image, part.topic_id, access, WRITE) for part in request.partitions]
+        passed = (part.records for part, fault in zip(request.partitions, faults, strict=True) if not fault)
+        if is_of_hidden_transaction(identity, passed):
+            faults = [fault or NO_TRANSACTION for fault in faults]
         if not any(faults):
             return self._replicas.produce(request)
         pairs = list(zip(request.partitions, faults, strict=True))
@@ -87,8 +90,8 @@ class GuardedReplicas:
         ]
         done = self._replicas.produce(request._replace(partitions=[part for part, fault in pairs if not fault]))
         if isinstance(done, list):
-            return _merged(refused, done)
-        return then(done, lambda finished: _merged(refused, finished.result()))
+            return list(woven(refused, done))
+        return then(done, lambda finished: list(woven(refused, finished.result())))
 
     def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
         """A fetch of which something is refused does not wait for more."""
@@ -103,35 +106,36 @@ class GuardedReplicas:
         return then(fetched, lambda done: _with_refused(done.result(), refused))
 
 
-def produce_fault(transactional_id: str | None, records: Sequence[Buffer | None], access: Access) -> ErrorCode:
-    """Whether records may be written under a transactional id. Those that say they are of a transaction, without one,
-    may not (CVE-2018-17196)."""
-    if transactional_id is None:
-        if not any(batch is not None and _is_transactional(batch) for batch in records):
-            return ErrorCode.NONE
-    elif access.transaction(WRITE, transaction_name(transactional_id)):
+def transaction_fault(transactional_id: str | None, access: Access) -> ErrorCode:
+    """Whether anything may be written under a transactional id."""
+    if transactional_id is None or access.transaction(WRITE, transaction_name(transactional_id)):
         return ErrorCode.NONE
     return NO_TRANSACTION
 
 
-def _is_transactional(records: Buffer) -> bool:
-    """Whether one of these batches is, as far as they can be read; those that cannot be are refused later."""
-    view = memoryview(records)
-    while len(view) > _ATTRIBUTES_LOW_AT:
-        if view[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
-            return True
-        (length,) = _LENGTH.unpack_from(view, _LENGTH_AT)
-        view = view[_LENGTH_AT + _LENGTH.size + max(length, 0) :]
+def is_of_hidden_transaction(transactional_id: str | None, records: Iterable[Buffer]) -> bool:
+    """Whether records say that they are of a transaction, and nobody says of which (CVE-2018-17196). To be asked about
+    records that their sender may write otherwise: the answer costs time for each of their batches."""
+    return transactional_id is None and _any_transactional(records)
+
+
+def _any_transactional(records: Iterable[Buffer]) -> bool:
+    """Whether one of the batches is, or there are too many to tell. Those that cannot be read are refused later."""
+    left = BATCHES_MAX
+    for each in records:
+        view, at = memoryview(each), 0
+        while at + _ATTRIBUTES_LOW_AT < len(view):
+            left -= 1
+            if left < 0 or view[at + _ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
+                return True
+            (length,) = _LENGTH.unpack_from(view, at + _LENGTH_AT)
+            if length < HEADER_SIZE - LENGTH_OVERHEAD:
+                break
+            at += LENGTH_OVERHEAD + length
     return False
-
-
-def _merged(refused: Sequence[T | None], served: Sequence[T]) -> list[T]:
-    """The results of what was served, between those of what was refused."""
-    rest = iter(served)
-    return [next(rest) if each is None else each for each in refused]
 
 
 def _with_refused(answer: FetchResponse, refused: Sequence[FetchedPartition | None]) -> FetchResponse:
     if answer.error is not ErrorCode.NONE:
         return answer
-    return replace(answer, partitions=_merged(refused, answer.partitions))
+    return replace(answer, partitions=list(woven(refused, answer.partitions)))

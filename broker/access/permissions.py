@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tidelog.broker.access.access import Access
 from tidelog.broker.access.nodes import cluster_refused
-from tidelog.broker.access.rules import TEXTS, Rule, Serve, both, each, free, on_cluster, shown, whole
+from tidelog.broker.access.rules import TEXTS, Rule, Serve, both, each, free, on_cluster, shown, whole, woven
 from tidelog.metadata_quorum.controller.refusals import refuse as refuse_change
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
@@ -232,17 +232,14 @@ async def _metadata(request: MetadataRequest, access: Access, image: MetadataIma
         answer = await serve(request)
         return replace(answer, topics=tuple(_seen_by_id(found, access) for found in answer.topics))
     faults = {name: _metadata_fault(name, request, access, image) for name in request.topics}
-    kept = tuple(name for name in request.topics if not faults[name])
+    kept = tuple(name for name, fault in faults.items() if not fault)
     answer = await serve(replace(request, topics=kept))
-    served = iter(answer.topics)
     text = TEXTS[NO_TOPIC]
-    return replace(
-        answer,
-        topics=tuple(
-            TopicMetadata(NO_TOPIC, name, ZERO_TOPIC_ID, False, (), text) if faults[name] else next(served)
-            for name in request.topics
-        ),
+    refused = (
+        TopicMetadata(NO_TOPIC, name, ZERO_TOPIC_ID, False, (), text) if fault else None
+        for name, fault in faults.items()
     )
+    return replace(answer, topics=woven(refused, answer.topics))
 
 
 def _metadata_fault(name: str, request: MetadataRequest, access: Access, image: MetadataImage) -> bool:
@@ -273,15 +270,12 @@ async def _delete_topics(request: DeleteTopicsRequest, access: Access, image: Me
     names = tuple(name for name, error in zip(request.names, faults, strict=False) if not error)
     ids = tuple(each for each, error in zip(request.topic_ids, faults[len(request.names) :], strict=True) if not error)
     answer = await serve(replace(request, names=names, topic_ids=ids))
-    served = iter(answer.topics)
     asked = [(name, ZERO_TOPIC_ID) for name in request.names] + [("", topic_id) for topic_id in request.topic_ids]
-    return replace(
-        answer,
-        topics=tuple(
-            TopicResult(name, error, TEXTS[error], topic_id) if error else next(served)
-            for (name, topic_id), error in zip(asked, faults, strict=True)
-        ),
+    refused = (
+        TopicResult(name, error, TEXTS[error], topic_id) if error else None
+        for (name, topic_id), error in zip(asked, faults, strict=True)
     )
+    return replace(answer, topics=woven(refused, answer.topics))
 
 
 def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
@@ -369,14 +363,10 @@ def _fetched_of(group: OffsetFetchGroup, found: OffsetFetchResult, may: Callable
         return found
     if group.all_partitions:
         return replace(found, offsets=tuple(filter(may, found.offsets)))
-    served = iter(found.offsets)
-    return replace(
-        found,
-        offsets=tuple(
-            next(served) if may(item) else CommittedOffset(item.topic, item.partition, NO_TOPIC)
-            for item in group.partitions
-        ),
+    refused = (
+        None if may(item) else CommittedOffset(item.topic, item.partition, NO_TOPIC) for item in group.partitions
     )
+    return replace(found, offsets=woven(refused, found.offsets))
 
 
 def _heartbeat_fault(request: ConsumerGroupHeartbeatRequest, access: Access) -> ErrorCode:
@@ -437,11 +427,8 @@ async def _add_partitions(
     served: AddPartitionsToTxnResponse = await serve(replace(request, transactions=kept)) if kept else nothing
     if served.error is not NONE:
         return served
-    rest = iter(served.transactions)
-    return replace(
-        served,
-        transactions=tuple(refused.get(number) or next(rest) for number in range(len(request.transactions))),
-    )
+    every = map(refused.get, range(len(request.transactions)))
+    return replace(served, transactions=woven(every, served.transactions))
 
 
 def _not_added(asked: AddPartitionsTransaction, access: Access) -> AddedTransaction | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tidelog.broker.access.access import Access
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.security.acls import AclOperation
 
+T = TypeVar("T")
 Serve = Callable[[Any], Awaitable[Any]]
 """The handler of a request, without its context."""
 Rule = Callable[[Any, Access, MetadataImage, Serve], Awaitable[Any]]
@@ -27,6 +28,14 @@ TEXTS: Final = {
     ErrorCode.UNKNOWN_TOPIC_ID: "there is no topic of this id",
 }
 """Kafka's words; they tell a stranger nothing."""
+
+
+def woven(refused: Iterable[T | None], served: Iterable[T]) -> tuple[T, ...]:
+    """The results of what was served, between those of what was refused. What a request names repeatedly may be served
+    once: then there are fewer results, and none is missed."""
+    rest = iter(served)
+    between = (next(rest, None) if each is None else each for each in refused)
+    return tuple(each for each in between if each is not None)
 
 
 def free() -> Rule:
@@ -71,12 +80,10 @@ def each(
         found = getattr(answer, answered)
         if len(found) != len(kept):
             return answer  # refused as a whole
-        served = iter(found)
-        results = tuple(
-            refuse(item, error, TEXTS[error]) if error else next(served)
-            for item, error in zip(given, faults, strict=True)
-        )
-        return replace(answer, **{answered: results})
+        refused = [
+            refuse(item, error, TEXTS[error]) if error else None for item, error in zip(given, faults, strict=True)
+        ]
+        return replace(answer, **{answered: woven(refused, found)})
 
     return rule
 

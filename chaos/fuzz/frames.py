@@ -14,6 +14,7 @@ from tidelog.proto.kafka.headers import is_flexible
 from tidelog.proto.kafka.messages import encode_request
 from tidelog.proto.kafka.schemas import Schema, Shape, schema_of
 from tidelog.proto.kafka.wire import ITEMS_MAX, TAGS_MAX
+from tidelog.proto.records.batches import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC
 from tidelog.proto.records.varint import write_uvarint
 
 API_VERSIONS: Final = 18
@@ -64,6 +65,15 @@ _LOGINS: Final = (
     b"\x01",
 )
 """First and second messages of each mechanism."""
+_WIDE_RECORDS: Final = (
+    b"\0",
+    b"\xff",
+    HEADER.pack(0, HEADER_SIZE - LENGTH_OVERHEAD, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 0),
+    HEADER.pack(0, HEADER_SIZE - LENGTH_OVERHEAD - 1, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 0),
+)
+"""What records may be full of: bytes that are no batch, and batches without a record."""
+_WIDE_BYTES: Final = (10_000, 100_000, 2**20)
+_WIDE_RECORDS_SHARE: Final = 0.002
 _BITS: Final = {
     "int8": 8, "int16": 16, "int32": 32, "int64": 64, "error_code": 16, "timedelta_i32": 32, "timedelta_i64": 64,
     "datetime_i64": 64,
@@ -226,6 +236,9 @@ def primitive(rng: random.Random, kind: str, name: str) -> Any:
         return rng.choice(_LOGINS)
     if kind == "string":
         return rng.choice(_WORDS if "name" not in name or "protocol" in name else _NAMES)
+    if kind == "records" and rng.random() < _WIDE_RECORDS_SHARE:
+        unit = rng.choice(_WIDE_RECORDS)
+        return unit * (rng.choice(_WIDE_BYTES) // len(unit))
     if kind in ("bytes", "records"):
         return rng.randbytes(int(rng.expovariate(0.02)))
     if kind == "bool":

@@ -74,10 +74,12 @@ def run(
     say: Say = lambda line: None,
     login: bool = False,
 ) -> Report:
-    """Fuzz a fresh node in the empty directory ``directory``; ``login``: at a listener that asks for one."""
+    """Fuzz a fresh node in the empty directory ``directory``; ``login``: at a listener that asks for one. With an even
+    seed, part of what the clients ask for is denied to them."""
     from tidelog import Admin
 
-    with watched_node(directory, with_login=login) as node, Admin(node.cluster.bootstrap) as admin:
+    denies = not login and seed % 2 == 0
+    with watched_node(directory, with_login=login, denies=denies) as node, Admin(node.cluster.bootstrap) as admin:
         before = node.measure()
         host, port = address(node.kafka_bootstrap)
         target, favoured = (node.login_port, OF_LOGINS) if login else (port, READ_BY_HAND)

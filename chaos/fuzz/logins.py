@@ -36,9 +36,12 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, Offset
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.listener_security import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+from tidelog.proto.calls.convert import BadMessage as BadCall
+from tidelog.proto.calls.convert import from_proto, to_proto
 from tidelog.proto.calls.user_api import SaslAuthenticateRequest
 from tidelog.proto.kafka.messages import encode_request
 from tidelog.proto.kafka.wire import BadMessage
+from tidelog.proto.transport.grpc_wire import LOGIN_METADATA_MAX
 from tidelog.proto.transport.network import CallContext
 from tidelog.security import scram
 from tidelog.security.oauthbearer import OAuthClient
@@ -72,6 +75,8 @@ _WIDE: Final = (
     b"=2C", b"\xff", b"r=", b".", b"e30.", b"\xc3\xa9",
 )  # fmt: skip
 """What a message may be full of, up to the bound of what is received."""
+_WIDE_CALL: Final = (b"\x0a\0", b"\x12\0", b"\x1a\0", b"\x22\0", b"\xa3\x06\xa4\x06", b"\xa0\x06\0", b"\x0a\1a")
+"""The same for the protobuf message of a call: fields again and again, known and unknown."""
 
 Say = Callable[[str], None]
 
@@ -266,7 +271,7 @@ class LoginFuzz:
         kind = self._kafka if rng.random() < 0.7 else self._grpc
         try:
             self.report.ended[await kind(rng, number)] += 1
-        except (BadMessage, CloseConnection) as over:
+        except (BadMessage, BadCall, CloseConnection) as over:
             self.report.ended[type(over).__name__] += 1
         except Exception as error:  # whatever it is, a connection's handler would end with it
             self.report.fault(f"conversation {number}: {type(error).__name__}: {error}")
@@ -341,14 +346,21 @@ class LoginFuzz:
             mechanism = client.mechanism if harm.honest or rng.random() < 0.97 else rng.choice(("GSSAPI", "\0" * 9_000))
             known = harm.done_to(exchange, 4_096) if rng.random() < 0.1 else exchange
             token = harm.done_to(client.answer(challenge), node.kafka.receive_bytes_max + 1_000)
+            sent = harm.done_to(to_proto(SaslAuthenticateRequest(mechanism, known, token)), LOGIN_METADATA_MAX)
+            if not harm.honest and rng.random() < _WIDE_SHARE:
+                sent += rng.choice(_WIDE_CALL) * LOGIN_METADATA_MAX
+            sent = sent[:LOGIN_METADATA_MAX]  # gRPC refuses a longer one
             began_s = time.thread_time()
             self.report.inputs += 1
-            found = await node.grpc.authenticate(SaslAuthenticateRequest(mechanism, known, token), context)
-            self._longest_s = max(self._longest_s, time.thread_time() - began_s)
+            try:
+                found = await node.grpc.authenticate(from_proto(SaslAuthenticateRequest, sent), context)
+                to_proto(found)
+            finally:
+                self._longest_s = max(self._longest_s, time.thread_time() - began_s)
             if found.error is not ErrorCode.NONE:
-                return self._judged(harm, client, None, number, token)
+                return self._judged(harm, client, None, number, sent)
             if found.session_token:
-                self._check_session(rng, find, found.session_token, host, client, number, token)
+                self._check_session(rng, find, found.session_token, host, client, number, sent)
                 return "is let in"
             exchange, challenge = found.exchange, found.auth_bytes
         return "goes on"

@@ -7,15 +7,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.chaos.fuzz.open_files import OpenFiles, open_files
 from tidelog.cli.local.cluster import LocalCluster
 from tidelog.cli.local.process import use_of
 
+if TYPE_CHECKING:
+    from tidelog import AclBinding
+
 SETTINGS: Final[Mapping[str, str]] = {
     # What hostile but well-formed requests leave behind goes again soon; what is measured is what stays.
     "auto.create.topics.enable": "false",
+    # Everybody may do what no entry forbids, and is asked for the right to it each time.
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
     "group.min.session.timeout.ms": "1000",
     "group.max.session.timeout.ms": "5000",
     "log.retention.bytes": str(32 * 2**20),
@@ -94,12 +100,14 @@ class WatchedNode:
 
 @contextmanager
 def watched_node(
-    directory: Path, settings: Mapping[str, str] | None = None, *, with_login: bool = False
+    directory: Path, settings: Mapping[str, str] | None = None, *, with_login: bool = False, denies: bool = False
 ) -> Iterator[WatchedNode]:
-    """A fresh node that serves, with the topics ``fuzz``, ``fuzz-2`` and ``witness``; killed afterwards."""
+    """A fresh node that serves, with the topics ``fuzz``, ``fuzz-2`` and ``witness``; killed afterwards. ``denies``: a
+    part of what there is, and changes to the cluster, are denied to everybody."""
     from tidelog import Admin, NewTopic
 
-    given = {**SETTINGS, **(WITH_LOGIN if with_login else {}), **(settings or {})}
+    everything = {} if denies else {"super.users": "User:ANONYMOUS"}
+    given = {**SETTINGS, **everything, **(WITH_LOGIN if with_login else {}), **(settings or {})}
     cluster = LocalCluster.create(directory / "cluster", nodes=1, settings=given)
     login_port = cluster.nodes[1].listen_too({LOGIN: "SASL_PLAINTEXT"})[LOGIN] if with_login else 0
     try:
@@ -110,7 +118,25 @@ def watched_node(
             admin.create_topics(
                 [NewTopic("fuzz", 2, 1), NewTopic("fuzz-2", 1, 1), NewTopic(WITNESS_TOPIC, 1, 1, configs=keep)]
             )
+            if denies:
+                admin.create_acls(_denials())
         yield WatchedNode(cluster, login_port)
     finally:
         for node_id in cluster.nodes:
             cluster.kill(node_id)
+
+
+def _denials() -> list[AclBinding]:
+    from tidelog import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+
+    every, denied = AclOperation.ALL, PermissionType.DENY
+    denials = (
+        (ResourceType.TOPIC, "fuzz-2", every),
+        (ResourceType.GROUP, "consumer", every),
+        (ResourceType.TRANSACTIONAL_ID, "consumer", every),
+        (ResourceType.CLUSTER, "kafka-cluster", AclOperation.ALTER),
+    )
+    return [
+        AclBinding(kind, name, PatternType.LITERAL, "User:*", "*", operation, denied)
+        for kind, name, operation in denials
+    ]

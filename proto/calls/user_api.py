@@ -95,7 +95,8 @@ class AlterUserScramCredentialsResponse(Response):
 class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
     """The next message of a login (KIP-152). Kafka's SaslHandshake is not needed: ``mechanism`` stands here.
 
-    ``exchange`` is empty at first, then what the answer before said.
+    ``exchange`` is empty at first, then what the answer before said. Over gRPC it rides in the metadata of its call, as
+    ``tidelog-login-bin``, and the call's own message is left unread.
     """
 
     mechanism: str

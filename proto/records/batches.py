@@ -15,6 +15,7 @@ offset and leader epoch into a batch without touching what the producer signed. 
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Final
 
 from crc32c import crc32c
@@ -175,12 +176,12 @@ class Batch:
         return bool(crc32c(self.view[SIGNED_FROM:]) == self.crc)
 
 
-def split_batches(data: Buffer, *, allow_partial_tail: bool = False) -> list[Batch]:
+def split_batches(data: Buffer, *, allow_partial_tail: bool = False, most: int = sys.maxsize) -> list[Batch]:
     """Cut concatenated batches apart by their headers, without a copy and without looking at records.
 
     With ``allow_partial_tail`` an unfinished batch at the end is left out (a read that was cut at a
     number of bytes). Raises :class:`CorruptBatch` for a magic other than 2, a length below the
-    header's, and an unfinished batch otherwise. Record counts and CRCs are not judged here.
+    header's, more than ``most`` batches, and an unfinished batch otherwise. Record counts and CRCs are not judged here.
     """
     view = memoryview(data).toreadonly()
     found: list[Batch] = []
@@ -191,19 +192,22 @@ def split_batches(data: Buffer, *, allow_partial_tail: bool = False) -> list[Bat
         if left < HEADER_SIZE:
             if allow_partial_tail:
                 break
-            raise CorruptBatch(f"expected a batch header of {HEADER_SIZE} bytes at {position}, found {left} bytes")
+            text = f"expected a batch header of {HEADER_SIZE} bytes at {position}, found {left} bytes"
+            raise CorruptBatch(text, len(found))
         length, _, magic = _LENGTH_AND_MAGIC.unpack_from(view, position + 8)
         if magic != MAGIC:
-            raise CorruptBatch(f"expected record batch magic {MAGIC} at {position}, found {magic}")
+            raise CorruptBatch(f"expected record batch magic {MAGIC} at {position}, found {magic}", len(found))
         size = length + LENGTH_OVERHEAD
         if size < HEADER_SIZE:
-            raise CorruptBatch(
-                f"expected a batch length of at least {HEADER_SIZE - LENGTH_OVERHEAD} at {position}, found {length}"
-            )
+            text = f"expected a batch length of at least {HEADER_SIZE - LENGTH_OVERHEAD} at {position}, found {length}"
+            raise CorruptBatch(text, len(found))
         if size > left:
             if allow_partial_tail:
                 break
-            raise CorruptBatch(f"expected a batch of {size} bytes at {position}, found {left} bytes")
+            text = f"expected a batch of {size} bytes at {position}, found {left} bytes"
+            raise CorruptBatch(text, len(found))
+        if len(found) >= most:
+            raise CorruptBatch(f"expected at most {most} further batches, found more", len(found))
         found.append(Batch(view[position : position + size]))
         position += size
     return found

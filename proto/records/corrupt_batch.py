@@ -9,3 +9,8 @@ class CorruptBatch(ValueError):
     The text says what was expected and what was found. It stands for Kafka's ``CorruptRecordException``
     and ``InvalidRecordException`` where those come from reading, not from a broker's rules.
     """
+
+    def __init__(self, text: str, batches: int = 0) -> None:
+        """``batches``: that were read before it."""
+        super().__init__(text)
+        self.batches = batches

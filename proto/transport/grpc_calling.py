@@ -12,6 +12,7 @@ from tidelog.proto.calls.controller_api import BrokerHeartbeatRequest, FetchMeta
 from tidelog.proto.calls.convert import from_proto, to_proto
 from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.calls.table import CALLS
+from tidelog.proto.calls.user_api import SaslAuthenticateRequest
 from tidelog.proto.transport import call_stream
 from tidelog.proto.transport.call_stream import CallStream, RecurringCalls
 from tidelog.proto.transport.grpc_login import ClientLogin, MakeLogin
@@ -26,6 +27,7 @@ from tidelog.proto.transport.grpc_wire import (
     CLIENT_ID,
     CONTROL_WINDOW,
     EOF,
+    LOGIN,
     NO_SUCH_METHOD,
     RECURRING,
     SERVICE,
@@ -52,7 +54,7 @@ from tidelog.proto.transport.tcp_streams import ASK, OFFER, Wire, take_offer
 from tidelog.security.tls_store import TlsStore
 
 R = TypeVar("R", bound=Response)
-Metadata = tuple[tuple[str, str], ...]
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 _CONNECT_MS: Final = 1_000
 """Time for one attempt to connect (gRPC's name for it says otherwise). Who is not there refuses at once; this
@@ -150,7 +152,10 @@ class GrpcConnection:
             name = SERVICE + request_type.__name__.removesuffix("Request")
             method = self._calls[request_type] = channel.unary_unary(name, None, None)
         try:
-            data = await method(to_proto(request), timeout=timeout_s, metadata=(*shown, *self._named))
+            sent = to_proto(request)
+            if request_type is SaslAuthenticateRequest:
+                sent, shown = b"", ((LOGIN, sent),)
+            data = await method(sent, timeout=timeout_s, metadata=(*shown, *self._named))
         except grpc.RpcError as error:
             raise self._lost(error, request_type.__name__) from None
         except asyncio.CancelledError:

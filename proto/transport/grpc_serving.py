@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import grpc
@@ -28,6 +29,8 @@ from tidelog.proto.transport.grpc_wire import (
     CLIENT_ID,
     CONTROL_WINDOW,
     EOF,
+    LOGIN,
+    LOGIN_METADATA_MAX,
     RECURRING,
     SERVICE,
     STATUS_OF,
@@ -64,6 +67,10 @@ not count them. A larger message comes in whole."""
 _NOTICE_AGAIN_S: Final = 60.0
 """From one line in the log about a caller at the wrong listener to the next one."""
 _NOTICED_MAX: Final = 1_000
+_LOGIN_OPTIONS: Final = (
+    ("grpc.max_metadata_size", LOGIN_METADATA_MAX),
+    ("grpc.absolute_max_metadata_size", LOGIN_METADATA_MAX),
+)
 _REQUEST_OF: Final = {cls.__name__.removesuffix("Request"): cls for cls in CALLS}
 _KIND_OF: Final = {kind.value: kind for kind in StreamKind}
 
@@ -86,6 +93,8 @@ async def serve_grpc(
         options=[
             *common_options(limits),
             *window(CONTROL_WINDOW if _DATA_STREAMS.isdisjoint(service.streams) else _READ_AHEAD),
+            *(_LOGIN_OPTIONS if service.sessions is not None else ()),
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: few bytes may not become many
             ("grpc.so_reuseport", 0),
             ("grpc.max_allowed_incoming_connections", limits.connections_max),
             ("grpc.max_connection_idle_ms", _idle_ms(limits.connection_idle_ms)),
@@ -171,6 +180,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         self._noticed: dict[tuple[str, str], float] = {}
         """When we last logged each wrong caller, by host and method."""
         self._under_way = 0
+        self._logging_in: Counter[str] = Counter()
+        """Calls of logins under way, by connection."""
         self._ending = False
         self._call_sessions: set[CallSession] = set()
         self._handlers: dict[str, Any] = {}
@@ -179,7 +190,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             handler = service.calls.get(request_type)
             if handler is not None:
                 self._calls[name] = (request_type, handler)
-                self._handlers[SERVICE + name] = grpc.unary_unary_rpc_method_handler(self._call(request_type, handler))
+                self._handlers[SERVICE + name] = grpc.stream_unary_rpc_method_handler(self._call(request_type, handler))
         if RECURRING.intersection(service.calls):
             name = SERVICE + call_stream.METHOD
             self._handlers[name] = grpc.stream_stream_rpc_method_handler(self._call_stream())
@@ -200,9 +211,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             self._notice(context.peer(), name, text)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
 
-        if name in _KIND_OF:
-            return grpc.stream_stream_rpc_method_handler(refuse)
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _notice(self, peer: str, name: str, text: str) -> None:
         """Log a caller at the wrong listener, once in a while: it will try again."""
@@ -225,16 +234,53 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             await self._tcp.close()
 
     def _call(self, request_type: type[Request[Any]], handler: CallHandler) -> Any:
-        logs_in = request_type is SaslAuthenticateRequest
+        """Serve a call as if its requests were a stream: so its request is read when the caller is known, and gRPC
+        takes in no more than its window of what a stranger sends."""
 
-        async def serve(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            caller = self._caller(context, logs_in=logs_in)
-            status, body = await self._answer(request_type, handler, data, caller)
-            if status != call_stream.OK:
-                await context.abort(STATUS_OF[status], body.decode())
-            return body
+        async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            if request_type is SaslAuthenticateRequest:
+                with self._logging_in_at(context.peer()) as too_many:
+                    if too_many:
+                        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
+                    if not (data := _metadata(context, LOGIN)):
+                        text = f"expected a message of a login as metadata {LOGIN}, found none"
+                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+                    caller = self._caller(context, logs_in=True)
+                    return await self._answered(request_type, handler, data, caller, context)
+            caller = self._caller(context)
+            given: Any = await context.read()
+            return await self._answered(request_type, handler, b"" if given is EOF else given, caller, context)
 
         return self._admitted(serve)
+
+    @contextmanager
+    def _logging_in_at(self, connection: str) -> Iterator[str]:
+        """Count a call of a login; what it yields says why it is refused, if it is."""
+        most, each = self._limits.logins_max, self._limits.logins_per_connection_max
+        counts = self._logging_in
+        if counts.total() >= most or counts[connection] >= each:
+            yield f"expected at most {each} calls of logins under way on a connection, {most} on all: try later"
+            return
+        counts[connection] += 1
+        try:
+            yield ""
+        finally:
+            counts[connection] -= 1
+            if not counts[connection]:
+                del counts[connection]
+
+    async def _answered(
+        self,
+        request_type: type[Request[Any]],
+        handler: CallHandler,
+        data: bytes,
+        caller: CallContext,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> bytes:
+        status, body = await self._answer(request_type, handler, data, caller)
+        if status != call_stream.OK:
+            await context.abort(STATUS_OF[status], body.decode())
+        return body
 
     async def _answer(
         self, request_type: type[Request[Any]], handler: CallHandler, data: bytes, caller: CallContext
@@ -291,8 +337,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         return self._admitted(serve)
 
     def _caller(self, context: grpc.aio.ServicerContext[Any, Any], *, logs_in: bool = False) -> CallContext:
-        given = dict(context.invocation_metadata() or ()).get(CLIENT_ID)
-        client_id = given.decode(errors="replace") if isinstance(given, bytes) else ""
+        client_id = _metadata(context, CLIENT_ID).decode(errors="replace")
         session = self._sessions.of(context, logs_in=logs_in)
         return CallContext(self._listener, context.peer(), session, client_id=client_id)
 
@@ -360,6 +405,12 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
     def _too_many(self) -> str:
         most = self._limits.under_way_max
         return f"expected at most {most} calls and streams under way on listener {self._listener}: try later"
+
+
+def _metadata(context: grpc.aio.ServicerContext[Any, Any], name: str) -> bytes:
+    """What a caller gave under a name for bytes; nothing if it did not."""
+    pairs: Any = context.invocation_metadata() or ()  # the stubs know less than there is
+    return dict(pairs).get(name, b"")  # type: ignore[no-any-return]
 
 
 class _ServerPipe:

@@ -23,6 +23,11 @@ from tidelog.proto.transport.network import BadFrame, Frame
 SERVICE: Final = "/tidelog.v1.Tidelog/"
 CLIENT_ID: Final = "tidelog-client-id-bin"
 """Metadata of calls and streams: the name that a client gave itself, in UTF-8."""
+LOGIN: Final = "tidelog-login-bin"
+"""Metadata of SaslAuthenticate: its request. gRPC bounds metadata by itself, below the event loop, while a message may
+be as large as the largest frame of those who have logged in; so the message of this call is left unread."""
+LOGIN_METADATA_MAX: Final = 48 * 1024
+"""Bytes of metadata that a listener with logins takes: the longest message of a login, in base64."""
 ACCEPTED: Final = (("tidelog-stream", "accepted"),)
 """Tells a stream that is served from one that is refused: without it both look open until something is read."""
 RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset(
@@ -62,6 +67,10 @@ class GrpcLimits:
     """Calls and streams of one connection; the peer waits with further ones."""
     under_way_max: int = 20_000
     """Calls and streams of one listener; a further one is refused as RESOURCE_EXHAUSTED."""
+    logins_max: int = 1_000
+    """Calls of logins under way of one listener; a further one is refused as RESOURCE_EXHAUSTED."""
+    logins_per_connection_max: int = 16
+    """The same of one connection, whose client makes one login at a time."""
     unanswered_requests_max: int = 64
     """Frames of one produce or fetch stream without an answer; then it is not read."""
     unanswered_frames_max: int = 64

@@ -7,7 +7,7 @@ The first batch of a transaction in a partition is appended later, once its coor
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode, Refusal
@@ -19,6 +19,10 @@ from tidelog.replication.partition.replica import Replica
 from tidelog.replication.partition.waiters import PendingAppend, ProduceBudget, Produced, ProduceWait
 from tidelog.replication.serving.verifying import Asking, GuardedAppend, Verify, Verifying, is_transactional
 from tidelog.storage.disk.log_errors import LogDirFailed
+
+BATCHES_MAX: Final = 10_000
+"""Batches of one request, over all its partitions; each costs time on the event loop, however small. Clients send one
+for a partition."""
 
 
 class Producing:
@@ -67,6 +71,7 @@ class Producing:
         waiting: list[tuple[int, Replica, Offset]] = []
         grown: list[Replica] = []
         guarded: list[tuple[int, Asking, ProducePartition, Sequence[Batch]]] = []
+        left = BATCHES_MAX
         for item in request.partitions:
             topic_id, partition, data = item
             replica = self._find((topic_id, partition))
@@ -79,8 +84,10 @@ class Producing:
                 results.append(_refused(item, ErrorCode.INVALID_TOPIC_EXCEPTION, text))
                 continue
             try:
-                batches = split_batches(data)
+                batches = split_batches(data, most=left)
+                left -= len(batches)
             except CorruptBatch as corrupt:
+                left -= corrupt.batches
                 results.append(replica.refused(ErrorCode.CORRUPT_MESSAGE, str(corrupt)))
                 continue
             if is_transactional(batches):

@@ -61,7 +61,7 @@ def test_a_batch_of_frames_follows_from_the_seed_and_its_number() -> None:
 
 def test_frames_have_tagged_fields_and_counts_beyond_the_bounds() -> None:
     """A refusal at a bound shows that the bound is reached."""
-    source = FrameSource(5, SERVED, pool_frames=4_000)
+    source = FrameSource(6, SERVED, pool_frames=4_000)
     refused: Counter[str] = Counter()
     for frame in (frame for number in range(200) for frame in source.batch(number, 50).frames):
         try:

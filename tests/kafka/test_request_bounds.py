@@ -20,6 +20,7 @@ from tidelog.proto.kafka.headers import API_VERSIONS, answered_body, read_reques
 from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request, encode_response
 from tidelog.proto.kafka.produce_codec import decode_produce
 from tidelog.proto.kafka.wire import ITEMS_MAX, TAGS_MAX, BadMessage, write_compact_length
+from tidelog.proto.records.batches import HEADER, HEADER_SIZE, LENGTH_OVERHEAD
 from tidelog.proto.records.varint import write_uvarint
 
 METADATA, FETCH_NEWEST, PRODUCE_NEWEST = 3, fetch_codec.MOST, produce_codec.MOST
@@ -128,6 +129,12 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+def produce_of(records: bytes) -> bytes:
+    topics = [{"name": "fuzz", "partition_data": [{"index": 0, "records": records}]}]
+    body = encode_request(0, PRODUCE_NEWEST, {"acks": 1, "topic_data": topics})
+    return framed(struct.pack(">hhih", 0, PRODUCE_NEWEST, 1, -1) + b"\0" + body)
+
+
 MIB = 2**20
 GREETING = framed(struct.pack(">hhih", API_VERSIONS, 0, 0, -1))
 HOLDERS = {
@@ -146,6 +153,10 @@ HOLDERS = {
     ),
     "tags in each of many structures": framed(
         bytes(header(0)) + bytes(many_structures(STRUCTURES["message"][1], b"", 4 * MIB // 150))
+    ),
+    "zeros for records": produce_of(bytes(12 * MIB)),
+    "records of tiny batches": produce_of(
+        HEADER.pack(0, HEADER_SIZE - LENGTH_OVERHEAD, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 0) * (12 * MIB // HEADER_SIZE)
     ),
 }
 

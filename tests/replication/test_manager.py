@@ -21,8 +21,9 @@ from tidelog.proto.calls.controller_api import AlteredPartition, AlterPartitionI
 from tidelog.proto.records.encoder import encode_values
 from tidelog.proto.transport.frames import ProducePartition, ProduceRequest
 from tidelog.proto.transport.network import CallTimeout, ConnectionLost
+from tidelog.replication.serving.producing import BATCHES_MAX
 
-from .conftest import Cluster, MakeCluster, ProducerFields, in_virtual_time, until
+from .conftest import TOPIC_ID, Cluster, MakeCluster, ProducerFields, in_virtual_time, until
 
 
 def numbered(base_sequence: int) -> ProducerFields:
@@ -33,6 +34,27 @@ def cut(c: Cluster, a: int, b: int) -> None:
     """No more between the two, in both directions."""
     c.fabric.cut(f"node-{a}", f"node-{b}")
     c.fabric.cut(f"node-{b}", f"node-{a}")
+
+
+# --- bounds -----------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_request_has_at_most_so_many_batches_over_all_partitions(cluster: MakeCluster) -> None:
+    async with cluster() as c:
+        c.create(leader=1)
+        one, most = bytes(encode_values([b"v"], 0)), BATCHES_MAX
+        torn = one[:-1]
+        for pieces, refused in (
+            ([one * (most + 1)], [True]),
+            ([one * most, one], [False, True]),
+            ([one * most + torn, one], [True, True]),
+        ):
+            items = [ProducePartition(TOPIC_ID, 0, each) for each in pieces]
+            answers = await c[1].answers(ProduceRequest(1, 1_000, items))
+            assert [each.error is ErrorCode.CORRUPT_MESSAGE for each in answers] == refused
+            assert "expected at most 0 further batches" in answers[-1].error_message or len(pieces) == 1
+        assert len(c[1].values()) == most
 
 
 # --- acknowledgement --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from tidelog.broker.access.access import Access
-from tidelog.broker.access.guard import produce_fault
+from tidelog.broker.access.guard import is_of_hidden_transaction, transaction_fault
 from tidelog.broker.access.rules import TEXTS
 from tidelog.broker.kafka.data.topic_names import TopicNames, text_of
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
@@ -72,9 +72,7 @@ class Produce:
         refused: dict[int, ProducedPartition] = {}
         parts: list[ProducePartition] = []
         at = 0
-        denied = ErrorCode.NONE
-        if access is not None:
-            denied = produce_fault(request.transactional_id, [records for _, records in request.parts], access)
+        denied = ErrorCode.NONE if access is None else transaction_fault(request.transactional_id, access)
         for name, count in request.topics:
             topic_id = self._names.id_of(name)
             fault = denied
@@ -94,6 +92,11 @@ class Produce:
                 else:
                     parts.append(ProducePartition(topic_id, partition, records))
             at += count
+        if access is not None and is_of_hidden_transaction(request.transactional_id, [part.records for part in parts]):
+            fault, parts = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, []
+            for number, (partition, _) in enumerate(request.parts):
+                found = ProducedPartition(ZERO_TOPIC_ID, partition, fault, error_message=TEXTS[fault])
+                refused.setdefault(number, found)
         produced = self._replicas.produce(
             ProduceRequest(request.acks, request.timeout_ms, parts, request.transactional_id),
             first_protocol=version < SECOND_PROTOCOL_FROM,

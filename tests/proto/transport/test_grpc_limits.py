@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
+from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls import api
+from tidelog.proto.calls.convert import to_proto
+from tidelog.proto.calls.user_api import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.proto.transport.caller import FrameCaller
 from tidelog.proto.transport.frames import correlation_of
 from tidelog.proto.transport.grpc_transport import GrpcNetwork
-from tidelog.proto.transport.grpc_wire import GrpcLimits
+from tidelog.proto.transport.grpc_wire import LOGIN, SERVICE, GrpcLimits
 from tidelog.proto.transport.network import Address, CallContext, ConnectionLost, Frame, Server, Service, StreamKind
 from tidelog.testing.ports import free_ports, taken
 
@@ -205,3 +212,100 @@ async def test_a_start_that_is_cancelled_leaves_no_listener_and_no_error(caplog:
     gc.collect()  # a task whose error nobody asked for says so when it goes
     others = ("tidelog.metadata_quorum", "tidelog.broker")  # a session's cluster, which runs in this process too
     assert [one for one in caplog.records if not one.name.startswith(others)] == []
+
+
+class LoginListener(Listener):
+    """A listener whose callers log in; ``tried`` counts their messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[SaslAuthenticateRequest] = []
+
+    async def authenticate(self, request: SaslAuthenticateRequest, _: CallContext) -> SaslAuthenticateResponse:
+        self.tried.append(request)
+        await self.gate.wait()
+        return SaslAuthenticateResponse(ErrorCode.NONE)
+
+    async def start(self, limits: GrpcLimits) -> Address:
+        calls: Any = {api.MetadataRequest: self.metadata, SaslAuthenticateRequest: self.authenticate}
+        streams = {StreamKind.PRODUCE: lambda _: self.session}
+        service = Service(calls, streams, sessions=lambda _token, _host: None)
+        self.server = await GrpcNetwork(limits).serve("CLIENT", LOOPBACK, service)
+        return self.server.address
+
+
+@asynccontextmanager
+async def stranger(limits: GrpcLimits | None = None) -> AsyncIterator[tuple[LoginListener, Any]]:
+    """A channel of somebody without a login, and whom it leads to."""
+    listener = LoginListener()
+    address = await listener.start(limits or GrpcLimits())
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        yield listener, channel
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+def login(message: bytes) -> tuple[tuple[str, bytes], ...]:
+    return ((LOGIN, message),)
+
+
+@pytest.mark.parametrize("method", ["Metadata", "Produce"])
+async def test_the_messages_of_strangers_are_left_unread(method: str) -> None:
+    """So the answer comes while the message does not: gRPC would take in a hundred megabytes of it, and copy them on
+    the event loop."""
+    async with stranger() as (listener, channel):
+        call = channel.stream_stream(SERVICE + method)()
+        async with asyncio.timeout(30):
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert listener.begun == listener.session.seen == 0
+
+
+async def test_a_login_rides_in_metadata_and_its_message_is_left_unread() -> None:
+    async with stranger() as (listener, channel):
+        method = channel.stream_unary(SERVICE + "SaslAuthenticate")
+        sent = SaslAuthenticateRequest("PLAIN", b"", b"x" * 32 * 1024)
+        call = method(metadata=login(to_proto(sent)))
+        async with asyncio.timeout(30):
+            assert await call.code() is grpc.StatusCode.OK
+        assert listener.tried == [sent]
+
+
+async def test_the_metadata_of_strangers_is_bounded() -> None:
+    async with stranger() as (listener, channel):
+        method = channel.unary_unary(SERVICE + "SaslAuthenticate")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await method(b"", metadata=login(b"\x0a\0" * 40 * 1024), timeout=30)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert listener.tried == []
+
+
+async def test_logins_under_way_are_bounded() -> None:
+    async with stranger(GrpcLimits(logins_per_connection_max=3)) as (listener, channel):
+        listener.gate.clear()
+        method = channel.unary_unary(SERVICE + "SaslAuthenticate")
+        held = [asyncio.ensure_future(_code(method)) for _ in range(3)]
+        async with asyncio.timeout(30):
+            while len(listener.tried) < 3:
+                await asyncio.sleep(0.001)
+            assert await _code(method) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert len(listener.tried) == 3
+            listener.gate.set()
+            assert await asyncio.gather(*held) == [grpc.StatusCode.OK] * 3
+            assert await _code(method) is grpc.StatusCode.OK, "there is room again"
+
+
+async def _code(method: Any) -> grpc.StatusCode:
+    call = method(b"", metadata=login(b"\x1a\0"), timeout=60)
+    return await call.code()  # type: ignore[no-any-return]
+
+
+async def test_a_packed_message_is_refused() -> None:
+    """A hundred kilobytes of it may be a hundred megabytes."""
+    listener = Listener()
+    address = await listener.start(GrpcLimits())
+    async with grpc.aio.insecure_channel(str(address), compression=grpc.Compression.Gzip) as channel:
+        method: Any = channel.unary_unary
+        call = method(SERVICE + "Metadata")(bytes(10_000), timeout=30)
+        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert listener.server is not None
+    await listener.server.close(0)

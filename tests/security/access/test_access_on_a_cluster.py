@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,15 @@ import pytest
 
 from tests.conftest import broker_of
 from tests.kafka.wire_client import WireClient
+from tidelog.broker.access.access import Access
+from tidelog.broker.access.guard import GuardedReplicas
 from tidelog.client.errors import ErrorCode, TidelogError
-from tidelog.model.ids import Offset, TopicPartition
+from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, BrokerEpoch, Offset, TopicId, TopicPartition
 from tidelog.proto.calls.acl_api import CreateAclsRequest, DeleteAclsRequest, entry_of, filter_entry_of
 from tidelog.proto.calls.api import ConfigResource
+from tidelog.proto.records.batches import HEADER, HEADER_SIZE, LENGTH_OVERHEAD
+from tidelog.proto.records.encoder import encode_values
+from tidelog.proto.transport.frames import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from tidelog.proto.transport.network import CallContext
 from tidelog.security.acls import (
     CLUSTER_NAME,
@@ -28,6 +34,7 @@ from tidelog.security.acls import (
     PermissionType,
     ResourceType,
 )
+from tidelog.security.authorizer import Who
 from tidelog.testing.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -60,6 +67,22 @@ class Secured:
         self.cluster.create_topic(name, partitions=1)
         self.take_all_back()
         return name
+
+    def replicas(self, topic: str) -> tuple[GuardedReplicas, TopicId]:
+        """As a stream of ours sees them, and the topic's id."""
+        broker, image = broker_of(self.cluster.node(1)), self.cluster.node(1).view.image
+        authorizer = broker.access.authorizer
+        assert authorizer is not None
+        who = Who(ME, "127.0.0.1")
+        return GuardedReplicas(broker.replicas, Access(authorizer, who), lambda: image), image.topic_ids[topic]
+
+    def loop_s(self) -> float:
+        """Processor time of the node's event loop so far."""
+
+        async def used() -> float:
+            return time.thread_time()
+
+        return self.cluster._run(used())
 
     def _ask(self, request: Any) -> None:
         node = self.cluster.node(1)
@@ -527,19 +550,8 @@ def test_names_are_told_to_nobody_by_no_version(secured: Secured) -> None:
 
 
 def test_a_hidden_topic_is_unknown_by_its_id_on_a_stream(secured: Secured) -> None:
-    from tidelog.broker.access.access import Access
-    from tidelog.broker.access.guard import GuardedReplicas
-    from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, BrokerEpoch
-    from tidelog.proto.transport.frames import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
-    from tidelog.security.authorizer import Who
-
     topic = secured.topic("hidden")
-    broker = broker_of(secured.cluster.node(1))
-    image = secured.cluster.node(1).view.image
-    authorizer = broker.access.authorizer
-    assert authorizer is not None
-    replicas = GuardedReplicas(broker.replicas, Access(authorizer, Who(ME, "127.0.0.1")), lambda: image)
-    topic_id = image.topic_ids[topic]
+    replicas, topic_id = secured.replicas(topic)
 
     async def asked() -> tuple[ErrorCode, ErrorCode]:
         part = FetchPartition(topic_id, 0, NO_LEADER_EPOCH, Offset(0), NO_LEADER_EPOCH, Offset(-1), 100)
@@ -552,3 +564,91 @@ def test_a_hidden_topic_is_unknown_by_its_id_on_a_stream(secured: Secured) -> No
     secured.allow(f"describe topic {topic}")
     no_right = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert secured.cluster._run(asked()) == (no_right, no_right)
+
+
+TINY = HEADER.pack(0, HEADER_SIZE - LENGTH_OVERHEAD, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 0)
+LARGE = 12 * 2**20
+HELD_S_MAX = 0.25
+"""Each batch looked at, these records hold the loop for a second or more."""
+
+
+@pytest.mark.parametrize("may", [False, True])
+@pytest.mark.parametrize("records", [bytes(LARGE), TINY * (LARGE // len(TINY))], ids=["zeros", "tiny batches"])
+def test_records_do_not_hold_the_loop_whether_their_sender_may_write_them_or_not(
+    secured: Secured, records: bytes, may: bool
+) -> None:
+    topic = secured.topic("heavy")
+    if may:
+        secured.allow(f"write topic {topic}")
+    expected = ErrorCode.INVALID_RECORD if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if may and records.startswith(TINY):
+        expected = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # too many of them to tell
+    with WireClient(secured.cluster.kafka_bootstrap) as wire:
+        began_s = secured.loop_s()
+        partition = {"index": 0, "records": records}
+        topics = [{"name": topic, "partition_data": [partition]}]
+        answer = wire.ask(0, 11, acks=1, timeout_ms=1000, topic_data=topics)
+        held_s = secured.loop_s() - began_s
+    assert answer.responses[0].partition_responses[0].error_code == expected
+    assert held_s < HELD_S_MAX
+
+
+@pytest.mark.parametrize("may", [False, True])
+def test_records_on_a_stream_do_not_hold_the_loop(secured: Secured, may: bool) -> None:
+    topic = secured.topic("heavy")
+    secured.allow(f"{'write' if may else 'describe'} topic {topic}")
+    replicas, topic_id = secured.replicas(topic)
+
+    async def held() -> tuple[ErrorCode, float]:
+        began_s = time.thread_time()
+        request = ProduceRequest(-1, 1000, [ProducePartition(topic_id, 0, bytes(LARGE))])
+        produced = replicas.produce(request)
+        assert isinstance(produced, list)
+        return produced[0].error, time.thread_time() - began_s
+
+    error, held_s = secured.cluster._run(held())
+    assert error is (ErrorCode.CORRUPT_MESSAGE if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert held_s < HELD_S_MAX
+
+
+def test_records_of_a_transaction_that_nobody_names_are_refused(secured: Secured) -> None:
+    """CVE-2018-17196. Behind others, too, and with them whatever else is in the request."""
+    topic = secured.topic("mine")
+    secured.allow(f"write topic {topic}")
+    replicas, topic_id = secured.replicas(topic)
+    plain = encode_values([b"v"], 1)
+    hidden = plain + encode_values([b"v"], 1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+
+    async def produced(*records: bytes) -> list[ErrorCode]:
+        parts = [ProducePartition(topic_id, 0, each) for each in records]
+        answered = replicas.produce(ProduceRequest(1, 1000, parts))
+        return [each.error for each in (answered if isinstance(answered, list) else await answered)]
+
+    denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert secured.cluster._run(produced(bytes(plain))) == [ErrorCode.NONE]
+    assert secured.cluster._run(produced(bytes(plain), bytes(hidden))) == [denied, denied]
+
+
+@pytest.mark.parametrize("allowed", [(), ("seen",), ("seen", "hidden")], ids=["nothing", "some", "all"])
+def test_what_is_named_twice_is_answered_and_ends_no_node(secured: Secured, allowed: tuple[str, ...]) -> None:
+    """Answers leave out what was named before; those who put refusals between them must not miss it."""
+    names = {what: secured.topic(what) for what in ("seen", "hidden")}
+    secured.allow("all group g", *(f"all topic {names[what]}" for what in allowed))
+    twice = [*names.values()] * 2
+    indexes = [0, 0]
+    with WireClient(secured.cluster.kafka_bootstrap) as wire:
+        found = wire.ask(3, 12, topics=[{"topic_id": bytes(16), "name": name} for name in twice]).topics
+        assert sorted(topic.name for topic in found) == sorted(names.values())
+        fetched = wire.ask(9, 7, group_id="g", topics=[{"name": name, "partition_indexes": indexes} for name in twice])
+        assert {topic.name for topic in fetched.topics} == set(names.values())
+        offsets = [{"partition_index": 0, "timestamp": -1}] * 2
+        wire.ask(LIST_OFFSETS, 5, topics=[{"name": name, "partitions": offsets} for name in twice])
+        epochs = [{"partition": 0, "leader_epoch": 0}] * 2
+        wire.ask(EPOCHS, 4, topics=[{"topic": name, "partitions": epochs} for name in twice])
+        records = [{"partition_index": 0, "offset": 0}] * 2
+        wire.ask(21, 2, timeout=1000, topics=[{"name": name, "partitions": records} for name in twice])
+        committed = [{"partition_index": 0, "committed_offset": 0}] * 2
+        wire.ask(8, 8, group_id="g", topics=[{"name": name, "partitions": committed} for name in twice])
+        resources = [{"resource_type": 2, "resource_name": name, "configuration_keys": None} for name in twice]
+        wire.ask(32, 4, resources=resources)
+        wire.ask(20, 6, timeout=1000, topics=[{"name": name, "topic_id": bytes(16)} for name in twice])

@@ -13,7 +13,7 @@ from tidelog.broker.access.logins import MESSAGE_BYTES_MAX
 from tidelog.chaos.fuzz.logins import GRPC, HOLD_S_MAX, KAFKA, LoginFuzz, LoginReport
 from tidelog.model.settings.listener_security import OAUTHBEARER
 
-FULL = 35_921
+FULL = 89_928
 """A conversation of seed 1 with a message of half a megabyte."""
 
 
