@@ -36,9 +36,12 @@ class RawFetcher:
         for caller in self._callers.values():
             await caller.close()
 
-    async def fetch(self, at: TopicPartition, position: int, last_epoch: int, timeout_ms: int) -> FetchedPartition:
+    async def fetch(
+        self, at: TopicPartition, position: int, last_epoch: int, timeout_ms: int, *, read_committed: bool = False
+    ) -> FetchedPartition:
         """What the leader has from ``position`` on; ``last_epoch``: the leader epoch of the batch before that, -1 if
-        none was read. Raises ``OffsetOutOfRangeError`` also where the leader's log is not the one that was read,
+        none was read. With ``read_committed`` only what lies below the last stable offset, and the aborted transactions
+        by name. Raises ``OffsetOutOfRangeError`` also where the leader's log is not the one that was read,
         ``ConnectionLost``, ``TimeoutError`` and the leader's errors."""
         view = await self._cluster.topic(at.topic, timeout_ms)
         node = self._cluster.cache.leader_of(*at)
@@ -57,7 +60,7 @@ class RawFetcher:
             NO_OFFSET,
             self._bytes_max,
         )
-        request = FetchRequest(NO_NODE, BrokerEpoch(-1), 0, 0, self._bytes_max, False, [wanted])
+        request = FetchRequest(NO_NODE, BrokerEpoch(-1), 0, 0, self._bytes_max, read_committed, [wanted])
         async with asyncio.timeout(_ANSWER_S):
             response = decode_fetch_response(await caller.submit(partial(_encode, request)))[1]
         if response.error is not ErrorCode.NONE:

@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.cli.commands.nodes import status as module
 from tidelog.cli.root import run
+from tidelog.cli.work import health_look
 from tidelog.model.ids import TopicPartition
 from tidelog.testing import Cluster
 from tidelog.testing.ports import free_ports
@@ -110,7 +111,7 @@ def test_watching_goes_on_until_interrupted(
     looked = []
     with Cluster(1, transport="grpc") as cluster:
         monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
-        real = module._look
+        real = health_look.look_at
 
         def look(asker: Any) -> Any:
             looked.append(1)
@@ -118,7 +119,7 @@ def test_watching_goes_on_until_interrupted(
                 raise KeyboardInterrupt
             return real(asker)
 
-        monkeypatch.setattr(module, "_look", look)
+        monkeypatch.setattr(health_look, "look_at", look)
         assert run(["status", "--watch", "0.1", "--json"]) == 130
     lines = capfd.readouterr().out.splitlines()
     assert [json.loads(line)["summary"][:15] for line in lines] == ["1 of 1 broker; "] * 3

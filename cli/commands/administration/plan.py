@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from tidelog.cli.terminal.numbers import Amount, Seconds
 from tidelog.cli.terminal.output import count_of, json_option, print_json, print_pairs, print_rows, say
+from tidelog.cli.work.planner.answer import as_object, settings, volumes
 from tidelog.cli.work.planner.coefficients import Coefficients, fitted, load, save
 from tidelog.cli.work.planner.demand import LIMITS, Demand, DemandWrong, Machine, peak_of
 from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, campaign, kept_pace
@@ -21,7 +22,6 @@ from tidelog.cli.work.planner.shipped import SHIPPED
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CURVE: Final = (1, 2, 5, 10, 20, 50, 100)
 CALIBRATE_S: Final = 8.0
 
 
@@ -90,11 +90,11 @@ def plan_command(
     except DemandWrong as wrong:
         raise click.UsageError(str(wrong)) from None
     changes = what_if(demand, machine, costs) if varied else {}
-    volumes = {times: _nodes_at(demand, machine, costs, times) for times in CURVE} if varied else {}
+    at_volumes = volumes(demand, machine, costs) if varied else {}
     if as_json:
-        print_json(_as_object(found, costs, changes, volumes))
+        print_json(as_object(found, costs, changes, at_volumes))
     else:
-        _show(found, costs, changes, volumes)
+        _show(found, costs, changes, at_volumes)
 
 
 def _curve(text: str) -> tuple[float, float]:
@@ -104,15 +104,8 @@ def _curve(text: str) -> tuple[float, float]:
         raise click.UsageError(f"--curve: {wrong}") from None
 
 
-def _nodes_at(demand: Demand, machine: Machine, costs: Coefficients, times: int) -> int | None:
-    try:
-        return plan(replace(demand, records_a_day=demand.records_a_day * times), machine, costs).nodes
-    except DemandWrong:
-        return None
-
-
 def _show(
-    found: Plan, costs: Coefficients, changes: dict[str, tuple[int, int]], volumes: dict[int, int | None]
+    found: Plan, costs: Coefficients, changes: dict[str, tuple[int, int]], at_volumes: dict[int, int | None]
 ) -> None:
     demand, rates = found.demand, found.load
     nodes = count_of(found.nodes, "node")
@@ -146,28 +139,17 @@ def _show(
     if found.binds == "processor" and found.machine.nodes_per_machine == 1:
         say("A node uses one core: machines with more can run several nodes (--nodes-per-machine).")
     say("Settings of the nodes:")
-    for name, value in _settings(found).items():
+    for name, value in settings(found).items():
         say(f"  {name}={value}")
     for name, (less, more) in changes.items():
         say(f"{name.replace('_', '-')}: {_or_none(less)} with a fifth less, {_or_none(more)} with a fifth more")
-    if volumes:
-        say("load: " + ", ".join(f"x{times} {_or_none(count)}" for times, count in volumes.items()))
+    if at_volumes:
+        say("load: " + ", ".join(f"x{times} {_or_none(count)}" for times, count in at_volumes.items()))
     say(f"Costs of work: {costs.source}")
 
 
 def _or_none(nodes: int | None) -> str:
     return count_of(nodes, "node") if nodes else "no number of nodes"
-
-
-def _settings(found: Plan) -> dict[str, str]:
-    """What to put into every node's configuration."""
-    return {
-        "num.partitions": str(found.partitions),
-        "default.replication.factor": str(found.demand.copies),
-        "min.insync.replicas": str(found.min_insync),
-        "log.retention.ms": str(round(found.demand.retention_hours * 3_600_000)),
-        "log.segment.bytes": str(found.segment_bytes),
-    }
 
 
 def _amount(use: Use) -> str:
@@ -184,40 +166,6 @@ def _days(demand: Demand, days: float | None) -> str:
     if demand.growth_a_year <= 0:
         return "-"
     return "over 20 years" if days is None else f"{days:,.0f} days"
-
-
-def _as_object(
-    found: Plan, costs: Coefficients, changes: dict[str, tuple[int, int]], volumes: dict[int, int | None]
-) -> dict[str, Any]:
-    return {
-        "nodes": found.nodes,
-        "machines": found.machines,
-        "away": found.away,
-        "binds": found.binds,
-        "partitions": found.partitions,
-        "files_a_node": found.files_a_node,
-        "rebuild_hours": found.rebuild_hours,
-        "price": found.machines * found.machine.price,
-        "load": asdict(found.load),
-        "uses": {
-            name: {
-                "unit": now.unit,
-                "now": now.amount,
-                "now_share": now.share,
-                "away": found.then[name].amount,
-                "away_share": found.then[name].share,
-                "limit_share": LIMITS[name],
-                "days_until": found.days_until[name],
-            }
-            for name, now in found.now.items()
-        },
-        "settings": _settings(found),
-        "demand": asdict(found.demand),
-        "machine": asdict(found.machine),
-        "what_if": {name: {"less": less, "more": more} for name, (less, more) in changes.items()},
-        "load_times": {str(times): count for times, count in volumes.items()},
-        "coefficients": asdict(costs),
-    }
 
 
 @plan_command.command(short_help="Measure what work costs on this machine, on a throw-away cluster.")

@@ -5,24 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final
 
 import click
 
-from tidelog.broker.health.cluster_rules import unreached
 from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.progress import SAMPLES, Windows
-from tidelog.broker.health.rule import Report, Severity, counted
-from tidelog.broker.health.rules import report
+from tidelog.broker.health.rule import Severity, counted
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.numbers import Seconds
 from tidelog.cli.terminal.output import json_line, json_option, megabytes, print_json
+from tidelog.cli.work.health_facts import Asker
+from tidelog.cli.work.health_look import Look, Watch, as_object, look_at, sentence
 from tidelog.model.escaping import escaped
-
-if TYPE_CHECKING:
-    from tidelog.cli.work.health_facts import Asker
 
 EXIT_CODES: Final = {None: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}
 """By the worst finding. 1 and 2 are what they are for every command: it could not be done, it was asked wrongly."""
@@ -30,15 +26,6 @@ COLOURS: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity
 WATCH_S: Final = 2.0
 ASK_TIMEOUT_MS: Final = 5_000
 """For each question; one that nobody answers in time is named as not checked."""
-
-
-class Look(NamedTuple):
-    """One look at a cluster."""
-
-    facts: Facts
-    report: Report
-    unsettled: int
-    """Groups that lag, and were not watched for long enough."""
 
 
 @click.command(short_help="Say whether the cluster is well, and what to do where it is not.")
@@ -60,7 +47,6 @@ def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, 
     well, 3 with warnings, 4 if something is critical, 1 if nobody answers.
     """
     from tidelog import Admin
-    from tidelog.cli.work.health_facts import Asker
 
     windows = Windows()
     with Admin(bootstrap, **{"default_api_timeout_ms": ASK_TIMEOUT_MS, **secured()}) as admin:
@@ -68,10 +54,10 @@ def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, 
         if watch is not None:
             for look in _looks(asker, watch):
                 _show_again(look, verbose, as_json)
-        look = _look(asker)
+        look = look_at(asker)
         for _ in range(SAMPLES - 1 if window_s else 0):
             time.sleep(window_s / (SAMPLES - 1))
-            look = _look(asker)
+            look = look_at(asker)
     if as_json:
         print_json(as_object(look))
     else:
@@ -79,30 +65,12 @@ def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, 
     return EXIT_CODES[look.report.worst]
 
 
-def _look(asker: Asker) -> Look:
-    from tidelog.cli.work.health_facts import unsettled
-
-    facts = asker.facts()
-    return Look(facts, report(facts), unsettled(facts))
-
-
 def _looks(asker: Asker, every_s: float) -> Iterator[Look]:
-    """Looks without end. A finding that no fact dates, and that the first look lacked, is dated by the look that
-    brought it."""
-    seen: dict[tuple[str, Severity], int | None] | None = None
+    """Looks without end."""
+    watch = Watch(asker)
     while True:
         began = time.monotonic()
-        look = _look(asker)
-        now_ms = None if seen is None else look.facts.now_ms
-        seen = {
-            (one.rule, one.severity): (seen or {}).get((one.rule, one.severity), now_ms) for one in look.report.findings
-        }
-        dated = [
-            one if one.since_ms is not None else replace(one, since_ms=seen[one.rule, one.severity])
-            for one in look.report.findings
-        ]
-        look = look._replace(report=Report(tuple(dated), look.report.unchecked))
-        yield look
+        yield watch.look()
         time.sleep(max(0.0, every_s - (time.monotonic() - began)))
 
 
@@ -116,23 +84,6 @@ def _show_again(look: Look, verbose: bool, as_json: bool) -> None:
     click.echo("\n".join(lines(look, verbose)))
     if not terminal:
         click.echo()
-
-
-def sentence(look: Look) -> str:
-    """The cluster in one sentence, as a person would say it."""
-    facts = look.facts
-    parts = []
-    if facts.brokers is not None:
-        parts.append(f"{sum(one.live for one in facts.brokers.values())} of {counted(len(facts.brokers), 'broker')}")
-    if facts.voters is not None:
-        down = unreached(facts)
-        reached = "" if down is None else f"{len(facts.voters) - down} of "
-        parts.append(f"{reached}{counted(len(facts.voters), 'controller')}")
-    if facts.partitions is not None:
-        short = sum(len(one.isr) < len(one.replicas) - len(one.adding) or one.leader < 0 for one in facts.partitions)
-        whole = f"{counted(len(facts.partitions), 'partition')}, "
-        parts.append(whole + (f"{short:,} not whole" if short else "each with a leader and all its replicas in sync"))
-    return "; ".join(parts) or "nobody tells anything about the cluster"
 
 
 def lines(look: Look, verbose: bool) -> Iterator[str]:
@@ -185,28 +136,3 @@ def _nodes(facts: Facts) -> Iterator[str]:
 
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def as_object(look: Look) -> dict[str, Any]:
-    """The look for programs. ``status``: "healthy", "warning" or "critical"."""
-    worst = look.report.worst
-    return {
-        "status": "healthy" if worst in (None, Severity.NOTE) else worst.value if worst else "",
-        "summary": sentence(look),
-        "time_ms": look.facts.now_ms,
-        "findings": [
-            {
-                "rule": one.rule,
-                "severity": one.severity.value,
-                "what": one.what,
-                "since_ms": one.since_ms,
-                "why": one.why,
-                "do": one.do,
-                "subjects": list(one.subjects),
-            }
-            for one in look.report.findings
-        ],
-        "groups_not_judged": look.unsettled,
-        "not_checked": dict(look.facts.unknown),
-        "rules_not_asked": {name: list(parts) for name, parts in look.report.unchecked},
-    }

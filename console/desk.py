@@ -1,0 +1,78 @@
+"""A person's place at the cluster: the SDK's clients that act in their name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from tidelog import Admin
+from tidelog.broker.health.progress import Windows
+from tidelog.cli.work.health_facts import Asker
+from tidelog.cli.work.health_look import Look, Watch
+from tidelog.client.background import BackgroundLoop
+from tidelog.client.cluster.cluster import Cluster
+from tidelog.client.fetching.raw_fetch import RawFetcher
+from tidelog.client.producer.producer import AsyncProducer
+from tidelog.console.drill_runs import Drills
+from tidelog.console.rates import Rates
+from tidelog.console.web.shared import Shared
+
+ANSWER_MS: Final = 8_000
+"""For each question to the cluster, retries included: a person waits for it."""
+CLIENT_ID: Final = "tidelog-console"
+FETCH_BYTES: Final = 256 * 1024
+"""Bytes that are asked of a leader at a time, or one batch if that is larger."""
+
+
+class Desk:
+    """Made and closed in a thread: both wait for ``background``, the loop that also serves the browsers."""
+
+    def __init__(
+        self, bootstrap: str, settings: Mapping[str, Any], background: BackgroundLoop, drills: Drills | None = None
+    ) -> None:
+        self.bootstrap: Final = bootstrap
+        self.settings: Final = {"client_id": CLIENT_ID, **settings}
+        self._background = background
+        self.admin: Final = Admin(
+            bootstrap, _background=background, **{"default_api_timeout_ms": ANSWER_MS, **self.settings}
+        )
+        self.shared: Final = Shared()
+        self.drills: Final = drills
+        self.rates: Final = Rates()
+        self._watch = Watch(Asker(self.admin, self.settings, Windows()))
+        self._watching = threading.Lock()
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def look(self) -> Look:
+        """The cluster's health. In a thread, one look at a time."""
+        with self._watching:
+            return self._watch.look()
+
+    @property
+    def cluster(self) -> Cluster:
+        """What the SDK knows of the cluster; for the loop."""
+        return self.admin._inner._cluster
+
+    @asynccontextmanager
+    async def fetcher(self) -> AsyncIterator[RawFetcher]:
+        """Reads batches as they are; for the loop."""
+        raw = RawFetcher(self.cluster, FETCH_BYTES)
+        try:
+            yield raw
+        finally:
+            await raw.close()
+
+    def run(self, work: Any) -> Any:
+        """Run a coroutine on the loop, and wait for it in a thread."""
+        return self._background.run(work)
+
+    def producer(self) -> AsyncProducer:
+        """A producer for a record or a few; for the loop, as ``async with``."""
+        return AsyncProducer(
+            self.bootstrap, linger_ms=0, delivery_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS // 2,
+            max_block_ms=ANSWER_MS, **self.settings,
+        )  # fmt: skip

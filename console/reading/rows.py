@@ -1,0 +1,104 @@
+"""Records as a page shows them: parts that are cut, texts where bytes are text, hex where they are not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.control_batches import ControlKind, decode_control
+from tidelog.proto.records.corrupt_batch import CorruptBatch
+from tidelog.proto.records.decoder import Record
+
+KEY_BYTES: Final = 256
+VALUE_BYTES: Final = 1_024
+HEADERS_SHOWN: Final = 16
+WHOLE_BYTES: Final = 2 * 2**20
+"""What a page shows of one part of one record when asked for all of it."""
+COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
+_PLAIN: Final = frozenset("\t\n\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How many bytes of each part are shown."""
+
+    key: int = KEY_BYTES
+    value: int = VALUE_BYTES
+    headers: int = HEADERS_SHOWN
+
+
+PREVIEW: Final = Cut()
+WHOLE: Final = Cut(WHOLE_BYTES, WHOLE_BYTES, 1_000)
+
+
+def part(data: bytes | None, shown_bytes: int) -> dict[str, Any] | None:
+    """Bytes for a page: ``text`` if all that is shown is printable UTF-8, else ``hex``; ``size`` is that of all."""
+    if data is None:
+        return None
+    head = data[:shown_bytes]
+    found: dict[str, Any] = {"size": len(data)}
+    if len(head) < len(data):
+        found["cut"] = True
+    text = _text(head, whole=len(head) == len(data))
+    found |= {"hex": head.hex()} if text is None else {"text": text}
+    return found
+
+
+def _text(head: bytes, *, whole: bool) -> str | None:
+    for dropped in range(1 if whole else min(4, len(head)) or 1):  # a cut may split a character
+        try:
+            text = head[: len(head) - dropped].decode()
+        except UnicodeDecodeError:
+            continue
+        return text if all(one.isprintable() or one in _PLAIN for one in text) else None
+    return None
+
+
+def row(partition: int, record: Record, batch: Batch, outcome: str | None, cut: Cut = PREVIEW) -> dict[str, Any]:
+    """One record. ``outcome``: of its transaction, ``None`` outside of one."""
+    found: dict[str, Any] = {
+        "partition": partition,
+        "offset": record.offset,
+        "time": record.timestamp,
+        "key": part(record.key, cut.key),
+        "value": part(record.value, cut.value),
+        "headers": [[name, part(value, cut.key)] for name, value in record.headers[: cut.headers]],
+        "headers_more": max(0, len(record.headers) - cut.headers),
+        "compression": batch.compression.kafka_name,
+    }
+    if batch.is_log_append_time:
+        found["append_time"] = True
+    if outcome is not None:
+        found["transaction"] = outcome
+    if batch.has_producer_id:
+        found["producer"] = {"id": int(batch.producer_id), "epoch": int(batch.producer_epoch)}
+    return found
+
+
+def control_row(partition: int, batch: Batch) -> dict[str, Any]:
+    """A marker, which no consumer sees."""
+    try:
+        marker = decode_control(batch)
+        kind = marker.kind.name.lower() if marker.kind is not ControlKind.UNKNOWN else "other"
+    except CorruptBatch as error:
+        return unreadable_row(partition, batch, str(error))
+    return {
+        "partition": partition,
+        "offset": batch.base_offset,
+        "time": batch.max_timestamp,
+        "control": kind,
+        "producer": {"id": int(batch.producer_id), "epoch": int(batch.producer_epoch)},
+    }
+
+
+def unreadable_row(partition: int, batch: Batch, why: str) -> dict[str, Any]:
+    """A batch that cannot be shown, and why."""
+    return {
+        "partition": partition,
+        "offset": batch.base_offset,
+        "time": batch.max_timestamp,
+        "unreadable": why,
+        "records": max(0, batch.record_count),
+        "size": batch.size,
+    }

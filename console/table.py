@@ -1,0 +1,19 @@
+"""Every address, in one list: what the door serves, and what tests walk."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.console.pages import cluster, drills, groups, messages, planning, security, topics, transactions
+from tidelog.console.routes import Route
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *cluster.ROUTES,
+    *topics.ROUTES,
+    *messages.ROUTES,
+    *groups.ROUTES,
+    *transactions.ROUTES,
+    *security.ROUTES,
+    *drills.ROUTES,
+    *planning.ROUTES,
+)

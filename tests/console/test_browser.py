@@ -1,0 +1,248 @@
+"""The console in a real browser: every page works, everybody can use it, and hostile names stay text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tidelog import TopicPartition
+from tidelog.console.access import access_of
+from tidelog.console.web.sessions import IDLE_S
+from tidelog.testing import Cluster
+
+from .conftest import Console
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not there: ./dev setup brings it")
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt install chromium brings one")
+
+HOSTILE = (
+    """<img src=x onerror="window.hit=1"><script>window.hit=2</script>"><svg/onload=window.hit=3>'-alert(1)-'{{7*7}}"""
+)
+WAIT_MS = 30_000
+PAGES = {
+    "/": "Nodes", "/topics": "Topics", "/topics/orders": "orders", "/topics/orders/messages?from=oldest": "orders",
+    "/topics/hostile/messages": "hostile", "/topics/orders/settings": "orders", "/nodes/1": "Node 1",
+    "/groups": "Groups", f"/groups/{quote(HOSTILE, safe='')}": HOSTILE, "/transactions": "Transactions",
+    "/moves": "Reassignments", "/security/acls": "Users and rights", "/security/users": "Users and rights",
+    "/security/quotas": "Users and rights", "/drills": "Drills", "/plan": "Capacity plan",
+    "/nowhere/at/all": "There is no such page",
+}  # fmt: skip
+LOOKS: list[dict[str, Any]] = [
+    {"color_scheme": "light", "viewport": {"width": 1280, "height": 860}},
+    {"color_scheme": "dark", "viewport": {"width": 360, "height": 740}},
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def shown_console() -> Iterator[tuple[Console, Cluster]]:
+    """With orders, records of every kind, and hostile names wherever one can stand."""
+    with Cluster(1, transport="grpc", config={"http.listener": ""}) as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.create_topic("hostile")
+        with cluster.producer(compression_type="zstd") as producer:
+            for number in range(30):
+                producer.send("orders", b'{"id": %d}' % number, b"k%d" % number, partition=number % 3)
+            name = HOSTILE.encode()
+            producer.send("hostile", name, name, headers=[(HOSTILE, name)])
+            producer.send("hostile", b"\x00\xff" * 500_000, None)
+            producer.send("hostile", b'{"a": [1, 2, {"<b>": null}]}', "\u202eabc\u2066".encode())
+            producer.flush()
+        with cluster.admin() as admin:
+            admin.alter_consumer_group_offsets(HOSTILE, {TopicPartition("orders", 0): 3})
+        with cluster.producer(transactional_id=HOSTILE) as producer:
+            producer.init_transactions()
+        console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False})
+        yield console, cluster
+        console.close()
+
+
+class Page:
+    """A page that tells of every complaint of the browser, and of every request that leaves the console."""
+
+    def __init__(self, browser: Any, console: Console, **look: Any) -> None:
+        self.context = browser.new_context(**look)
+        self.context.set_default_timeout(WAIT_MS)
+        self.tab = self.context.new_page()
+        self.url = console.url
+        self.complaints: list[str] = []
+        self.tab.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.tab.on("request", self._asked)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith(f"{self.url}/"):
+            self.complaints.append(f"asked for {request.url}")
+
+    def go(self, path: str) -> None:
+        self.tab.goto(self.url + path)
+        self.settle()
+
+    def settle(self) -> None:
+        for text in ("Loading …", "Asking the cluster …", "Reading: "):
+            self.tab.get_by_text(text).first.wait_for(state="detached")
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def page(browser: Any, shown_console: tuple[Console, Cluster]) -> Iterator[Page]:
+    made = Page(browser, shown_console[0], **LOOKS[0])
+    yield made
+    made.close()
+    assert made.complaints == []
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=["light, desk", "dark, phone"])
+def test_every_page_works_and_everybody_can_use_it(
+    browser: Any, shown_console: tuple[Console, Cluster], look: dict[str, Any]
+) -> None:
+    """No console error, no violation of the policy, nothing from elsewhere, nothing for axe to object to."""
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    page = Page(browser, shown_console[0], **look)
+    judged = Page(browser, shown_console[0], bypass_csp=True, **look)  # so that axe may come in
+    try:
+        for path, heading in PAGES.items():
+            page.go(path)
+            page.tab.get_by_role("heading", name=heading, exact=True).first.wait_for()
+            assert page.tab.evaluate("window.hit") is None, path
+            assert page.tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is too wide"
+            judged.go(path)
+            judged.tab.get_by_role("heading", name=heading, exact=True).first.wait_for()
+            judged.tab.evaluate(f"{axe};0")
+            found = judged.tab.evaluate(
+                "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 200))]))"
+            )
+            assert found == [], path
+        assert page.complaints == []
+    finally:
+        page.close()
+        judged.close()
+
+
+def test_the_first_paint_comes_soon_and_the_page_is_small(page: Page) -> None:
+    sizes: list[int] = []
+    page.tab.on("requestfinished", lambda one: sizes.append(one.sizes()["responseBodySize"]))
+    page.go("/topics")
+    painted = page.tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert painted < 1_000 * 10, "1 s on a machine that does nothing else"
+    assert sum(sizes) < 300_000
+
+
+def test_hostile_bytes_are_text_wherever_they_stand(page: Page) -> None:
+    page.go("/topics/hostile/messages?from=oldest")
+    rows = page.tab.get_by_role("table").locator("tbody tr")
+    assert rows.count() == 3
+    assert rows.nth(0).locator("td").nth(1).inner_text() == HOSTILE
+    assert HOSTILE in rows.nth(0).locator(".headers").inner_text()
+    assert rows.nth(1).locator(".bytes").first.inner_text().startswith("00 ff 00")
+    page.tab.get_by_role("button", name="Message 0:2").click()
+    shown = page.tab.get_by_label("Value", exact=True)
+    shown.wait_for()
+    assert '"<b>": null' in shown.inner_text()
+    page.tab.get_by_role("button", name="hex").first.click()
+    assert page.tab.get_by_label("Key", exact=True).inner_text().startswith("000000  e2 80 ae 61")
+    assert page.tab.evaluate("window.hit") is None
+
+
+def test_a_setting_is_changed_with_its_difference_shown(page: Page) -> None:
+    page.go("/topics/orders/settings")
+    page.tab.get_by_label("Search settings").fill("retention.ms")
+    page.tab.get_by_role("button", name="Change retention.ms", exact=True).click()
+    dialog = page.tab.get_by_role("dialog")
+    dialog.get_by_label("New value").fill("3600000")
+    assert "604800000" in dialog.get_by_label("Difference").inner_text()
+    assert "3600000" in dialog.get_by_label("Difference").inner_text()
+    dialog.get_by_role("button", name="Change it").click()
+    page.tab.get_by_text("this topic").wait_for()
+    assert page.tab.get_by_role("dialog").count() == 0
+
+
+def test_a_topic_is_made_and_deleted_by_keyboard(page: Page) -> None:
+    page.go("/topics")
+    page.tab.get_by_role("button", name="New topic").press("Enter")
+    page.tab.get_by_role("dialog").get_by_label("Name").press_sequentially("by-keyboard")
+    page.tab.get_by_label("Copies of each").fill("1")
+    page.tab.keyboard.press("Enter")
+    page.tab.get_by_role("heading", name="by-keyboard").wait_for()
+    page.tab.get_by_role("button", name="Delete topic").press("Enter")
+    dialog = page.tab.get_by_role("dialog")
+    assert dialog.get_by_role("button", name="Delete it").is_disabled()
+    page.tab.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+    page.tab.get_by_role("button", name="Delete topic").click()
+    dialog.get_by_label("Name of the topic").fill("by-keyboard")
+    page.tab.keyboard.press("Enter")
+    page.tab.get_by_role("heading", name="Topics").wait_for()
+
+
+def test_a_search_is_an_address_and_a_tail_is_live(page: Page, shown_console: tuple[Console, Cluster]) -> None:
+    page.go("/topics/orders/messages")
+    page.tab.get_by_label("Value has").fill('"id": 2\\d}')
+    page.tab.get_by_role("combobox", name="As", exact=True).select_option("re2")
+    page.tab.get_by_role("button", name="Search").click()
+    page.tab.get_by_text("10 messages shown").wait_for()
+    assert "mode=re2" in page.tab.url
+    page.tab.reload()
+    page.tab.get_by_text("10 messages shown").wait_for()
+    page.tab.get_by_role("button", name="Live tail").click()
+    page.tab.get_by_text("Waiting for new messages").wait_for()
+    with shown_console[1].producer() as producer:
+        producer.send("orders", b'{"id": 29}, again', partition=0).result()
+        producer.send("orders", b"not like that", partition=0).result()
+    page.tab.get_by_text('{"id": 29}, again').wait_for()
+    assert page.tab.get_by_text("not like that").count() == 0
+
+
+def test_a_group_is_reset_as_its_preview_says(page: Page) -> None:
+    page.go(f"/groups/{quote(HOSTILE, safe='')}")
+    page.tab.get_by_role("button", name="Reset offsets").click()
+    dialog = page.tab.get_by_role("dialog")
+    assert dialog.get_by_role("button", name="Move", exact=True).is_disabled()
+    dialog.get_by_role("button", name="Preview").click()
+    dialog.get_by_role("button", name="Move 1 offset").click()
+    dialog.wait_for(state="detached")
+    page.tab.get_by_role("row").filter(has_text="orders-0").get_by_role("cell", name="0", exact=True).first.wait_for()
+
+
+def test_a_session_that_ends_leads_to_the_login_and_back(browser: Any) -> None:
+    with Cluster(1, transport="grpc", security="scram") as cluster:
+        settings: dict[str, Any] = dict(cluster.client_settings())
+        console = Console(cluster.bootstrap, access_of(settings))
+        page = Page(browser, console, **LOOKS[0])
+        try:
+            page.go("/topics")
+            page.tab.get_by_label("User").fill("admin")
+            page.tab.get_by_label("Password").fill("wrong")
+            page.tab.get_by_role("button", name="Log in").click()
+            page.tab.get_by_role("alert").wait_for()
+            page.tab.get_by_label("Password").fill(settings["sasl_password"])
+            page.tab.get_by_role("button", name="Log in").click()
+            page.tab.get_by_role("heading", name="Topics").wait_for()
+            page.tab.get_by_text("as admin").wait_for()
+            console.now_s += IDLE_S
+            page.tab.get_by_label("Password").wait_for()
+            assert page.tab.url.endswith("/topics"), "one comes back to where one was"
+        finally:
+            page.close()
+            console.close()
+        told = [one for one in page.complaints if not re.search("401", one)]  # the browser tells of a refused login
+        assert told == []
