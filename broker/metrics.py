@@ -76,6 +76,7 @@ _controller = partial(_kafka, "kafka.controller:type=KafkaController", GAUGE)
 _groups = partial(_kafka, "kafka.coordinator.group:type=GroupMetadataManager", GAUGE)
 _cleaner = partial(_kafka, "kafka.log:type=LogCleaner", GAUGE)
 _cleaner_manager = partial(_kafka, "kafka.log:type=LogCleanerManager", GAUGE)
+_client_metrics = partial(_kafka, "kafka.server:type=ClientMetrics")
 _sockets = partial(_kafka, "kafka.server:type=socket-server-metrics")
 
 
@@ -193,6 +194,27 @@ THROTTLE_HOLDS: Final = _own(
 )
 THROTTLE_RATE: Final = _own(
     "replication_throttle_rate", GAUGE, "Bytes a second that throttled replicas may use.", "side"
+)
+CLIENT_METRICS_INSTANCES: Final = _client_metrics(
+    GAUGE, "ClientMetricsInstanceCount", "Client instances that asked for their subscription or pushed of late."
+)
+CLIENT_METRICS_PUSHES: Final = _client_metrics(COUNTER, "ClientMetricsPluginExportCount", "Pushes taken.")
+CLIENT_METRICS_FAILED: Final = _client_metrics(
+    COUNTER, "ClientMetricsPluginErrorCount", "Pushes that could not be read."
+)
+CLIENT_METRICS_THROTTLED: Final = _client_metrics(
+    COUNTER, "ClientMetricsThrottleCount", "Requests that came before their interval was over."
+)
+CLIENT_METRICS_UNKNOWN: Final = _client_metrics(
+    COUNTER,
+    "ClientMetricsUnknownSubscriptionRequestCount",
+    "Pushes for a subscription that is not the client's; it asks for the one that is.",
+)
+CLIENT_METRICS_VALUES: Final = _own("client_metrics_values", GAUGE, "Figures kept of what clients pushed.")
+CLIENT_METRICS_DROPPED: Final = _own(
+    "client_metrics_dropped",
+    COUNTER,
+    "Pushed figures that were dropped, as there were too many, or two kinds of one name.",
 )
 QUOTA_PRODUCE_RATE: Final = _quota(
     "Produce",

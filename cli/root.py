@@ -43,6 +43,10 @@ _COMMANDS: Final = {
     "users": ("access.users:users", "List users that log in by password; set and delete passwords."),
     "tokens": ("access.tokens:tokens", "Create, renew, expire and list delegation tokens."),
     "configs": ("administration.configs:configs", "Show and change settings of topics and brokers."),
+    "client-metrics": (
+        "administration.client_metrics:client_metrics",
+        "Subscribe to metrics that Kafka's clients push.",
+    ),
     "brokers": (
         "placement.brokers:brokers",
         "List brokers, drain one, forget those that are gone for good.",

@@ -45,6 +45,8 @@ from tidelog.proto.calls.api import (
     DescribeLogDirsResponse,
     EpochEnd,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ListOffsetsRequest,
     ListOffsetsResult,
     MetadataRequest,
@@ -279,7 +281,7 @@ async def _delete_topics(request: DeleteTopicsRequest, access: Access, image: Me
 
 
 def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
-    """A topic's settings need ``operation`` on it, those of brokers on the cluster; others there are none."""
+    """A topic's settings need ``operation`` on it, all others on the cluster."""
 
     def fault(_: Any, item: Any, access: Access, __: MetadataImage) -> ErrorCode:
         resource = getattr(item, "resource", item)
@@ -497,6 +499,9 @@ PERMISSIONS: Final[dict[type[Request[Any]], Rule]] = {
         "resources",
         _configs(AclOperation.DESCRIBE_CONFIGS),
         lambda resource, error, text: DescribedResource(resource, error, (), text),
+    ),
+    ListConfigResourcesRequest: on_cluster(
+        AclOperation.DESCRIBE_CONFIGS, lambda _, error, text: ListConfigResourcesResponse(error, (), text)
     ),
     IncrementalAlterConfigsRequest: each(
         "resources",

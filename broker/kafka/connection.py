@@ -86,6 +86,7 @@ class KafkaConnection:
         "_referring",
         "_slots",
         "_sock",
+        "_software",
         "_writing",
         "progress_s",
     )
@@ -108,7 +109,8 @@ class KafkaConnection:
         self._number = number
         self._peer = peer
         self._call_context = CallContext(host.listener, peer, session)
-        self._login = None if host.logins is None else KafkaLogin(host.logins, host.api_versions.answer)
+        self._software = "", ""
+        self._login = None if host.logins is None else KafkaLogin(host.logins, self._versions)
         most = host.limits.frame_bytes_max if self._login is None else self._login.receive_bytes_max
         self._incoming = Incoming(most, host.limits.first_bytes_max, host.shared_buffer)
         if self._login is not None:
@@ -425,9 +427,15 @@ class KafkaConnection:
             self._take(host.fetch.handle(version, head, body, host.access(self._call_context, "Fetch"), usage))
         elif key == API_VERSIONS:
             header = read_request_header(frame)
-            self._take((host.api_versions.answer(header, frame[header.end :]),))
+            self._take((self._versions(header, frame[header.end :]),))
         else:
             self._begin_call(read_request_header(frame), frame)
+
+    def _versions(self, header: RequestHeader, body: memoryview) -> bytes:
+        return self._host.api_versions.answer(header, body, self._told)
+
+    def _told(self, software: str, version: str) -> None:
+        self._software = software, version
 
     def _usage(self, client_id: str) -> RequestUsage:
         user = self._call_context.session.principal.name
@@ -450,6 +458,7 @@ class KafkaConnection:
             host.calls,
             CallContext(caller.listener, caller.peer, caller.session, client_id=header.client_id),
             host.access(caller, api_name(key)),
+            self._software,
         )
         self._work_on(partial(self._call_api, api, request, context, header))
 

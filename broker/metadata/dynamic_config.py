@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from tidelog.model.settings.broker_config import NODE_CONFIG_DEF, NodeConfig
+from tidelog.model.settings.client_metrics_config import CLIENT_METRICS_CONFIG_DEF
 from tidelog.model.settings.config_def import ConfigError, Setting, Update
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, OTHER_UNITS, TOPIC_CONFIG_DEF, TopicConfig
 from tidelog.proto.calls.api import ConfigSynonym, DescribedConfig
@@ -65,6 +66,16 @@ class Settings:
             )
             for name, setting in TOPIC_CONFIG_DEF.settings.items()
         )
+
+    def describe_client_metrics(self, values: Values, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
+        """Every setting of a subscription to metrics of clients. Brokers have no defaults for these."""
+        found = []
+        for name, setting in CLIENT_METRICS_CONFIG_DEF.settings.items():
+            default = ConfigSynonym(name, setting.format(setting.default), "DEFAULT_CONFIG")
+            own = (ConfigSynonym(name, values[name], "DYNAMIC_CLIENT_METRICS_CONFIG"),) if name in values else ()
+            there = (*own, default)
+            found.append(_described(setting, there[0].value, there, read_only=False, shown=synonyms))
+        return tuple(found)
 
     def describe_broker(self, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
         """Every setting of this broker, its value and where that comes from."""

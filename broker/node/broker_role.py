@@ -18,6 +18,7 @@ from tidelog.broker.access.changes import made_by_use
 from tidelog.broker.access.guard import GuardedReplicas, Replicas, guarded
 from tidelog.broker.access.logins import NodeLogins
 from tidelog.broker.access.nodes import NodeGuard
+from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.connection_quotas import ConnectionQuotas
 from tidelog.broker.coordinators.groups import Groups
 from tidelog.broker.coordinators.peers import Peers
@@ -77,7 +78,6 @@ from tidelog.proto.calls.api import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
-    DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     MetadataRequest,
     UnregisterBrokerRequest,
@@ -159,6 +159,8 @@ class BrokerRole:
         self.client_quotas = ClientQuotas(config, clock)
         view.subscribe(self.client_quotas.on_metadata)
         view.subscribe(self._connection_quotas.on_metadata)
+        self.telemetry = Telemetry(clock, random.Random(rng.random()), lambda: config.telemetry_max_bytes)
+        view.subscribe(self.telemetry.on_metadata)
         self.client_address: Address | None = None
         self.kafka_address: Address | None = None
         """The address for clients of Kafka's protocol; ``None`` without a listener for them."""
@@ -522,7 +524,7 @@ class BrokerRole:
     def _kafka_services(self, calls: Calls, grpc: Mapping[str, Address]) -> KafkaServices:
         return KafkaServices(
             calls,
-            served(Surroundings(self._config, self._view, lambda: self.settings)),
+            served(Surroundings(self._config, self._view, lambda: self.settings, self.telemetry)),
             self.replicas,
             self._view,
             self.produce_budget,
@@ -556,7 +558,7 @@ class BrokerRole:
             CreatePartitionsRequest: forwarding.create_partitions,
             IncrementalAlterConfigsRequest: forwarding.alter_configs,
             UnregisterBrokerRequest: forwarding.unregister_broker,
-            DescribeConfigsRequest: Configs(self._config.node_id, self._view, lambda: self.settings).describe,
+            **Configs(self._config.node_id, self._view, lambda: self.settings).calls(),
             **LogDirs(self.logs, self._view, lambda: self.settings).calls(),
             FindCoordinatorRequest: FindCoordinator(self._view, self._creation, topics).handle,
             **Features(self._channel, self._view).calls(),

@@ -1,4 +1,5 @@
-"""The node's HTTP listener: ``/metrics`` for Prometheus, ``/health`` (alive) and ``/ready`` (serving).
+"""The node's HTTP listener: ``/metrics`` for Prometheus, ``/client-metrics`` for what clients push to a broker,
+``/health`` (alive) and ``/ready`` (serving).
 
 Small on purpose: GET and HEAD, one request at a time a connection, bounded in size, time and number
 of connections. Kafka has no such listener; its metrics leave through JMX.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,9 +44,9 @@ def text_page(status: int, text: str) -> Page:
 
 
 class HttpServer:
-    """Serves ``pages``: a path's function makes its answer when asked."""
+    """Serves ``pages``: a path's function makes its answer when asked, perhaps in steps."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page]], elsewhere: str = "") -> None:
+    def __init__(self, pages: Mapping[str, Callable[[], Page | Awaitable[Page]]], elsewhere: str = "") -> None:
         """``elsewhere`` tells clients of other protocols where they belong."""
         self._pages = pages
         self._elsewhere = elsewhere
@@ -143,7 +144,8 @@ class HttpServer:
         elif (make := self._pages.get(path)) is None:
             page = text_page(404, f"no such page: {path}; available: {', '.join(sorted(self._pages))}\n")
         else:
-            page = make()
+            made = make()
+            page = made if isinstance(made, Page) else await made
         head = h11.Response(
             status_code=page.status,
             headers=[("Content-Type", page.content_type), ("Content-Length", str(len(page.body)))],

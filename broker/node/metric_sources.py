@@ -9,6 +9,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from tidelog.broker import metrics as m
+from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.coordinators.transactions import Transactions
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic, error_name
 from tidelog.broker.logs.log_cleaning import LogCleaning
@@ -88,6 +89,7 @@ class NodeSource:
             yield from _kafka(node.broker.kafka_traffic)
             yield Reading(m.FAILED_AUTHENTICATIONS, node.broker.access.failed_logins)
             yield from _quotas(node.broker.client_quotas)
+            yield from _client_metrics(node.broker.telemetry)
             yield from _replicas(node.broker)
             yield from _logs(node.broker)
             if node.broker.cleaning is not None:
@@ -226,6 +228,16 @@ def _quotas(quotas: ClientQuotas) -> Iterator[Reading]:
         for value, shared, sensor in sorted(found, key=itemgetter(0), reverse=True)[:QUOTAS_SHOWN_MAX]:
             yield Reading(rate, value, shared)
             yield Reading(waits, sensor.throttle_ms, shared)
+
+
+def _client_metrics(telemetry: Telemetry) -> Iterator[Reading]:
+    yield Reading(m.CLIENT_METRICS_INSTANCES, telemetry.clients)
+    yield Reading(m.CLIENT_METRICS_PUSHES, telemetry.pushes)
+    yield Reading(m.CLIENT_METRICS_FAILED, telemetry.failed_pushes)
+    yield Reading(m.CLIENT_METRICS_THROTTLED, telemetry.throttled)
+    yield Reading(m.CLIENT_METRICS_UNKNOWN, telemetry.unknown_subscriptions)
+    yield Reading(m.CLIENT_METRICS_VALUES, telemetry.figures.values)
+    yield Reading(m.CLIENT_METRICS_DROPPED, telemetry.figures.dropped)
 
 
 def _logs(broker: BrokerRole) -> Iterator[Reading]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -409,10 +409,14 @@ class Node:
         listener = self.config.http_listener
         if listener is None:
             return
-        self._http = HttpServer(
-            {"/health": self._health, "/ready": self._readiness, "/metrics": self._metrics},
-            self.config.where_clients_belong,
-        )
+        pages: dict[str, Callable[[], Page | Awaitable[Page]]] = {
+            "/health": self._health,
+            "/ready": self._readiness,
+            "/metrics": self._metrics,
+        }
+        if self.config.is_broker:
+            pages["/client-metrics"] = self._client_metrics
+        self._http = HttpServer(pages, self.config.where_clients_belong)
         self.http_address = await self._http.start(Address(listener.host, listener.port), self.tls.find(listener.name))
 
     async def _close_network(self, grace_s: float) -> None:
@@ -478,6 +482,13 @@ class Node:
         if self._metrics_page is None:
             self._metrics_page = MetricsPage(NodeSource(self))
         return Page(200, CONTENT_TYPE, self._metrics_page.render())
+
+    async def _client_metrics(self) -> Page:
+        found = []
+        for piece in () if self.broker is None else self.broker.telemetry.page():
+            found.append(piece)
+            await asyncio.sleep(0)
+        return Page(200, CONTENT_TYPE, b"".join(found))
 
     def _readiness(self) -> Page:
         if waits := self._waits_for:

@@ -55,6 +55,7 @@ from tidelog.proto.calls.api import (
     DescribeLogDirsRequest,
     FeatureUpdate,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
     LogDir,
     MetadataRequest,
     PartitionGrowth,
@@ -214,7 +215,7 @@ class AsyncAdmin(
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, DescribedConfig]]:
-        """The settings of topics and brokers, each with its source. Each broker answers for its own."""
+        """The settings of topics, brokers or other resources, each with its source. Each broker answers for its own."""
         found: dict[ConfigResource, dict[str, DescribedConfig]] = {}
         for node, group in _by_node(resources).items():
             answer = await self._ask(DescribeConfigsRequest(tuple(group)), lambda r: r.resources, timeout, node=node)
@@ -236,6 +237,15 @@ class AsyncAdmin(
         request = IncrementalAlterConfigsRequest(items, validate_only)
         answer = await self._ask(request, lambda r: r.resources, timeout)
         all_or_raise(answer.resources, lambda r: f"{r.resource.resource_type} {r.resource.name}")
+
+    async def list_config_resources(
+        self, resource_types: Iterable[str], *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """What has settings, of these types: "topic", "broker", "client metrics"."""
+        request = ListConfigResourcesRequest(tuple(resource_types))
+        answer = await self._ask(request, lambda r: [r], timeout)
+        all_or_raise([answer], lambda _: "settings")
+        return list(answer.resources)
 
     async def alter_topic_configs(
         self, topic: str, changes: Mapping[str, str | None], *, timeout: float | None = None

@@ -112,7 +112,7 @@ class Admin(BlockingAdmin):
     def describe_configs(
         self, resources: Iterable[ConfigResource], *, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, DescribedConfig]]:
-        """The settings of topics and brokers, each with its source. Each broker answers for its own."""
+        """The settings of topics, brokers or other resources, each with its source. Each broker answers for its own."""
         return self._run(self._inner.describe_configs(resources, timeout=timeout))
 
     def alter_configs(
@@ -126,6 +126,12 @@ class Admin(BlockingAdmin):
         default; a list of :class:`ConfigChange` can also append to and subtract from lists (KIP-339). Raises
         ``InvalidConfigError``."""
         self._run(self._inner.alter_configs(changes, validate_only=validate_only, timeout=timeout))
+
+    def list_config_resources(
+        self, resource_types: Iterable[str], *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """What has settings, of these types: "topic", "broker", "client metrics"."""
+        return self._run(self._inner.list_config_resources(resource_types, timeout=timeout))
 
     def alter_topic_configs(
         self, topic: str, changes: Mapping[str, str | None], *, timeout: float | None = None

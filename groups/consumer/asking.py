@@ -5,11 +5,11 @@ Source: ``GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid`
 
 from __future__ import annotations
 
-from tidelog.groups.consumer.regexes import BadPattern, compiled
 from tidelog.groups.state.consumer_group import ConsumerGroup, covers
 from tidelog.groups.state.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId
+from tidelog.model.regular_expressions import BadPattern, compiled
 from tidelog.proto.calls.consumer_group_api import (
     JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,

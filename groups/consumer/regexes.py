@@ -1,41 +1,13 @@
-"""Subscriptions by regular expression, matched with RE2: whole names, in time linear in the name. Pure.
+"""Subscriptions by regular expression, matched with RE2: whole names. Pure.
 
-Source: ``GroupMetadataManager.resolveRegularExpressions``; KIP-848 takes RE2/J, whose syntax this is: no lookaround, no
-back-references. Python's ``re`` could be made to match for ever.
+Source: ``GroupMetadataManager.resolveRegularExpressions``; KIP-848 takes RE2/J.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import Any, Final
 
-import re2
-
-PATTERN_BYTES_MAX: Final = 4_096
-"""Longest pattern, in UTF-8. Tidelog's own bound."""
-_MEMORY_MAX: Final = 1 << 20
-"""Bytes that a compiled pattern may take."""
-
-
-class BadPattern(ValueError):
-    """A pattern that is no regular expression of RE2, or too large; the text says why."""
-
-
-@lru_cache(maxsize=256)
-def compiled(pattern: str) -> Any:
-    """Raises :class:`BadPattern`."""
-    if len(pattern.encode()) > PATTERN_BYTES_MAX:
-        raise BadPattern(f"expected a pattern of at most {PATTERN_BYTES_MAX} bytes, found {len(pattern.encode())}")
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MEMORY_MAX
-    try:
-        return re2.compile(pattern, options=options)
-    except re2.error as error:
-        reason = error.args[0]
-        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise BadPattern(f"expected a regular expression of RE2, found {pattern!r}: {text}") from None
+from tidelog.model.regular_expressions import compiled
 
 
 def matching(pattern: str, names: Iterable[str], may_see: Callable[[str], bool]) -> tuple[str, ...]:

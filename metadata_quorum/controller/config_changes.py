@@ -14,11 +14,12 @@ from tidelog.metadata_quorum.controller.decision import Decision, PartitionUpdat
 from tidelog.metadata_quorum.controller.topic_changes import settings_fault
 from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.config_view import MIN_ISR, UNCLEAN_ELECTION, ConfigView
-from tidelog.metadata_quorum.image.image import BROKER, TOPIC, MetadataImage, TopicImage
+from tidelog.metadata_quorum.image.image import BROKER, CLIENT_METRICS, TOPIC, MetadataImage, TopicImage
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, TopicIdPartition
 from tidelog.model.names import topic_name_fault
 from tidelog.model.settings.broker_config import NODE_CONFIG_DEF
+from tidelog.model.settings.client_metrics_config import CLIENT_METRICS_CONFIG_DEF
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, Setting, Update, ValueType, split_list
 from tidelog.model.settings.replication_settings import CORDONED
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF
@@ -33,7 +34,13 @@ from tidelog.proto.calls.api import (
 from tidelog.proto.logs.metadata_records import ConfigRecord, MetadataRecord, PartitionChangeRecord
 
 _NONE: Final[Map[str, str]] = Map()
-_DEFINITIONS: Final[dict[str, ConfigDef]] = {TOPIC: TOPIC_CONFIG_DEF, BROKER: NODE_CONFIG_DEF}
+RESOURCE_NAME_BYTES_MAX: Final = 1_024
+"""Longest name of a resource that exists by its settings alone. Tidelog's own bound."""
+_DEFINITIONS: Final[dict[str, ConfigDef]] = {
+    TOPIC: TOPIC_CONFIG_DEF,
+    BROKER: NODE_CONFIG_DEF,
+    CLIENT_METRICS: CLIENT_METRICS_CONFIG_DEF,
+}
 
 
 def alter_configs(
@@ -79,10 +86,13 @@ def _alter_one(image: MetadataImage, configs: ConfigView, altered: AlterResource
         refusal = _unknown_broker(image, resource.name)
         if refusal is not None:
             return refusal
-    else:
-        return Refusal(
-            ErrorCode.INVALID_REQUEST, f"expected a resource of type topic or broker, found {resource.resource_type!r}"
-        )
+    elif resource.resource_type not in _DEFINITIONS:
+        *others, last = _DEFINITIONS
+        text = f"expected a resource of type {', '.join(others)} or {last}, found {resource.resource_type!r}"
+        return Refusal(ErrorCode.INVALID_REQUEST, text)
+    elif not 0 < len(resource.name.encode()) <= RESOURCE_NAME_BYTES_MAX:
+        text = f"expected a {resource.resource_type} resource named by 1 to {RESOURCE_NAME_BYTES_MAX} bytes"
+        return Refusal(ErrorCode.INVALID_REQUEST, f"{text}, found {len(resource.name.encode())}")
     before = image.configs.get(resource, _NONE)
     after: dict[str, str] = {} if altered.replace else dict(before)
     touched: set[str] = set()

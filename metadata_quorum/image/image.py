@@ -62,6 +62,8 @@ from tidelog.proto.logs.record_levels import FIRST_LEVEL
 
 TOPIC: Final = "topic"
 BROKER: Final = "broker"
+CLIENT_METRICS: Final = "client metrics"
+GROUP: Final = "group"
 UNKNOWN_POSITION: Final = Offset(2**62)
 """The offset of an entry that is appended but not committed yet: later than every known one."""
 

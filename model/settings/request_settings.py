@@ -18,6 +18,9 @@ class RequestSettings:
     )
     request_timeout_ms: int = integer(30_000, "Time that another node has to answer.", at_least=1)
     socket_request_max_bytes: int = integer(100 * 2**20, "Largest request.", at_least=1)
+    telemetry_max_bytes: int = integer(
+        2**20, "Largest push of a client's metrics, as it arrives; unpacked it may be four times as large.", at_least=1
+    )
     queued_max_requests: int = integer(
         64,
         "Most unanswered requests of one produce or fetch stream; beyond that, the broker does not read the stream.",

@@ -374,8 +374,8 @@ class CreatePartitionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """``resource_type`` is "topic" or "broker"; a broker's ``name`` is its id, or "" for the default
-    of all brokers."""
+    """``resource_type`` is "topic", "broker" or "client metrics" (a subscription to metrics of clients, KIP-714). A
+    broker's ``name`` is its id, or "" for the default of all brokers."""
 
     resource_type: str
     name: str
@@ -402,8 +402,8 @@ class ConfigSynonym:
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
     """``source``: DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG,
-    STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka. ``synonyms``, where asked for: every place that has a value,
-    the one in force first."""
+    DYNAMIC_CLIENT_METRICS_CONFIG, STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka.
+    ``synonyms``, where asked for: every place that has a value, the one in force first."""
 
     name: str
     value: str | None
@@ -426,6 +426,20 @@ class DescribedResource:
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsResponse(Response):
     resources: tuple[DescribedResource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+    """What has settings, of these types (KIP-1142)."""
+
+    resource_types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListConfigResourcesResponse(Response):
+    error: ErrorCode
+    resources: tuple[ConfigResource, ...] = ()
+    error_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

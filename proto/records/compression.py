@@ -32,6 +32,10 @@ _ZSTD_MAGIC: Final = 0xFD2F_B528
 _ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
 
 
+class UnpacksTooLarge(CorruptBatch):
+    """Data that unfolds to more than its reader takes."""
+
+
 class Compression(enum.IntEnum):
     """The codec of a batch: the three lowest bits of its attributes (Kafka's ``CompressionType``)."""
 
@@ -91,8 +95,8 @@ def decompress(kind: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED
     return bytes(data)
 
 
-def _too_large(kind: Compression, bytes_max: int) -> CorruptBatch:
-    return CorruptBatch(f"expected {kind.kafka_name} data of at most {bytes_max} bytes unpacked, found more")
+def _too_large(kind: Compression, bytes_max: int) -> UnpacksTooLarge:
+    return UnpacksTooLarge(f"expected {kind.kafka_name} data of at most {bytes_max} bytes unpacked, found more")
 
 
 def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:

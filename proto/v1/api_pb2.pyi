@@ -501,6 +501,22 @@ class DescribeConfigsResponse(_message.Message):
     resources: _containers.RepeatedCompositeFieldContainer[DescribedResource]
     def __init__(self, resources: _Optional[_Iterable[_Union[DescribedResource, _Mapping]]] = ...) -> None: ...
 
+class ListConfigResourcesRequest(_message.Message):
+    __slots__ = ("resource_types",)
+    RESOURCE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    resource_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resource_types: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListConfigResourcesResponse(_message.Message):
+    __slots__ = ("error", "resources", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    resources: _containers.RepeatedCompositeFieldContainer[ConfigResource]
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
 class ConfigChange(_message.Message):
     __slots__ = ("name", "operation", "value")
     NAME_FIELD_NUMBER: _ClassVar[int]

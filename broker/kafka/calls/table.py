@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.kafka.calls.access import acls, delegation_tokens, quotas, sasl, users
-from tidelog.broker.kafka.calls.cluster import cluster, features, metadata
+from tidelog.broker.kafka.calls.cluster import cluster, features, metadata, telemetry
 from tidelog.broker.kafka.calls.coordination import (
     consumer_groups,
     coordinators,
@@ -34,6 +35,8 @@ class Surroundings:
     view: MetadataView
     settings: Callable[[], Settings]
     """The dynamic and static settings in force."""
+    telemetry: Telemetry
+    """What clients push of their metrics."""
 
 
 def served(node: Surroundings) -> Mapping[int, Api]:
@@ -44,6 +47,7 @@ def served(node: Surroundings) -> Mapping[int, Api]:
         topics.apis(node.settings),
         configs.APIS,
         features.APIS,
+        telemetry.apis(node.telemetry),
         acls.APIS,
         quotas.APIS,
         users.APIS,

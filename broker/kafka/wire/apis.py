@@ -26,6 +26,8 @@ class KafkaContext:
     calls: Calls
     call_context: CallContext
     access: Access | None = None
+    software: tuple[str, str] = ("", "")
+    """The name and version that the client's software gave itself (KIP-511)."""
 
     async def call(self, request: Any) -> Any:
         """Have the node answer one of its own calls."""

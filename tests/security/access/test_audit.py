@@ -282,6 +282,7 @@ READS = {
     group_api.DescribeGroupsRequest,
     consumer_group_api.ConsumerGroupDescribeRequest,
     transaction_api.DescribeTransactionsRequest,
+    api.ListConfigResourcesRequest,
     transaction_api.ListTransactionsRequest,
     transaction_api.DescribeProducersRequest,
     sink_api.DescribeSinksRequest,

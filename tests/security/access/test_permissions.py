@@ -36,6 +36,7 @@ from tidelog.proto.calls.api import (
     DescribeLogDirsRequest,
     EpochEndPartition,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     MetadataRequest,
@@ -173,6 +174,8 @@ ROWS: list[tuple[Request[Any], str, ErrorCode]] = [
     (CreatePartitionsRequest((PartitionGrowth("t", 2),)), "alter topic t", NO_TOPIC),
     (DescribeConfigsRequest((ConfigResource("topic", "t"),)), "describe_configs topic t", NO_TOPIC),
     (DescribeConfigsRequest((ConfigResource("broker", "1"),)), "describe_configs cluster", NO_CLUSTER),
+    (DescribeConfigsRequest((ConfigResource("client metrics", "m"),)), "describe_configs cluster", NO_CLUSTER),
+    (ListConfigResourcesRequest(("topic",)), "describe_configs cluster", NO_CLUSTER),
     (
         IncrementalAlterConfigsRequest((AlterResource(ConfigResource("topic", "t"), ()),)),
         "alter_configs topic t",

@@ -46,8 +46,9 @@ class ApiVersions:
         self._keys_below_groups = [each for each in self._keys if each["api_key"] not in CONSUMER_GROUP_APIS]
         self._bodies: dict[tuple[int, int], tuple[Offset, bytes]] = {}
 
-    def answer(self, header: RequestHeader, body: memoryview) -> bytes:
-        """The whole response with its header. Raises ``BadMessage``."""
+    def answer(self, header: RequestHeader, body: memoryview, told: Callable[[str, str], None]) -> bytes:
+        """The whole response with its header. ``told`` hears what the client's software is called, and its version.
+        Raises ``BadMessage``."""
         version, error = header.api_version, ErrorCode.NONE
         if not 0 <= version <= MOST:
             version, error = 0, ErrorCode.UNSUPPORTED_VERSION
@@ -55,6 +56,8 @@ class ApiVersions:
             request = decode_request(API_VERSIONS, version, body)
             if not (request.client_software_name and request.client_software_version):
                 error = ErrorCode.INVALID_REQUEST
+            else:
+                told(request.client_software_name, request.client_software_version)
         elif len(body):
             raise BadMessage(f"expected an ApiVersions request without a body, found {len(body)} bytes")
         if error:

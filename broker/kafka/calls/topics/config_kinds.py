@@ -7,10 +7,14 @@ from typing import Final
 
 TOPIC: Final = 2
 BROKER: Final = 4
+CLIENT_METRICS: Final = 16
+LISTED: Final = (TOPIC, BROKER, CLIENT_METRICS)
+"""Those that are listed where none is asked for."""
+
 RESOURCES: Final = MappingProxyType(
-    {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
+    {TOPIC: "topic", BROKER: "broker", 8: "broker logger", CLIENT_METRICS: "client metrics", 32: "group"}
 )
-"""``ConfigResource.Type``; only the first two have settings here."""
+"""``ConfigResource.Type``."""
 
 SOURCES: Final = MappingProxyType(
     {
@@ -19,6 +23,7 @@ SOURCES: Final = MappingProxyType(
         "DYNAMIC_DEFAULT_BROKER_CONFIG": 3,
         "STATIC_BROKER_CONFIG": 4,
         "DEFAULT_CONFIG": 5,
+        "DYNAMIC_CLIENT_METRICS_CONFIG": 7,
     }
 )
 """``DescribeConfigsResponse.ConfigSource``."""

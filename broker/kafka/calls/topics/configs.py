@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog.broker.kafka.calls.topics.config_kinds import BROKER, OPERATIONS, SOURCES, TOPIC, TYPES, resource_type
+from tidelog.broker.kafka.calls.topics.config_kinds import (
+    CLIENT_METRICS,
+    LISTED,
+    OPERATIONS,
+    RESOURCES,
+    SOURCES,
+    TYPES,
+    resource_type,
+)
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.api import (
@@ -14,10 +22,9 @@ from tidelog.proto.calls.api import (
     DescribeConfigsRequest,
     DescribedConfig,
     IncrementalAlterConfigsRequest,
-    MetadataRequest,
+    ListConfigResourcesRequest,
 )
 from tidelog.proto.kafka.messages import field
-from tidelog.security.acls import AclOperation
 
 
 async def describe_configs(request: Any, version: int, context: KafkaContext) -> Answer:
@@ -114,21 +121,20 @@ async def _altered(request: Any, resources: tuple[AlterResource, ...], context: 
 
 
 async def list_config_resources(request: Any, version: int, context: KafkaContext) -> Answer:
-    """Version 0 asks for the resources of client metrics, of which there are none (KIP-714, KIP-1142)."""
-    if context.access is not None and not context.access.cluster(AclOperation.DESCRIBE_CONFIGS):
-        return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
-    wanted = frozenset(field(request, "resource_types", ())) or frozenset((TOPIC, BROKER))
-    found: list[dict[str, Any]] = []
+    """Version 0 asks for the resources of client metrics (KIP-714, KIP-1142)."""
+    asked = tuple(dict.fromkeys(field(request, "resource_types", ())))
     if version == 0:
-        return {"config_resources": found}
-    if not wanted <= {TOPIC, BROKER, 8, 16, 32}:
+        asked = (CLIENT_METRICS,)
+    if not set(asked) <= RESOURCES.keys():
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
-    answer = await context.call(MetadataRequest(all_topics=TOPIC in wanted))
-    if TOPIC in wanted:
-        found += [{"resource_name": topic.name, "resource_type": TOPIC} for topic in answer.topics]
-    if BROKER in wanted:
-        found += [{"resource_name": str(broker.node_id), "resource_type": BROKER} for broker in answer.brokers]
-    return {"config_resources": found}
+    answer = await context.call(ListConfigResourcesRequest(tuple(RESOURCES[each] for each in asked or LISTED)))
+    numbers = {name: number for number, name in RESOURCES.items()}
+    return {
+        "error_code": answer.error,
+        "config_resources": [
+            {"resource_name": found.name, "resource_type": numbers[found.resource_type]} for found in answer.resources
+        ],
+    }
 
 
 APIS = (

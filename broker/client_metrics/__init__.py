@@ -1,0 +1,1 @@
+"""Metrics that Kafka's clients push to this node (KIP-714)."""
