@@ -46,6 +46,7 @@ BENCHMARKS: Final = {
     "connections": "tidelog.bench.security:idle_connections",
     "secured": "tidelog.bench.security:secured_throughput",
     "restore": "tidelog.bench.backup:restore",
+    "restore-large": "tidelog.bench.backup:restore_large",
     "spark-source": "tidelog.bench.spark:source_to_noop",
     "spark-sink": "tidelog.bench.spark:source_to_sink",
     "spark-trigger": "tidelog.bench.spark:trigger_overhead",

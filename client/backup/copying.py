@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.backup.manifest import BackupError, PartitionPart
+from tidelog.client.backup.manifest import BackupError, Damaged, PartitionPart
 from tidelog.client.backup.place import Place, key_of
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch, split_batches
@@ -129,47 +129,65 @@ class Examined:
     undecided: int
 
 
+class Examination:
+    """Reads a file once, from its first byte to its last, and checks every batch on the way."""
+
+    def __init__(self, place: Place, key: str) -> None:
+        self._place = place
+        self._key = key
+        self._where = f"{place}/{key}"
+        self._digest = hashlib.sha256()
+        self._transactions = OpenTransactions()
+        self._end = self._batches = self._size = 0
+
+    def pieces(self, start: int = 0) -> Iterator[memoryview]:
+        """The file in pieces of whole batches, about as many as the place reads at a time, from the batch on that
+        follows offset ``start``; what comes before is checked as well. Raises :class:`Damaged` where the file is no row
+        of batches in order that match their CRCs, :class:`BackupError` if ``start`` lies within a batch, and
+        :class:`OSError`."""
+        rest: bytes | memoryview = b""
+        for read in self._place.read(self._key):
+            data = memoryview(b"".join((rest, read)) if rest else read)
+            batches = self._split(data, allow_partial_tail=True)
+            whole = sum(batch.size for batch in batches)
+            self._digest.update(data[:whole])
+            self._size += whole
+            passed = 0
+            for batch in batches:
+                if not batch.crc_ok() or batch.base_offset < self._end or batch.last_offset_delta < 0:
+                    raise self._fault(f"expected batches in order that match their CRCs, found {batch!r}")
+                self._transactions.take(batch)
+                self._end = batch.next_offset
+                if batch.base_offset < start:
+                    if batch.next_offset > start:
+                        raise BackupError(
+                            f"{self._where}: expected a batch to begin at offset {start}, found {batch!r}"
+                        )
+                    passed += batch.size
+            self._batches += len(batches)
+            if passed < whole:
+                yield data[passed:whole]
+            rest = data[whole:]
+        self._split(memoryview(rest))
+
+    def found(self) -> Examined:
+        """What was in it, once all pieces were taken."""
+        undecided = len(self._transactions.open)
+        return Examined(self._end, self._batches, self._size, self._digest.hexdigest(), undecided)
+
+    def _split(self, data: memoryview, *, allow_partial_tail: bool = False) -> list[Batch]:
+        try:
+            return split_batches(data, allow_partial_tail=allow_partial_tail)
+        except CorruptBatch as error:
+            raise self._fault(str(error)) from None
+
+    def _fault(self, text: str) -> Damaged:
+        return Damaged(f"{self._where}: {text}")
+
+
 def examine(place: Place, key: str) -> Examined:
-    """Read a file and check every batch. Raises :class:`BackupError`, :class:`OSError`."""
-    digest = hashlib.sha256()
-    transactions = OpenTransactions()
-    end = count = size = 0
-    for piece in pieces(place, key):
-        digest.update(piece)
-        size += len(piece)
-        for batch in split_batches(piece):
-            if not batch.crc_ok() or batch.base_offset < end or batch.last_offset_delta < 0:
-                raise BackupError(f"{place}/{key}: expected batches in order that match their CRCs, found {batch!r}")
-            transactions.take(batch)
-            end = batch.next_offset
-            count += 1
-    return Examined(end, count, size, digest.hexdigest(), len(transactions.open))
-
-
-def pieces(place: Place, key: str, start: int = 0) -> Iterator[bytes]:
-    """A file's bytes in pieces of whole batches, about as many as the place reads at a time, from the batch on that
-    follows offset ``start``. Raises :class:`BackupError` if ``start`` lies within a batch, and where the file is no row
-    of batches."""
-    where, rest = f"{place}/{key}", b""
-    for read in place.read(key):
-        rest += read
-        batches = _split(where, rest, allow_partial_tail=True)
-        whole = sum(batch.size for batch in batches)
-        passed = 0
-        for batch in batches:
-            if batch.base_offset >= start:
-                break
-            if batch.next_offset > start:
-                raise BackupError(f"{where}: expected a batch to begin at offset {start}, found {batch!r}")
-            passed += batch.size
-        if passed < whole:
-            yield rest[passed:whole]
-        rest = rest[whole:]
-    _split(where, rest)
-
-
-def _split(where: str, data: bytes, *, allow_partial_tail: bool = False) -> list[Batch]:
-    try:
-        return split_batches(data, allow_partial_tail=allow_partial_tail)
-    except CorruptBatch as error:
-        raise BackupError(f"{where}: {error}") from None
+    """Read a file and check every batch. Raises :class:`Damaged`, :class:`OSError`."""
+    examination = Examination(place, key)
+    for _ in examination.pieces():
+        pass
+    return examination.found()

@@ -24,6 +24,10 @@ class BackupError(Exception):
     """A backup that cannot be made or used, and what to do. Nothing was changed, unless the text says so."""
 
 
+class Damaged(BackupError):
+    """A backup that is not what its manifest says."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPart:
     """A partition's file: the offsets from ``start`` to before ``end``, in ``size`` bytes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -73,6 +73,9 @@ class Place(Protocol):
     def read(self, key: str) -> Iterator[bytes]:
         """A file's bytes in order, in pieces of any size."""
 
+    def size(self, key: str) -> int | None:
+        """How long a file is; ``None`` if it is missing. (An empty file has no objects.)"""
+
     def write_manifest(self, text: str) -> None:
         """The last step: everything else is there to stay when the manifest appears."""
 
@@ -126,6 +129,10 @@ class Directory:
         with (self.path / key).open("rb", buffering=0) as file:
             while piece := file.read(READ_BYTES):
                 yield piece
+
+    def size(self, key: str) -> int | None:
+        path = self.path / key
+        return path.stat().st_size if path.is_file() else None
 
     def write_manifest(self, text: str) -> None:
         topics = self.path / TOPICS
@@ -199,6 +206,9 @@ class ObjectStore:
         for name in sorted(self._names(f"{key}/")):
             yield self._get(name)
 
+    def size(self, key: str) -> int | None:
+        return sum(each["size"] for each in self._objects(f"{key}/"))
+
     def write_manifest(self, text: str) -> None:
         with self._named():
             self._library.put(self._store, NAME, text.encode())
@@ -211,10 +221,13 @@ class ObjectStore:
             return bytes(self._library.get(self._store, name).bytes())
 
     def _names(self, prefix: str) -> Iterator[str]:
+        for each in self._objects(prefix):
+            yield each["path"]
+
+    def _objects(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         with self._named():
             for found in self._library.list(self._store, prefix):
-                for each in found:
-                    yield each["path"]
+                yield from found
 
     @contextmanager
     def _named(self) -> Iterator[None]:

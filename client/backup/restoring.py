@@ -1,25 +1,26 @@
-"""Brings a backup back into a cluster that has none of it: topics under their ids, records at their offsets, groups.
+"""Brings a backup back into an empty cluster: topics under their ids, records at their offsets, groups.
 
+Each file is read once, and checked on the way. Damage shows before any group has offsets; then the topics go again.
 A restore that was killed is repeated. It knows its topics by their ids, which no other topic can have, and goes on
-where each partition's log ends. Groups' offsets come last, so a group that has any of the backup's has everything that
-they speak of.
+where each partition's log ends. Groups' offsets come last, so a group that has any of the backup's has all that they
+speak of.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 
 from tidelog.client.admin.admin import AsyncAdmin
 from tidelog.client.admin.importing import import_records
 from tidelog.client.admin.types import NewTopic, OffsetSpec
-from tidelog.client.backup.copying import pieces
-from tidelog.client.backup.manifest import BackupError, Manifest, PartitionPart, TopicPart
+from tidelog.client.backup.copying import Examination
+from tidelog.client.backup.manifest import BackupError, Damaged, Manifest, PartitionPart, TopicPart
 from tidelog.client.backup.pace import Pace, all_of
 from tidelog.client.backup.place import Place, key_of
-from tidelog.client.backup.verifying import verify
+from tidelog.client.backup.verifying import fault_of, survey, verify
 from tidelog.client.errors import exception_for
 from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.sinks import SinkJob
@@ -36,6 +37,8 @@ from tidelog.security.acls import AclBinding
 
 AT_ONCE: Final = 4
 """Partitions that are filled at a time."""
+SHOWN: Final = 5
+"""Names that a refusal gives."""
 PATIENCE_S: Final = 120.0
 """How long a partition may take nothing."""
 
@@ -48,27 +51,36 @@ class BackupRestorer(AsyncAdmin):
         place: Place,
         *,
         replicas: int | None = None,
+        beside_others: bool = False,
         throttle: int | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> Manifest:
-        """Restore a whole backup. ``replicas``: another replication factor for all topics; ``throttle``: bytes a
-        second. Raises :class:`BackupError` before anything is changed if the backup is damaged or its topics or groups
-        are there; later errors say what happened, and the same call goes on."""
+        """Restore a whole backup. ``replicas``: another replication factor for all topics; ``beside_others``: the
+        cluster may have other topics and groups; ``throttle``: bytes a second. Raises :class:`BackupError` before
+        anything is changed if the cluster is not empty, or files of the backup are missing or cut. If a file is damaged
+        in itself, the topics that this call has made are deleted again. Later errors say what happened, and the same
+        call goes on."""
         self._check()
-        manifest = await asyncio.to_thread(verify, place, tell)
+        manifest = await asyncio.to_thread(survey, place)
         if replicas is not None:
             topics = (replace(topic, replication_factor=replicas) for topic in manifest.topics)
             manifest = replace(manifest, topics=tuple(topics))
         acls = _bindings(manifest)
         there = await self._check_topics(manifest)
         await self._check_groups(manifest)
+        if not beside_others:
+            await self._check_empty(manifest)
         await self._check_quotas(manifest)
         if acls:
             await self.describe_acls()  # a cluster without an authorizer refuses
         await self._advance_producer_ids(manifest.producer_ids_below)
-        await self._create([topic for topic in manifest.topics if topic.name not in there])
+        new = [topic for topic in manifest.topics if topic.name not in there]
+        await self._create(new)
         pace = Pace(throttle, lambda moved: tell(f"{moved / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB restored"))
-        await self._fill(place, manifest, pace)
+        try:
+            await self._fill(place, manifest, pace)
+        except Damaged as damage:
+            await self._take_back(place, [topic.name for topic in new], damage)
         await self._move_starts(manifest)
         for ledger in manifest.ledgers:
             await self.commit_sink_batch(SinkJob(ledger.sink, ledger.batch, ledger.job), ())
@@ -130,6 +142,22 @@ class BackupRestorer(AsyncAdmin):
                     "another cluster, or delete the group if nobody needs it"
                 )
 
+    async def _check_empty(self, manifest: Manifest) -> None:
+        own = {topic.name for topic in manifest.topics}
+        topics = sorted({topic.name for topic in await self.list_topics()} - own)
+        groups = sorted({group.group_id for group in await self.list_groups()} - manifest.groups.keys())
+        found = [
+            f"{kind} {', '.join(map(repr, names[:SHOWN]))}"
+            + (f" and {len(names) - SHOWN} more" if names[SHOWN:] else "")
+            for kind, names in (("topics", topics), ("groups", groups))
+            if names
+        ]
+        if found:
+            raise BackupError(
+                f"expected an empty cluster, found {', '.join(found)}: restore into a new cluster, or say that these "
+                "stay beside what is restored (--beside-others)"
+            )
+
     async def _check_quotas(self, manifest: Manifest) -> None:
         found = await self.describe_client_quotas() if manifest.quotas else {}
         for one in manifest.quotas:
@@ -160,6 +188,18 @@ class BackupRestorer(AsyncAdmin):
             if made.topic_id != item.topic_id:
                 raise BackupError(f"{topic.name}: a broker of an older release gave it another id: upgrade all nodes")
 
+    async def _take_back(self, place: Place, made: Sequence[str], damage: Damaged) -> NoReturn:
+        """Delete what this call made, and say everything that is wrong with the backup. What an earlier call made may
+        be the only copy that is left."""
+        if made:
+            await self.delete_topics(made)
+        try:
+            await asyncio.to_thread(verify, place)
+        except Damaged as error:
+            damage = error
+        taken = "that were made from it are deleted again" if made else "were made or deleted"
+        raise Damaged(f"{damage}; {len(made) or 'no'} topics {taken}") from None
+
     # --- Records ----------------------------------------------------------------------------------------
 
     async def _fill(self, place: Place, manifest: Manifest, pace: Pace) -> None:
@@ -181,10 +221,23 @@ class BackupRestorer(AsyncAdmin):
     async def _fill_one(self, place: Place, topic: TopicPart, part: PartitionPart, pace: Pace) -> None:
         at = TopicPartition(topic.name, part.partition)
         end: int = (await self.list_offsets({at: OffsetSpec.latest()}))[at].offset
-        read = pieces(place, key_of(*at), end)
-        while (piece := await asyncio.to_thread(next, read, None)) is not None:
-            await pace.take(len(piece))
-            end = await self._import(at, topic, end, piece)
+        examination = Examination(place, key_of(*at))
+        read = examination.pieces(end)
+
+        def next_piece() -> bytes | None:
+            piece = next(read, None)
+            return None if piece is None else bytes(piece)
+
+        coming = asyncio.create_task(asyncio.to_thread(next_piece))
+        try:
+            while (piece := await coming) is not None:
+                coming = asyncio.create_task(asyncio.to_thread(next_piece))
+                await pace.take(len(piece))
+                end = await self._import(at, topic, end, piece)
+        finally:
+            coming.cancel()
+        if fault := fault_of(f"{place}/{key_of(*at)}", examination.found(), part):
+            raise Damaged(fault)
 
     async def _import(self, at: TopicPartition, topic: TopicPart, end: int, piece: bytes) -> int:
         """Import one piece behind ``end``, and return where the log ends then. Asked again, it does no harm."""

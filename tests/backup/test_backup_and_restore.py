@@ -199,10 +199,13 @@ def test_what_cannot_be_restored_is_refused_and_nothing_changed(
     path = copy / key_of("t", 1)
     sound = path.read_bytes()
     path.write_bytes(sound[:500] + bytes([sound[500] ^ 1]) + sound[501:])
-    refused(copy, "the backup is damaged")
+    refused(copy, "the backup is damaged")  # noticed while it is read
+    damaged = path.read_bytes()
     assert tidelog("backup", "verify", copy)[0] == 1
     path.unlink()
     refused(copy, "found none")
+    path.write_bytes(sound[:-1])
+    refused(copy, f"found {len(sound) - 1} bytes")
     path.write_bytes(sound)
     assert tidelog("backup", "verify", copy)[0] == 0
     refused(made, "expected 4 live brokers", "--replicas", "4")
@@ -215,15 +218,23 @@ def test_what_cannot_be_restored_is_refused_and_nothing_changed(
         admin.alter_consumer_group_offsets("readers", {TopicPartition("other", 0): 0})
         refused(made, "expected a cluster without a group 'readers'")
         admin.delete_consumer_groups(["readers"])
+        admin.alter_consumer_group_offsets("others", {TopicPartition("other", 0): 0})
+        refused(made, "expected an empty cluster, found topics 'other', groups 'others': restore into a new cluster")
+        path.write_bytes(damaged)
+        refused(copy, "topics that were made from it are deleted again", "--beside-others")
         admin.alter_client_quotas({ClientQuotaEntity(user="alice"): {"producer_byte_rate": 7.0}})
-        refused(made, "expected no other quotas of user alice")
+        refused(made, "expected no other quotas of user alice", "--beside-others")
         admin.alter_client_quotas({ClientQuotaEntity(user="alice"): {"producer_byte_rate": None}})
     many = tmp_path / "many"
     shutil.copytree(made, many)
     Directory(many).write_manifest(replace(read_manifest(Directory(many)), producer_ids_below=10_000).to_json())
     with empty.producer() as producer:
         producer.send("other", b"x").result()
-    refused(many, "expected a cluster that has given out no producer id below 10000")
+    refused(many, "expected a cluster that has given out no producer id below 10000", "--beside-others")
+    code, _, err = tidelog("restore", made, "--bootstrap", empty.bootstrap, "--beside-others")
+    assert code == 0, err
+    assert {topic.name for topic in _state(empty)[0]} > {"t", "other"}
+    refused(copy, "no topics were made or deleted", "--beside-others")  # they may be the only copy that is left
 
 
 def _state(cluster: Cluster) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from tidelog import ConsumerRecord, ProducerRecord, TopicPartition, Transform
 from tidelog.chaos.checkers.transactions import exactly_once
 from tidelog.cli.root import run
-from tidelog.client.backup.copying import pieces
+from tidelog.client.backup.copying import Examination
 from tidelog.client.backup.manifest import Manifest
 from tidelog.client.backup.place import Directory, key_of
 from tidelog.client.backup.verifying import verify
@@ -103,7 +103,7 @@ def committed_in(directory: Path, manifest: Manifest, topic: str) -> dict[tuple[
     records: dict[tuple[int, int], bytes] = {}
     for part in found.partitions:
         waiting: dict[int, list[Batch]] = {}
-        for piece in pieces(Directory(directory), key_of(topic, part.partition)):
+        for piece in Examination(Directory(directory), key_of(topic, part.partition)).pieces():
             for batch in split_batches(piece):
                 ended: list[Batch] = []
                 if batch.is_control:

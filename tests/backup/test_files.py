@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.client.backup import place
-from tidelog.client.backup.copying import OpenTransactions, PartitionFile, closing, examine, pieces
+from tidelog.client.backup.copying import Examination, OpenTransactions, PartitionFile, closing, examine
 from tidelog.client.backup.cut import NoCut, expect_held
 from tidelog.client.backup.manifest import (
     NAME,
@@ -118,7 +118,7 @@ def test_a_file_is_read_from_any_batch_on(steps: list[tuple[str, int, int]], siz
         start = drawn.draw(st.sampled_from([0, *(batch.next_offset for batch in batches)]))
         found = [
             batch.base_offset
-            for piece in pieces(Directory(Path(directory)), "f", start)
+            for piece in Examination(Directory(Path(directory)), "f").pieces(start)
             for batch in split_batches(piece)
         ]
         assert found == [batch.base_offset for batch in batches if batch.base_offset >= start]
@@ -127,7 +127,7 @@ def test_a_file_is_read_from_any_batch_on(steps: list[tuple[str, int, int]], siz
 def test_a_place_within_a_batch_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(data(0, count=5).view)
     with pytest.raises(BackupError, match="expected a batch to begin at offset 3"):
-        list(pieces(Directory(tmp_path), "f", 3))
+        list(Examination(Directory(tmp_path), "f").pieces(3))
 
 
 def test_a_log_that_has_lost_its_last_records_keeps_its_end(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_missing_cut_and_grown_files_are_found(whole: Path) -> None:
     with pytest.raises(BackupError, match=r"0\.batches: "):
         verify(Directory(whole))
     path.write_bytes(sound + marker(7, 9).view)
-    with pytest.raises(BackupError, match=r"expected \d+ bytes, found \d+"):
+    with pytest.raises(BackupError, match=r"expected a file of \d+ bytes, found \d+"):
         verify(Directory(whole))
     path.unlink()
     with pytest.raises(BackupError, match="found none"):

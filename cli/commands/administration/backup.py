@@ -100,21 +100,30 @@ def show(place: str, as_json: bool) -> None:
 @click.option(
     "--replicas", type=click.IntRange(1, INT32_MAX), metavar="N", help="Replicas of each topic. Default: as they had."
 )
+@click.option("--beside-others", is_flag=True, help="Restore although the cluster has other topics or groups.")
 @_THROTTLE
 @bootstrap_option
 @json_option
-def restore(place: str, replicas: int | None, throttle: int | None, bootstrap: str, as_json: bool) -> None:
-    """Restore the backup in PLACE into a cluster that has none of its topics and groups.
+def restore(
+    place: str, replicas: int | None, beside_others: bool, throttle: int | None, bootstrap: str, as_json: bool
+) -> None:
+    """Restore the backup in PLACE into an empty cluster.
 
-    The backup is read and checked first; if it is damaged, nothing is changed. Keep clients away until the command has
-    ended. If it is interrupted, run it again: it goes on.
+    Files are checked while they are read. If one is damaged, the topics that were made are deleted again. Keep clients
+    away until the command has ended. If it is interrupted, run it again: it goes on.
     """
     from tidelog.client.backup.place import place_of
     from tidelog.client.backup.restoring import BackupRestorer
 
     async def bring() -> Manifest:
         async with BackupRestorer(bootstrap, **secured()) as restorer:
-            return await restorer.restore(place_of(place), replicas=replicas, throttle=throttle, tell=_teller(as_json))
+            return await restorer.restore(
+                place_of(place),
+                replicas=replicas,
+                beside_others=beside_others,
+                throttle=throttle,
+                tell=_teller(as_json),
+            )
 
     found = _done(bring())
     _say(found, as_json)
