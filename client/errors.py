@@ -162,6 +162,10 @@ class RecordDeserializationError(SerializationError):
         self.headers: Final = headers
 
 
+class HandlerError(TidelogError):
+    """A handler of :class:`tidelog.Workers` raised in another process; the text has its traceback."""
+
+
 class IllegalStateError(TidelogError):
     """A call that does not fit the client's state, e.g. a poll without an assignment."""
 

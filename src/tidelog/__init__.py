@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from tidelog.client.sinks import SinkJob as SinkJob
     from tidelog.client.sinks import SinkMessage as SinkMessage
     from tidelog.client.sinks import SinkOutcome as SinkOutcome
+    from tidelog.client.workers.retry import RetryPolicy as RetryPolicy
+    from tidelog.client.workers.seen_ids import Deduplicate as Deduplicate
+    from tidelog.client.workers.workers import Workers as Workers
     from tidelog.model import assignors as assignors
     from tidelog.model.client_quotas import ClientQuotaEntity as ClientQuotaEntity
     from tidelog.model.errors import TidelogError as TidelogError
@@ -83,6 +86,7 @@ _HOMES = {
     "ConsumerInterceptor": "client.config.interceptors",
     "ConsumerRebalanceListener": "client.group_types",
     "ConsumerRecord": "client.record",
+    "Deduplicate": "client.workers.seen_ids",
     "DelegationToken": "client.admin.delegation_tokens",
     "DeliveryFuture": "client.delivery",
     "GroupState": "client.admin.group_types",
@@ -101,6 +105,7 @@ _HOMES = {
     "RecordColumns": "proto.records.sent_columns",
     "RecordMetadata": "client.delivery",
     "ResourceType": "security.acls",
+    "RetryPolicy": "client.workers.retry",
     "ScramCredentialInfo": "client.admin.users",
     "ScramMechanism": "security.scram",
     "SinkJob": "client.sinks",
@@ -114,6 +119,7 @@ _HOMES = {
     "Transform": "client.producer.transform",
     "UserScramCredentialDeletion": "client.admin.users",
     "UserScramCredentialUpsertion": "client.admin.users",
+    "Workers": "client.workers.workers",
     "profile": "client.config.profiles",
 }
 _MODULES = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidelog import ConsumerInterceptor as ConsumerInterceptor
     from tidelog import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog import ConsumerRecord as ConsumerRecord
+    from tidelog import Deduplicate as Deduplicate
     from tidelog import DelegationToken as DelegationToken
     from tidelog import DeliveryFuture as DeliveryFuture
     from tidelog import GroupState as GroupState
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tidelog import RecordColumns as RecordColumns
     from tidelog import RecordMetadata as RecordMetadata
     from tidelog import ResourceType as ResourceType
+    from tidelog import RetryPolicy as RetryPolicy
     from tidelog import ScramCredentialInfo as ScramCredentialInfo
     from tidelog import ScramMechanism as ScramMechanism
     from tidelog import SinkJob as SinkJob
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from tidelog.client.producer.transform import AsyncTransform
     from tidelog.client.sink.ledger import AsyncSinkLedger
     from tidelog.client.sink.writer import AsyncSinkWriter
+    from tidelog.client.workers.asynchronous import AsyncWorkers
 
     Admin = AsyncAdmin
     Consumer = AsyncConsumer
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     SinkLedger = AsyncSinkLedger
     SinkWriter = AsyncSinkWriter
     Transform = AsyncTransform
+    Workers = AsyncWorkers
 
 _OURS = {
     "Admin": ("client.admin.admin", "AsyncAdmin"),
@@ -75,6 +79,7 @@ _OURS = {
     "SinkLedger": ("client.sink.ledger", "AsyncSinkLedger"),
     "SinkWriter": ("client.sink.writer", "AsyncSinkWriter"),
     "Transform": ("client.producer.transform", "AsyncTransform"),
+    "Workers": ("client.workers.asynchronous", "AsyncWorkers"),
 }
 
 __all__ = tidelog.__all__

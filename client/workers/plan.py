@@ -1,0 +1,232 @@
+"""What both forms of :class:`Workers` share: settings, counts, and what becomes of a record whose handler raised."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tidelog.client.cluster.backoff import Backoff
+from tidelog.client.errors import ConfigError, TidelogError
+from tidelog.client.group_types import OffsetAndMetadata
+from tidelog.client.record import ConsumerRecord
+from tidelog.client.workers.board import Board, OrderedBy, Work
+from tidelog.client.workers.dead_letters import dead_letter
+from tidelog.client.workers.handling import Failure, Handler, Handling
+from tidelog.client.workers.retry import ONCE, RetryPolicy
+from tidelog.client.workers.seen_ids import Deduplicate
+from tidelog.model.clock import Clock, SystemClock
+from tidelog.model.ids import TopicPartition
+
+POLL_S: Final = 0.5
+LOOK_S: Final = 0.1
+COMMIT_INTERVAL_MS: Final = 1_000
+ABORTS_MAX: Final = 10
+"""After this many aborted transactions of dead letters in a row, the last one's error ends the program."""
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""A member that dies within a transaction of dead letters holds back the next owner of its partitions for so long."""
+DEAD_LETTERS_AT_ONCE: Final = 100
+_BACKOFF: Final = Backoff(20, 1_000)
+_OURS: Final = {"enable_auto_commit": "commits what is finished by itself", "group_id": "has it as an argument"}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WorkersCounts:
+    """The progress so far. ``handled``: the handler returned; ``retried``: it raised, and the record came again;
+    ``dead``: dead letters written; ``duplicates``: left out by their id; ``skipped``: finished by a former owner of
+    the partition, as its commit says."""
+
+    read: int = 0
+    handled: int = 0
+    retried: int = 0
+    dead: int = 0
+    duplicates: int = 0
+    skipped: int = 0
+
+
+class Letters(NamedTuple):
+    """Dead letters: the records, the arguments for ``Producer.send`` without the topic, the commit."""
+
+    works: list[Work]
+    arguments: list[dict[str, Any]]
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+
+
+class Plan:
+    """Raises ``ConfigError`` and ``ValueError`` for settings that make no sense."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        topics: Sequence[str] | str,
+        group_id: str,
+        workers: int,
+        ordered_by: OrderedBy,
+        retry: RetryPolicy | None,
+        dead_letters: str | None,
+        deduplicate: Deduplicate | None,
+        in_flight_max: int,
+        drain_timeout: float,
+        consumer_settings: dict[str, Any] | None,
+        producer_settings: dict[str, Any] | None,
+        clock: Clock | None,
+        rng: random.Random | None,
+    ) -> None:
+        self.clock: Final = clock or SystemClock()
+        self.rng: Final = rng or random.Random()
+        self.topics: Final = [topics] if isinstance(topics, str) else list(topics)
+        self.group_id: Final = group_id
+        self.workers: Final = workers
+        self.retry: Final = retry or ONCE
+        self.dead_letters: Final = dead_letters
+        self.deduplicate: Final = deduplicate
+        self.drain_s: Final = drain_timeout
+        self.counts: Final = WorkersCounts()
+        given = {name.replace(".", "_"): value for name, value in (consumer_settings or {}).items()}
+        self._check(given, ordered_by, in_flight_max)
+        self.handling: Final = Handling(
+            handler, given.pop("key_deserializer", None), given.pop("value_deserializer", None), self.retry.fatal
+        )
+        self.consumer_settings: Final = {
+            "auto_offset_reset": "earliest", **given, "group_id": group_id, "enable_auto_commit": False,
+        }  # fmt: skip
+        name = f"{group_id}-{given.get('group_instance_id') or f'{self.rng.getrandbits(64):016x}'}"
+        self.producer_settings: Final = {
+            "transactional_id": name, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **(producer_settings or {}),
+        }  # fmt: skip
+        self.board: Final = Board(ordered_by, in_flight_max, deduplicate)
+        self.error: Exception | None = None
+        self._given_up: dict[Work, Failure] = {}
+        self._aborted_in_a_row = 0
+
+    def _check(self, given: dict[str, Any], ordered_by: str, in_flight_max: int) -> None:
+        for name in _OURS.keys() & given.keys():
+            raise ConfigError(f"{name}: leave it out of consumer_settings; Workers {_OURS[name]}")
+        if self.workers < 1:
+            raise ValueError(f"workers: expected 1 or more, found {self.workers}")
+        if ordered_by not in ("key", "partition", "none"):
+            raise ValueError(f"ordered_by: expected 'key', 'partition' or 'none', found {ordered_by!r}")
+        if in_flight_max < self.workers:
+            raise ValueError(f"in_flight_max: expected workers ({self.workers}) or more, found {in_flight_max}")
+        if self.dead_letters in self.topics:
+            raise ValueError(f"dead_letters: expected a topic that is not read, found {self.dead_letters!r}")
+        if self.deduplicate is not None and given.get("auto_offset_reset", "earliest") != "earliest":
+            raise ConfigError(
+                "auto_offset_reset: expected 'earliest' with deduplicate, which reads back and must skip nothing, "
+                f"found {given['auto_offset_reset']!r}"
+            )
+
+    # --- partitions -----------------------------------------------------------------------------------
+
+    def own(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], first: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """This member has these partitions now. Returns where to read from, so that ids before the commit are known;
+        ``first``: the partitions' first offsets."""
+        found = {}
+        for at, given in committed.items():
+            self.board.own(at, given)
+            if given is not None and at in first and self.deduplicate is not None:
+                found[at] = min(given.offset, max(first[at], given.offset - self.deduplicate.window))
+        return found
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> int:
+        """Hand out no more of these. Returns until when what is in hand may end, in ms of the monotonic clock."""
+        for at in partitions:
+            self.board.stop(at)
+        return self.clock.monotonic_ms() + int(self.drain_s * 1_000)
+
+    def is_drained(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> bool:
+        left = self.board.in_work(partitions)
+        late = self.clock.monotonic_ms() >= deadline_ms
+        if left and late:
+            log.warning("%d records are still in work after %g s; others get them again", left, self.drain_s)
+        return late or not left
+
+    def disown(self, partitions: Iterable[TopicPartition]) -> None:
+        for at in partitions:
+            self.board.disown(at)
+
+    def flow(
+        self, assigned: set[TopicPartition], paused: set[TopicPartition]
+    ) -> tuple[int, set[TopicPartition], set[TopicPartition]]:
+        """How many records may come in, and which partitions to pause and to resume."""
+        room = self.board.room()
+        hold = self.board.held_back() & assigned
+        return room, hold - paused, paused - hold
+
+    # --- records --------------------------------------------------------------------------------------
+
+    def admit(self, records: Sequence[ConsumerRecord]) -> None:
+        self.board.admit(records)
+        self.counts.read += len(records)
+        self.counts.duplicates, self.counts.skipped = self.board.duplicates, self.board.skipped
+
+    def done(self, work: Work, failure: Failure | None) -> bool:
+        """What a worker made of its record. False if it is to be given up, which the polling side does."""
+        board, counts = self.board, self.counts
+        if not board.is_current(work):
+            return True
+        if failure is None:
+            board.finish(work)
+            counts.handled += 1
+            return True
+        log.info(
+            "%s: the handler failed at offset %d: %s", work.record.topic_partition, work.record.offset, failure.message
+        )
+        wait_ms = self.retry.wait_ms(work.failures + 1, self.rng) if failure.reason == "attempts" else None
+        if wait_ms is None:
+            self._given_up[work] = failure
+            return False
+        board.again(work, self.clock.monotonic_ms() + wait_ms, self.clock.now_ms())
+        counts.retried += 1
+        return True
+
+    def news(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What to commit: of these partitions, or of all."""
+        news = self.board.news()
+        return news if partitions is None else {at: what for at, what in news.items() if at in partitions}
+
+    def letters(self) -> Letters | None:
+        """The dead letters to write, with the commit that belongs into their transaction; ``None`` for nothing. Without
+        a topic for them, the first record that was given up ends the program."""
+        self._given_up = {work: failure for work, failure in self._given_up.items() if self.board.is_current(work)}
+        if not self._given_up:
+            return None
+        if self.dead_letters is None:
+            self.end(next(iter(self._given_up.values())).raised())
+            return None
+        works, offsets = self.board.given_up(list(self._given_up)[:DEAD_LETTERS_AT_ONCE])
+        now_ms = self.clock.now_ms()
+        arguments = [dead_letter(work, self._given_up[work], group_id=self.group_id, now_ms=now_ms) for work in works]
+        return Letters(works, arguments, offsets) if works else None
+
+    def buried(self, letters: Letters) -> None:
+        """These, and the commit with them, are written."""
+        self._aborted_in_a_row = 0
+        self.board.committed(letters.offsets)
+        for work in letters.works:
+            self.board.finish(work)
+            self._given_up.pop(work, None)
+        self.counts.dead += len(letters.works)
+
+    def aborted(self, error: TidelogError) -> float:
+        """Seconds to wait before the dead letters are written again. If that is of no use, the program ends."""
+        log.info("dead letters are not written yet: %s", error)
+        self._aborted_in_a_row += 1
+        if not error.abortable or self._aborted_in_a_row >= ABORTS_MAX:
+            self.end(error)
+            return 0.0
+        return _BACKOFF.after(self._aborted_in_a_row, self.rng) / 1_000
+
+    def end(self, error: Exception) -> None:
+        """Go no further; :meth:`Workers.run` raises ``error`` once what is in hand has ended."""
+        self.error = self.error or error
+        for work in self._given_up:
+            self.board.let_go(work)
+        self._given_up = {}
+        self.board.close()

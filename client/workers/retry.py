@@ -1,0 +1,41 @@
+"""What becomes of a record whose handler raised."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.cluster.backoff import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Try a record again where it stands: later records of its key wait, others go on.
+
+    ``attempts``: how often the handler gets it, at least once. ``backoff_ms`` is doubled with each failure up to
+    ``backoff_max_ms``, give or take 20 %. ``fatal``: exceptions that no retry mends. Raises ``ValueError``.
+    """
+
+    attempts: int = 5
+    backoff_ms: int = 1_000
+    backoff_max_ms: int = 30_000
+    fatal: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts: expected 1 or more, found {self.attempts}")
+        if not 0 < self.backoff_ms <= self.backoff_max_ms:
+            raise ValueError(
+                f"backoff_ms: expected more than 0 and at most backoff_max_ms ({self.backoff_max_ms}), "
+                f"found {self.backoff_ms}"
+            )
+
+    def wait_ms(self, failures: int, rng: random.Random) -> int | None:
+        """How long to wait after so many failures; ``None`` to give the record up."""
+        if failures >= self.attempts:
+            return None
+        return Backoff(self.backoff_ms, self.backoff_max_ms).after(failures, rng)
+
+
+ONCE: Final = RetryPolicy(attempts=1)
