@@ -1,10 +1,12 @@
 """Judges of brokers in the committed metadata, against the acts and requests of their processes.
 
 ===================  ========================================================================================
-fenced does nothing  a fenced broker leads nothing and is in no in-sync replicas (KIP-841)
+fenced does nothing  a fenced or unregistered broker leads nothing and is in no in-sync replicas (KIP-841)
 online replicas      a leader, and every in-sync replica, stands on a log directory that its broker has (KIP-858)
 asked for            a running process is unfenced only once it is ready, and shut down only if it wants to be
 node ids             a registration replaces no process that is alive and in good standing (KIP-631)
+forgotten            only a fenced broker is unregistered, and its cordon with it; who comes under its id counts
+                     as stopped uncleanly: it is eligible nowhere (KIP-966)
 change as decided    a change of in-sync replicas is made only under the partition and broker epochs that it
                      was decided under (KIP-497, KIP-903)
 client's leaders     what a client knows of a partition's leader is never replaced by something older (KIP-320)
@@ -27,14 +29,14 @@ NOT_NAMED: Final = -1
 def fenced_in_charge(
     partition: PartitionName, leader: NodeId, isr: Iterable[NodeId], fenced: Iterable[NodeId]
 ) -> list[str]:
-    """Judge a partition of one committed image."""
+    """Judge a partition of one committed image. ``fenced``: those that are not registered any more, too."""
     out = sorted(fenced)
     found = []
     if leader != NO_NODE and leader in out:
-        found.append(f"fenced does nothing: node {leader} is fenced and leads {partition}")
+        found.append(f"fenced does nothing: node {leader} is fenced or unregistered and leads {partition}")
     inside = [node for node in isr if node in out]
     if inside:
-        found.append(f"fenced does nothing: nodes {inside} are fenced and in sync in {partition}")
+        found.append(f"fenced does nothing: nodes {inside} are fenced or unregistered and in sync in {partition}")
     return found
 
 
@@ -95,6 +97,23 @@ def broker_changed(node: NodeId, before: Registered | None, now: Registered, run
             f"node ids: broker epoch {now.broker_epoch} of node {node} replaces {before.broker_epoch}, which is alive"
         )
     return found
+
+
+def unregistered(node: NodeId, before: Registered, *, cordoned: bool) -> list[str]:
+    """Judge the committed image from which a broker is gone; ``before``: as it was in the one before."""
+    found = []
+    if not before.fenced:
+        found.append(f"forgotten: node {node} was unregistered while it was not fenced")
+    if cordoned:
+        found.append(f"forgotten: node {node} was unregistered, and whatever comes under its id is cordoned")
+    return found
+
+
+def came_back(node: NodeId, eligible: Iterable[PartitionName]) -> list[str]:
+    """Judge the committed image with a broker under an id that was unregistered. ``eligible``: the partitions that it
+    may lead without loss there."""
+    where = sorted(map(str, eligible))
+    return [f"forgotten: node {node} is new, and counts as stopped cleanly in {where}"] if where else []
 
 
 class ChangeJudge:

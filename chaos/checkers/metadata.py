@@ -10,7 +10,8 @@ clean elections    a new leader was in the in-sync replicas or eligible (KIP-966
                    meant to be unclean
 level in use       no record is in the log that needs a higher ``metadata.version`` than the one in use
 fencing            what a broker asks for under an older broker epoch than the committed one, or what needs
-                   an unfenced broker while it is fenced, is never granted (KIP-631)
+                   an unfenced broker while it is fenced, is never granted (KIP-631); the epoch of one that was
+                   unregistered is old, and never given again
 =================  =========================================================================================
 """
 
@@ -111,10 +112,18 @@ class StandingJudge:
         broker = self._brokers.setdefault(node, _Broker())
         before = broker.standings[-1] if broker.standings else (broker_epoch, fenced)
         if broker_epoch < before[0]:
-            return [f"fencing: broker {node}'s epoch fell from {before[0]} to {broker_epoch}"]
+            return [f"fencing: broker {node} has epoch {broker_epoch}, expected at least {before[0]}"]
         broker.times_s.append(at_s)
         broker.standings.append((broker_epoch, fenced))
         return []
+
+    def unregistered(self, node: NodeId, at_s: float) -> None:
+        """A broker is gone: nothing is granted under its epoch any more, and whatever comes under its id has a higher
+        one."""
+        broker = self._brokers.get(node)
+        if broker is not None:
+            broker.times_s.append(at_s)
+            broker.standings.append((broker.standings[-1][0] + 1, True))
 
     def partition(self, now: PartitionStanding, *, unclean: bool = False, moved: bool = False) -> list[str]:
         """A partition is created or changed. ``unclean``: its leader may have been elected uncleanly. ``moved``: the
@@ -165,7 +174,7 @@ class StandingJudge:
         if broker_epoch < epoch:
             return [
                 f"fencing: broker {node} was granted {what} under broker epoch {broker_epoch}, asked for at "
-                f"{asked_s:.3f}, when {epoch} was committed"
+                f"{asked_s:.3f}, when it took {epoch} or a later one"
             ]
         if needs_unfenced and fenced and broker_epoch == epoch:
             return [f"fencing: broker {node} was granted {what}, asked for at {asked_s:.3f}, while it was fenced"]

@@ -49,8 +49,8 @@ def moved(name: str, before: Placed, now: Placed, min_isr: int) -> list[str]:
     return found
 
 
-def placed(name: str, before: Iterable[NodeId], now: Iterable[NodeId], cordoned: Collection[NodeId]) -> list[str]:
-    """Judge where new replicas are. ``before``: those that the partition had, none if it is new; ``cordoned``: brokers
-    that were to get no new ones when this was decided."""
-    wrong = sorted((set(now) - set(before)).intersection(cordoned))
-    return [f"moves: {name} got a replica on {wrong}, which are cordoned"] if wrong else []
+def placed(name: str, before: Iterable[NodeId], now: Iterable[NodeId], closed: Collection[NodeId]) -> list[str]:
+    """Judge where new replicas are. ``before``: those that the partition had, none if it is new; ``closed``: brokers
+    that were to get no new ones when this was decided, cordoned or unregistered."""
+    wrong = sorted((set(now) - set(before)).intersection(closed))
+    return [f"moves: {name} got a replica on {wrong}, which are cordoned or unregistered"] if wrong else []

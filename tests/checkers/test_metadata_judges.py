@@ -75,6 +75,23 @@ def fenced_beats_on(judge: StandingJudge) -> Texts:
     return [*registered_twice(judge), judge.granted(A, 9, "a heartbeat", asked_s=2.5)]
 
 
+def unregistered_and_back(epoch: int) -> Callable[[StandingJudge], Texts]:
+    """Epoch 7 until 2 s, ``epoch`` from 3 s on."""
+
+    def steps(judge: StandingJudge) -> Texts:
+        first = judge.broker(A, 7, fenced=True, at_s=1.0)
+        judge.unregistered(A, 2.0)
+        return [first, judge.broker(A, epoch, fenced=True, at_s=3.0)]
+
+    return steps
+
+
+def granted_to_an_unregistered_one(judge: StandingJudge) -> Texts:
+    first = judge.broker(A, 7, fenced=True, at_s=1.0)
+    judge.unregistered(A, 2.0)
+    return [first, judge.granted(A, 7, "a heartbeat", asked_s=1.5), judge.granted(A, 7, "a heartbeat", asked_s=2.5)]
+
+
 def registered_twice(judge: StandingJudge) -> Texts:
     """Epoch 7 at 1 s, epoch 9 at 2 s, fenced until 3 s."""
     return [
@@ -96,6 +113,8 @@ REJECTED: dict[str, tuple[str, Callable[[StandingJudge], Texts]]] = {
     "a broker epoch falls": ("fencing", broker_epoch_falls),
     "granted under an old epoch": ("fencing", old_epoch_is_granted),
     "granted while fenced": ("fencing", fenced_is_granted),
+    "granted to an unregistered broker": ("fencing", granted_to_an_unregistered_one),
+    "an unregistered broker's epoch again": ("fencing", unregistered_and_back(7)),
 }
 PASSED: dict[str, Callable[[StandingJudge], Texts]] = {
     "nothing changes": then(FIRST),
@@ -111,6 +130,7 @@ PASSED: dict[str, Callable[[StandingJudge], Texts]] = {
     "granted under the new epoch": new_epoch_is_granted,
     "granted when unfenced": unfenced_is_granted,
     "a fenced broker's heartbeat": fenced_beats_on,
+    "a new epoch after an unregistered broker's": unregistered_and_back(8),
 }
 
 

@@ -75,8 +75,8 @@ def test_what_may_not_is_told(now: PartitionRecord, text: str) -> None:
         ((1, 2), (1, 3), (), []),
         ((1, 2), (2, 1), (1, 2), []),
         ((1, 2), (1, 3), (2,), []),
-        ((1, 2), (1, 3), (3,), ["moves: t-0 got a replica on [3], which are cordoned"]),
-        ((), (1, 3), (3,), ["moves: t-0 got a replica on [3], which are cordoned"]),
+        ((1, 2), (1, 3), (3,), ["moves: t-0 got a replica on [3], which are cordoned or unregistered"]),
+        ((), (1, 3), (3,), ["moves: t-0 got a replica on [3], which are cordoned or unregistered"]),
     ],
 )
 def test_nothing_new_stands_on_a_cordoned_broker(

@@ -8,8 +8,10 @@ from tidelog.chaos.checkers.brokers import (
     Registered,
     Running,
     broker_changed,
+    came_back,
     fenced_in_charge,
     offline_in_charge,
+    unregistered,
 )
 from tidelog.chaos.checkers.replica_state import (
     NO_LEADERSHIP,
@@ -115,6 +117,16 @@ class TestBrokers:
         assert broker_changed(N1, before, now, process(7, reachable=False)) == []
         assert broker_changed(N1, before, now, process(7, stopping=True)) == []
         assert broker_changed(N1, Registered(7, True, False), now, process(7)) == []
+
+    def test_only_a_fenced_one_is_forgotten_with_its_cordon(self) -> None:
+        fenced, live = Registered(7, True, False), Registered(7, False, False)
+        assert unregistered(N1, fenced, cordoned=False) == []
+        assert "was not fenced" in unregistered(N1, live, cordoned=False)[0]
+        assert "is cordoned" in unregistered(N1, fenced, cordoned=True)[0]
+
+    def test_whoever_comes_under_its_id_is_eligible_nowhere(self) -> None:
+        assert came_back(N1, []) == []
+        assert "counts as stopped cleanly" in came_back(N1, [P])[0]
 
 
 class TestChanges:

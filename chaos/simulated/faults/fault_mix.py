@@ -134,6 +134,11 @@ class FaultMix:
                 return (rng.randrange(self._partitions), rng.randrange(1 << 16))
             case "drain":
                 return (rng.randrange(self._nodes) + 1, round(rng.choice((0.0, 0.5, 3.0)) * (0.5 + rng.random()), 3))
+            case "remove":
+                way = rng.choice(("stop", "stop", "kill", "kill", "pause", "isolate"))
+                return (rng.randrange(self._nodes) + 1, way, rng.random() < 0.6, length)
+            case "unregister":
+                return (rng.randrange(self._nodes) + 1,)
             case "cancel-reassignment":
                 return (rng.randrange(self._partitions),)
             case "throttle":

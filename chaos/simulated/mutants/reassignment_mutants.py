@@ -1,4 +1,4 @@
-"""Patches of how replicas are moved. Each takes away one rule of ``docs/controller.md``, "Moving replicas"."""
+"""Patches of how replicas are moved and brokers unregistered. Each takes away one rule of ``docs/controller.md``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 _CHANGE: Final = "tidelog.metadata_quorum.controller.partition_change"
+_BROKERS: Final = "tidelog.metadata_quorum.controller.broker_changes"
 
 MUTANTS: Final = (
     Mutant(
@@ -71,5 +72,66 @@ MUTANTS: Final = (
         old="        if node not in present and image.is_cordoned(node):\n",
         new="        if node not in present and node < 0:\n",
         scenario="reassignment",
+    ),
+    Mutant(
+        id="live-broker-is-unregistered",
+        rule="unregistering",
+        what="A broker that lives, leads and is in sync is forgotten if somebody asks for it.",
+        module=_BROKERS,
+        old="        if not found.fenced:\n            text",
+        new="        if found.fenced is None:\n            text",
+        scenario="removal",
+    ),
+    Mutant(
+        id="epoch-of-a-removed-broker-is-given-again",
+        rule="KIP-631",
+        what="The next broker epoch follows the highest that a registered broker has: one that was unregistered gets "
+        "its own again, and what its former process asked for is granted.",
+        module=_BROKERS,
+        old="            broker_epoch = BrokerEpoch(image.broker_epoch_highest + 1)\n",
+        new="            known = [found.broker_epoch for found in image.brokers.values()]\n"
+        "            broker_epoch = BrokerEpoch(max(known, default=0) + 1)\n",
+        scenario="removal",
+    ),
+    Mutant(
+        id="removed-broker-comes-back-clean",
+        rule="KIP-966",
+        what="Whatever registers under an id that was unregistered counts as stopped cleanly: it may lead without "
+        "loss, though it may have another disk.",
+        module=_BROKERS,
+        old="            clean = existing is not None and request",
+        new="            clean = existing is None or request",
+        scenario="removal",
+    ),
+    Mutant(
+        id="cordon-outlives-its-broker",
+        rule="KIP-1066",
+        what="A drained broker is unregistered and its cordon stays: another one under its id gets no replicas.",
+        module=_BROKERS,
+        old="        if image.is_cordoned(request.node_id):\n",
+        new="        if image.is_cordoned(NodeId(-1)):\n",
+        scenario="removal",
+    ),
+    Mutant(
+        id="heartbeats-of-a-removed-broker-are-taken",
+        rule="KIP-631",
+        what="A broker that was unregistered while it was not heard of hears nothing of it, and never registers again.",
+        module=_BROKERS,
+        old="        stale = stale_epoch(image, request.node_id, request.broker_epoch)\n"
+        "        if stale is not None:\n",
+        new="        stale = stale_epoch(image, request.node_id, request.broker_epoch)\n"
+        "        if image.broker(request.node_id) is None:\n"
+        "            return Decision((), BrokerHeartbeatResponse(ErrorCode.NONE, is_caught_up=True))\n"
+        "        if stale is not None:\n",
+        scenario="removal",
+    ),
+    Mutant(
+        id="replicas-on-a-removed-broker",
+        rule="KIP-455",
+        what="Replicas are moved to a broker that was unregistered: nobody is there to take them.",
+        module="tidelog.metadata_quorum.controller.reassignment",
+        old="        if image.broker(node) is None:\n",
+        new="        if node < 0:\n",
+        scenario="removal",
     ),
 )

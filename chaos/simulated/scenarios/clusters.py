@@ -10,7 +10,6 @@ from tidelog.chaos.simulated.workloads.access_work import AccessWork
 from tidelog.chaos.simulated.workloads.bit_rot import BitRot
 from tidelog.chaos.simulated.workloads.group_work import GroupWork
 from tidelog.chaos.simulated.workloads.keyed_work import KeyedWork
-from tidelog.chaos.simulated.workloads.replica_moves import ReplicaMoves
 from tidelog.chaos.simulated.workloads.sink_work import SinkWork
 from tidelog.chaos.simulated.workloads.transaction_work import TransactionWork
 from tidelog.model.settings.access_settings import STANDARD_AUTHORIZER
@@ -190,43 +189,6 @@ RACKS: Final = Setting(
     consumers=3,
     config={**QUICK_SHRINK, "replica.selector.class": RACK_AWARE_SELECTOR},
     plots=("slow-join", "uneven", "stuck-leave"),
-)
-
-REASSIGNMENT: Final = Setting(
-    "reassignment",
-    "Replicas moved among five nodes, wishes changed and cancelled, nodes drained, leaders elected, under faults.",
-    {
-        "reassign": 16,
-        "cancel-reassignment": 3,
-        "drain": 4,
-        "elect": 3,
-        "throttle": 2,
-        "kill": 5,
-        "kill-in-disk-call": 3,
-        "kill-two": 2,
-        "kill-all": 1,
-        "stop": 2,
-        "pause": 3,
-        "cut": 3,
-        "cut-one-way": 3,
-        "isolate": 3,
-        "delay": 1,
-        "slow-disk": 1,
-        "clock-jump": 1,
-    },
-    ALWAYS
-    | {"truncation", "reassignment", "reassignment-over", "reassignment-cancelled", "preferred-elected", "drain"}
-    | {"cordoned", "topic-beside-a-drain"},
-    nodes=5,
-    controllers=3,
-    partitions=2,
-    faults=18,
-    seconds=30.0,
-    producers=1,
-    hasty=1,
-    config=QUICK_SHRINK,
-    replication_factors=(3, 2),
-    work=ReplicaMoves,
 )
 
 COMPACTION: Final = Setting(

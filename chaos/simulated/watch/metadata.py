@@ -13,8 +13,10 @@ from tidelog.chaos.checkers.brokers import (
     Registered,
     Running,
     broker_changed,
+    came_back,
     fenced_in_charge,
     offline_in_charge,
+    unregistered,
 )
 from tidelog.chaos.checkers.metadata import ImageJudge, PartitionStanding, StandingJudge, above_level
 from tidelog.chaos.checkers.moves import moved, placed
@@ -55,9 +57,11 @@ class MetadataWatch:
         """The newest committed."""
         self.partitions: dict[TopicIdPartition, PartitionRecord] = {}
         self._brokers: dict[NodeId, Registered] = {}
+        self._gone: set[NodeId] = set()
+        """Unregistered, and not back."""
         self._offset = -1
-        self._cordoned: frozenset[NodeId] = frozenset()
-        """As of the entry before."""
+        self._closed: frozenset[NodeId] = frozenset()
+        """Brokers that get no new replicas, as of the entry before."""
         self._controllers: dict[NodeId, ControllerNode] = {}
         self._nodes: dict[NodeId, Node] = {}
         self._looked_at: dict[NodeId, MetadataImage] = {}
@@ -112,15 +116,17 @@ class MetadataWatch:
         if image.offset <= self._offset:
             return
         self._tell(self._images.observe(NO_NODE, image.offset, image.epoch, _content(image)))
-        if image.offset != self._offset + 1:
+        in_order = image.offset == self._offset + 1
+        if not in_order:
             # No living node heard of the entries between: judge from here on.
             self._standings = StandingJudge()
-            self._cordoned = frozenset()
+            self._closed = frozenset()
         self._offset = image.offset
         self.image = image
         self._tell(above_level(image.offset, image.level_used, image.features.get(METADATA_VERSION)))
         at_s = self._world.loop.now
-        fenced = []
+        self._unregistered(image, at_s, in_order)
+        fenced = list(self._gone)
         for node_id, broker in image.brokers.items():
             now = Registered(int(broker.broker_epoch), broker.fenced, broker.in_controlled_shutdown)
             was = self._brokers.get(node_id)
@@ -129,6 +135,8 @@ class MetadataWatch:
             if was == now:
                 continue
             self._brokers[node_id] = now
+            if node_id in self._gone:
+                self._came_back(node_id, image)
             if was is None or was.broker_epoch != now.broker_epoch:
                 self._changes.broker(node_id, now.broker_epoch, at_s)
             self._tell(self._standings.broker(node_id, now.broker_epoch, fenced=now.fenced, at_s=at_s))
@@ -143,11 +151,29 @@ class MetadataWatch:
                     self.partitions[key] = found
                     self._tell(
                         placed(
-                            f"{topic.name}-{number}", before.replicas if before else (), found.replicas, self._cordoned
+                            f"{topic.name}-{number}", before.replicas if before else (), found.replicas, self._closed
                         )
                     )
                     self._changed(key, topic.name, before, found)
-        self._cordoned = frozenset(node_id for node_id in image.brokers if image.is_cordoned(node_id))
+        cordoned = (node_id for node_id in image.brokers if image.is_cordoned(node_id))
+        self._closed = frozenset((*cordoned, *self._gone))
+
+    def _unregistered(self, image: MetadataImage, at_s: float, in_order: bool) -> None:
+        for node_id in [node_id for node_id in self._brokers if node_id not in image.brokers]:
+            before = self._brokers.pop(node_id)
+            self._gone.add(node_id)
+            self._standings.unregistered(node_id, at_s)
+            self._world.note(f"node {node_id} is unregistered")
+            self.events["broker-unregistered"] += 1
+            if in_order:
+                self._tell(unregistered(node_id, before, cordoned=image.is_cordoned(node_id)))
+
+    def _came_back(self, node_id: NodeId, image: MetadataImage) -> None:
+        self._gone.discard(node_id)
+        self.events["broker-came-back"] += 1
+        held = image.partitions_of(node_id)
+        eligible = (image.topics[at.topic_id].partitions[at.partition].eligible_leader_replicas for at in held)
+        self._tell(came_back(node_id, (at for at, nodes in zip(held, eligible, strict=True) if node_id in nodes)))
 
     def _changed(self, key: TopicIdPartition, topic: str, before: PartitionRecord | None, now: PartitionRecord) -> None:
         was_moving = before is not None and bool(before.adding_replicas or before.removing_replicas)

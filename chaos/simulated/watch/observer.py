@@ -17,6 +17,7 @@ from tidelog.chaos.simulated.world.log_reading import Undisturbed, batches_of
 from tidelog.chaos.simulated.world.loop import Due
 from tidelog.chaos.simulated.world.world import World
 from tidelog.client.cluster.metadata import MetadataCache
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.ids import NO_NODE, NodeId, TopicIdPartition, TopicPartition
 from tidelog.proto.records.decoder import decode_records
 
@@ -52,6 +53,11 @@ class Observer:
         """The events of the cluster."""
         compacted = Counter({"compacted": min(self.compacted.gone, 1)})
         return self._counts + self._metadata.events + compacted
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest committed metadata."""
+        return self._metadata.image
 
     @property
     def quiet_since_s(self) -> float | None:
@@ -169,11 +175,12 @@ class Observer:
         return all(len(found) == 1 for found in ends.values())
 
     def log_ends(self) -> dict[TopicPartition, int]:
-        """The end of each partition's log."""
-        return {
-            TopicPartition(replica.partition.state.topic, key.partition): replica.partition.log.log_end_offset
-            for _, key, replica in self._watch.replicas()
-        }
+        """The end of each partition's log, on the replica that has the most."""
+        found: dict[TopicPartition, int] = {}
+        for _, key, replica in self._watch.replicas():
+            at = TopicPartition(replica.partition.state.topic, key.partition)
+            found[at] = max(found.get(at, 0), replica.partition.log.log_end_offset)
+        return found
 
     def waiting(self) -> list[str]:
         """What waits on brokers for clients."""

@@ -35,13 +35,14 @@ from tidelog.client.config.settings import parse_bootstrap
 from tidelog.client.errors import TidelogError
 from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.links.definition import LinkDefinition, LinkError
-from tidelog.client.links.linked import LinkAdmin
+from tidelog.client.links.linked import LINK_STATE, LinkAdmin
 from tidelog.client.links.linking import TROUBLE, LinkRunner
 from tidelog.client.links.managing import Promotion, create_link, promote
 from tidelog.client.links.reversing import drain, reverse
 from tidelog.client.links.source import Source
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicIdPartition, TopicPartition
+from tidelog.model.settings.topic_config import LINK_STOPPED
 from tidelog.proto.calls.backup_api import ImportRecordsRequest, ImportRecordsResponse
 from tidelog.proto.calls.request import Request, Response
 
@@ -248,12 +249,12 @@ class LinkWork:
                     continue
 
     def _led_ends(self) -> dict[TopicPartition, int]:
-        """Where the target's leaders have the ends of their logs; what has no leader that serves ends nowhere."""
-        cluster = self.new.cluster
+        """Where the target's leaders, by what is committed, have the ends of their logs; what has no leader that serves
+        ends nowhere."""
         found = dict.fromkeys(self.positions, sys.maxsize)
         for at in self.positions:
-            topic, leader = cluster.image.topic(at.topic), cluster.leader_of(*at)
-            node = None if leader is None else cluster.nodes.get(leader)
+            topic = self.new.observer.image.topic(at.topic)
+            node = None if topic is None else self.new.cluster.nodes.get(topic.partitions[at.partition].leader)
             if topic is None or node is None or node.broker is None:
                 continue
             replica = node.broker.replicas.replicas.get(TopicIdPartition(topic.topic_id, at.partition))
@@ -305,7 +306,10 @@ class LinkWork:
         if self.promoted is not None:
             return
         async with operator.admin(self.new) as admin, operator.admin(self.old) as old:
-            found: Promotion = await (drain(admin, old, LINK, (), DRAIN_S) if drained else promote(admin, LINK))
+            assert self.definition is not None
+            found = Promotion({}, {}, ())
+            if await admin.linked_topics(self.definition):  # else an operator has done it who was killed then
+                found = await (drain(admin, old, LINK, (), DRAIN_S) if drained else promote(admin, LINK))
             # Topics that an operator had promoted who was killed then are not in it; nobody has written there since.
             self.promoted = {**self.new.ends(self.linked), **found.ends}
             self.drained = drained and found.ends.keys() == self.promoted.keys()
@@ -355,7 +359,7 @@ class LinkWork:
         await cluster.wait_ready(bound_s)
         await cluster.wait_for(self._isr_whole, "every ISR of the target whole", bound_s)
         await cluster.wait_for(lambda: not self.operators[-1].at_work, "the operator's command over", 4 * bound_s)
-        if self.promoted is None and self._rng.random() < 0.8:
+        if self.promoted is None and (self._rng.random() < 0.8 or self._half_promoted()):
             await self._promoted_at_last(bound_s)
         if self._rng.random() < 0.7:
             self._operate(self._reverse)
@@ -384,6 +388,11 @@ class LinkWork:
         )
         async with LinkAdmin(cluster.bootstrap, **cluster.seams(None)) as admin:
             self._judge_groups(await self._offsets(admin), self.kept)
+
+    def _half_promoted(self) -> bool:
+        """Whether a promotion was begun and did not end: the link does not go on from there."""
+        image = self.new.observer.image
+        return any(image.config("topic", name).get(LINK_STATE) == LINK_STOPPED for name in self.linked)
 
     async def _promoted_at_last(self, bound_s: float) -> None:
         """Promote it, though it may take more than one command."""
