@@ -201,6 +201,52 @@ BOUNDS = (
         "backup/test_files.py::test_the_hold_is_that_of_every_partitions_present_leader",
     ),
     bound(
+        "a-cut-reads-ends-before-groups",
+        "client.backup.cut",
+        "    groups = await _committed(cluster, leaders)\n"
+        "    topics = tuple(topic for topic in before if not topic.is_internal)\n"
+        "    ends = await _ends(cluster, topics, leaders)\n",
+        "    topics = tuple(topic for topic in before if not topic.is_internal)\n"
+        "    ends = await _ends(cluster, topics, leaders)\n"
+        "    groups = await _committed(cluster, leaders)\n",
+        "backup/test_cut_order.py::test_what_groups_have_committed_lies_below_the_ends",
+    ),
+    bound(
+        "a-promotion-waits-for-no-coordinator",
+        "client.links.managing",
+        "    await _seal_groups(admin, definition, chosen_topics)\n",
+        "",
+        "links/test_promoted.py::test_a_promotion_waits_for_every_broker_that_may_coordinate_a_group",
+    ),
+    bound(
+        "a-partition-is-sealed-before-all-is-in-sync",
+        "client.links.managing",
+        "[at].offset) >= end:\n",
+        "[at].offset) >= 0:\n",
+        "links/test_promoted.py::test_a_sealed_partition_has_everything_in_sync_that_its_leader_took",
+    ),
+    bound(
+        "a-linked-topic-takes-anybodys-records",
+        "replication.partition.partition",
+        "        if self.state.config.link_name and origin is Origin.CLIENT:\n",
+        "        if False:\n",
+        "links/test_promoted.py::test_a_linked_topic_takes_no_producers_records_until_it_is_promoted",
+    ),
+    bound(
+        "a-links-records-go-anywhere",
+        "replication.serving.importing",
+        " or (request.link and request.records and end != request.log_end_offset)",
+        "",
+        "links/test_promoted.py::test_a_leader_takes_a_links_records_right_at_its_logs_end",
+    ),
+    bound(
+        "any-link-may-fill-a-topic",
+        "model.settings.topic_config",
+        "        if link == self.link_name and (not link or self.link_state == LINK_ACTIVE):\n",
+        "        if not link or self.link_state == LINK_ACTIVE:\n",
+        "links/test_links.py::test_a_topic_takes_the_records_of_its_own_link_alone",
+    ),
+    bound(
         "a-backup-leaves-transactions-open",
         "client.backup.copying",
         "        found.append(marker)\n",

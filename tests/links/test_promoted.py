@@ -10,12 +10,14 @@ import pytest
 from tidelog import TopicPartition
 from tidelog.chaos.simulated.world.cluster import SimulatedCluster
 from tidelog.chaos.simulated.world.world import World
+from tidelog.client.admin.importing import import_records
 from tidelog.client.admin.types import OffsetSpec
-from tidelog.client.errors import InvalidRequestError
+from tidelog.client.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.client.links.definition import define
 from tidelog.client.links.linked import LINK_NAME, LINK_STATE, LinkAdmin
 from tidelog.client.links.managing import promote, seal
 from tidelog.model.settings.topic_config import LINK_STOPPED
+from tidelog.proto.records.spans import gap_batch
 from tidelog.proto.transport.network import StreamKind
 
 AT = TopicPartition("t", 0)
@@ -135,5 +137,36 @@ def test_a_sealed_partition_has_everything_in_sync_that_its_leader_took() -> Non
             await operator.alter_topic_configs("t", {LINK_NAME: "dr", LINK_STATE: LINK_STOPPED})
             end = await seal(operator, topic, AT, "")
             assert (await under_way).offset < end
+
+    linked(work)
+
+
+def test_a_linked_topic_takes_no_producers_records_until_it_is_promoted() -> None:
+    """The source will have other ones at their offsets."""
+
+    async def work(cluster: SimulatedCluster, operator: LinkAdmin, running: LinkAdmin) -> None:
+        async with cluster.producer() as producer:
+            with pytest.raises(InvalidRequestError, match="no records but those of link 'dr'"):
+                await producer.send_and_wait("t", b"not the source's")
+            ends = (await promote(operator, "dr", ["t"])).ends
+            assert (await producer.send_and_wait("t", b"its own")).offset == ends[AT] == 5
+
+    linked(work)
+
+
+def test_a_leader_takes_a_links_records_right_at_its_logs_end() -> None:
+    """Between there and where they would lie, nobody has compared it with the source."""
+
+    async def work(cluster: SimulatedCluster, operator: LinkAdmin, running: LinkAdmin) -> None:
+        (topic,) = (await operator.target_topics(["t"], LINK)).values()
+
+        async def put(end: int) -> int:
+            records = bytes(gap_batch(end, end + 1, 0))
+            return await import_records(running.cluster, AT, topic.topic_id, end, records, patience_s=0, link="dr")
+
+        for end in (3, 6):
+            with pytest.raises(OffsetOutOfRangeError, match="expected a log that ends at"):
+                await put(end)
+        assert await put(5) == 6
 
     linked(work)

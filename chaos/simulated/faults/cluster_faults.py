@@ -23,6 +23,7 @@ from tidelog.chaos.simulated.world.scenario import Fault
 from tidelog.client.errors import TidelogError
 from tidelog.model.ids import NodeId
 from tidelog.proto.transport.frames import decode_fetch_response
+from tidelog.proto.transport.network import StreamKind
 from tidelog.storage.segments.segment import CLEANED_SUFFIX, LOG_SUFFIX
 
 MOMENTS: Final = ("at-isr-change", "at-leader-change", "at-coordinator-loaded", "at-commit", "at-step")
@@ -349,8 +350,15 @@ class FaultInjector:
 
     def _late_verdicts(self, share: float, late_s: float, seconds: float) -> bool:
         """Let leaders wait for what a transaction's coordinator says about a partition."""
+        return self._late_answers("AddPartitionsToTxnRequest", share, late_s, seconds)
+
+    def _late_fetches(self, share: float, late_s: float, seconds: float) -> bool:
+        """Let followers wait for what leaders have for them."""
+        return self._late_answers(StreamKind.REPLICA_FETCH.value, share, late_s, seconds)
+
+    def _late_answers(self, what: str, share: float, late_s: float, seconds: float) -> bool:
         fabric = self._cluster.fabric
-        fabric.late_answers = ("AddPartitionsToTxnRequest", share, late_s)
+        fabric.late_answers = (what, share, late_s)
         self.later(seconds, lambda: setattr(fabric, "late_answers", None))
         return True
 

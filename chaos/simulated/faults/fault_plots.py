@@ -326,6 +326,27 @@ def late_loser(rng: random.Random, partition: int, n: str, victim: int) -> list[
     ]
 
 
+def hasty_promotion(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A link is promoted while its target's leaders take records that their followers get late."""
+    return [
+        (0.0, "late-fetches", (1.0, 0.9, _about(rng, 2.5))),
+        (rng.choice((0.5, 1.0, 1.5)), "promote-link", ()),
+    ]
+
+
+def unheard_promotion(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A link is promoted while one of the target's leaders hears nothing of it."""
+    return [
+        (0.0, "target-cut-one-way", ("controller", f"leader:{partition}", _about(rng, 1.6))),
+        (rng.choice((0.05, 0.2, 0.4)), "promote-link", ()),
+    ]
+
+
+def deposed_target(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """One of the target's leaders is cut off from the others, not from the link, until it is replaced."""
+    return [(0.0, "target-isolate", (f"leader:{partition}", _about(rng, 3.0)))]
+
+
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """The copier from inputs to outputs freezes in the middle of its work, until another one has taken its place."""
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
@@ -377,6 +398,9 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "driver-at-point": driver_at_point,
         "deposed-source": deposed_source,
         "late-loser": late_loser,
+        "hasty-promotion": hasty_promotion,
+        "unheard-promotion": unheard_promotion,
+        "deposed-target": deposed_target,
         "zombie-copier": zombie_copier,
         "places-in-turns": places_in_turns,
         "deposed-is-asked": deposed_is_asked,

@@ -67,4 +67,24 @@ MUTANTS: Final = (
         new="        if known:",
         scenario="links",
     ),
+    Mutant(
+        id="link-is-told-too-early",
+        rule="positions",
+        what="A leader tells a link that it has records before they are in sync: the next leader may lack them.",
+        module="tidelog.replication.serving.importing",
+        old="                error = await self._committed(at, leading.epoch, end)\n",
+        new="                error = ErrorCode.NONE\n",
+        scenario="links",
+    ),
+    Mutant(
+        id="promotion-waits-for-nobody",
+        rule="promotion",
+        what="A promotion does not wait until leaders and coordinators have heard of it: those that have not go on "
+        "taking the link's records and offsets.",
+        module=_MANAGING,
+        old="    await all_of(seal(admin, topic, at, name) for topic in chosen_topics for at in topic.places)\n"
+        "    await _seal_groups(admin, definition, chosen_topics)\n",
+        new="",
+        scenario="links",
+    ),
 )

@@ -46,6 +46,25 @@ MUTANTS: Final = (
         scenario="reassignment",
     ),
     Mutant(
+        id="move-ends-with-too-few",
+        rule="min ISR",
+        what="A reassignment ends once the new replicas are in sync, however few of those that stay are: committed "
+        "records are then on fewer replicas than acknowledged them.",
+        module=_CHANGE,
+        old="    if len(in_sync) < min(min_isr, len(target)) or not set(present.adding) <= set(in_sync):\n",
+        new="    if not set(present.adding) <= set(in_sync):\n",
+        scenario="reassignment",
+    ),
+    Mutant(
+        id="wish-leaves-too-few",
+        rule="min ISR",
+        what="A cancelled or changed wish drops replicas at once though too few of the others have what is committed.",
+        module="tidelog.metadata_quorum.controller.reassignment",
+        old="        text = _too_few_left(partition, wanted, min_isr)\n",
+        new="        text = None\n",
+        scenario="reassignment",
+    ),
+    Mutant(
         id="drain-changes-the-factor",
         rule="KIP-860",
         what="The controller does not look at the number of replicas: a drain planned from an old view gives a "

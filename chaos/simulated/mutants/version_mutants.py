@@ -51,6 +51,25 @@ MUTANTS: Final = (
         scenario="versions",
     ),
     Mutant(
+        id="silent-controllers-agree",
+        rule="a level is taken only if every node knows it",
+        what="A level is taken though a controller has not said that it knows it: one of release 0.1 that is down, and "
+        "whose broker was unregistered.",
+        module=_FEATURES,
+        old="    if missing:\n",
+        new="    if missing == 0:\n",
+        scenario="versions",
+    ),
+    Mutant(
+        id="unregistered-brokers-are-asked",
+        rule="a level is taken only if every node knows it",
+        what="A broker that was unregistered stays among those that must know a level.",
+        module="tidelog.metadata_quorum.image.change",
+        old="                    self._brokers.drop(record.node_id)\n",
+        new="",
+        scenario="versions",
+    ),
+    Mutant(
         id="formats-left-too-early",
         rule="the formats of release 0.1 stay until the level is taken",
         what="A controller leaves the formats of release 0.1 with the first entry that it hears of.",

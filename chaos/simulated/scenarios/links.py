@@ -54,5 +54,6 @@ LINKS: Final = Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         "transaction.state.log.num.partitions": "3",
     },
+    plots=("hasty-promotion", "unheard-promotion", "deposed-target", "deposed-target"),
     work=LinkWork,
 )

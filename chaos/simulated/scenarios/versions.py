@@ -29,7 +29,7 @@ VERSIONS: Final = Setting(
     },
     ALWAYS
     | {"upgraded", "rolled-back", "finalised", "finalise-refused", "gate-closed", "gate-open", "came-too-late"}
-    | {"topic-made"},
+    | {"topic-made", "node-removed", "finalised-without"},
     nodes=4,
     controllers=3,
     faults=30,

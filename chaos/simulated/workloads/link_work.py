@@ -164,6 +164,8 @@ class LinkWork:
         self.drained = False
         self.positions: dict[TopicPartition, int] = {}
         """The furthest that the link ever kept, or was told by a leader."""
+        self._heard: dict[TopicPartition, list[tuple[float, int]]] = {}
+        """What leaders told the link of their logs' ends, and when."""
         self.kept: dict[tuple[str, TopicPartition], int] = {}
         """What was committed at the target after the promotion, and is not changed by us any more."""
         self._furthest: Counter[TopicPartition] = Counter()
@@ -266,9 +268,17 @@ class LinkWork:
 
     def _answered(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
         if isinstance(request, ImportRecordsRequest) and isinstance(response, ImportRecordsResponse):
-            topic = self.new.cluster.image.topics.get(request.topic_id)
-            if topic is not None and response.error is ErrorCode.NONE and self.promoted is None:
-                self._reaches(TopicPartition(topic.name, request.partition), response.log_end_offset)
+            topic = self.new.observer.image.topics.get(request.topic_id)
+            if topic is None or response.error is not ErrorCode.NONE or self.promoted is not None:
+                return
+            at, end = TopicPartition(topic.name, request.partition), response.log_end_offset
+            found = topic.partitions[request.partition]
+            told = max((one for at_s, one in self._heard.get(at, ()) if at_s < asked_s), default=0)
+            leads = server == f"node{found.leader}" and request.leader_epoch == found.leader_epoch
+            if leads and end < told:
+                self.new.world.violated(f"{at}: the link was told of position {told}, and its leader ends at {end}")
+            self._heard.setdefault(at, []).append((self.new.cluster.loop.now, end))
+            self._reaches(at, end)
 
     def _reaches(self, at: TopicPartition, position: int) -> None:
         self.positions[at] = max(self.positions.get(at, 0), position)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.chaos.simulated.workloads.node_client import NodeClient
 from tidelog.client.admin.types import NewTopic
-from tidelog.client.errors import InvalidUpdateVersionError, TidelogError
+from tidelog.client.errors import BrokerIdNotRegisteredError, InvalidUpdateVersionError, TidelogError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.model.ids import NodeId
@@ -43,6 +43,8 @@ REASONS: Final = (
 ASK_S: Final = 6.0
 AGAIN_S: Final = 1.0
 LOOK_S: Final = 0.05
+REMOVAL_S: Final = 20.0
+"""How long it is tried to unregister a node: longer than its session lasts."""
 TOO_LATE_S: Final = 3.0
 """How long a node of release 0.1 is tried in a cluster that has left its level."""
 
@@ -173,13 +175,64 @@ class VersionChanges:
         except InvalidUpdateVersionError as refused:
             self.sim.world.note(f"not finalised: {refused}")
             self.events["finalise-refused"] += 1
-            self._attempted = False
+            self._attempted = await self._finalised_without()
         except TidelogError as error:
             self.sim.world.note(f"finalised or not: {type(error).__name__}: {error}")
         else:
             self.events["finalised"] += 1
             if former := before & self._former():
                 self.sim.violation(f"versions: finalised, and nodes {sorted(former)} were of release 0.1")
+
+    async def _finalised_without(self) -> bool:
+        """Perhaps take out a node of release 0.1 for good and ask again; whether the levels may be taken by that. It
+        holds up nothing as a broker then, and as a voter it does: nobody knows what it will run."""
+        cluster = self._cluster
+        found = [n for n in cluster.node_ids if cluster.hosts[n].is_former and n not in self._busy]
+        if not found or self._rng.random() < 0.3:
+            return False
+        node_id = self._rng.choice(found)
+        self._busy.add(node_id)
+        try:
+            if cluster.is_up(node_id):
+                cluster.kill(node_id)
+            if not await self._unregistered(node_id):
+                return False
+            self.events["node-removed"] += 1
+            async with cluster.admin() as admin:
+                await admin.update_features(HIGHEST, timeout=ASK_S)
+        except InvalidUpdateVersionError as refused:
+            self.sim.world.note(f"not finalised without node {node_id}: {refused}")
+            if f"broker {node_id} " in str(refused):
+                self.sim.violation(f"versions: node {node_id} was unregistered, and still: {refused}")
+            return False
+        except TidelogError as error:
+            self.sim.world.note(f"finalised without node {node_id} or not: {type(error).__name__}: {error}")
+            return True
+        finally:
+            cluster.hosts[node_id].is_former = False
+            self.sim.injector.start(node_id)
+            self._busy.discard(node_id)
+        self.events["finalised"] += 1
+        self.events["finalised-without"] += 1
+        if node_id in cluster.controller_ids:
+            self.sim.violation(f"versions: finalised, and controller {node_id} was of release 0.1 when last seen")
+        return True
+
+    async def _unregistered(self, node_id: NodeId) -> bool:
+        """Unregister a broker that is dead; whether that was done in time."""
+        until = self._cluster.loop.now + REMOVAL_S
+        while self._cluster.loop.now < until and not self._cluster.is_up(node_id):
+            try:
+                async with self._cluster.admin() as admin:
+                    await admin.unregister_broker(node_id, timeout=ASK_S)
+            except BrokerIdNotRegisteredError:
+                return True  # by a try before
+            except TidelogError as error:
+                self.sim.world.note(f"unregister {node_id}: {type(error).__name__}")
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return True
+        return False
 
     def _former(self) -> set[NodeId]:
         """Nodes of release 0.1 that have said so to the controllers, as their brokers serve."""
