@@ -296,17 +296,17 @@ def encode_fetch_request(correlation: int, request: FetchRequest) -> Frame:
     return (out,)
 
 
-def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
-    """Raises :class:`BadFrame`."""
+def decode_fetch_request(frame: memoryview, most: int = FETCH_PARTITIONS_MAX) -> tuple[int, FetchRequest]:
+    """Raises :class:`BadFrame`, also for more than ``most`` partitions."""
     correlation = correlation_of(frame)
     try:
         fields = _FETCH.unpack_from(frame, _HEAD.size)
         replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = (
             fields
         )
-        if count > FETCH_PARTITIONS_MAX or forgotten_count > FETCH_PARTITIONS_MAX:
-            most = max(count, forgotten_count)
-            raise BadFrame(f"expected at most {FETCH_PARTITIONS_MAX} partitions in a fetch, found {most}")
+        if max(count, forgotten_count) > most:
+            found = max(count, forgotten_count)
+            raise BadFrame(f"expected at most {most} partitions in a fetch, found {found}")
         position = _HEAD.size + _FETCH.size
         rack = str(frame[position : position + rack_size], "utf-8")
         position += rack_size

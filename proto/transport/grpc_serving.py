@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +14,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from tidelog.proto.calls.backup_api import ImportRecordsRequest
 from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.table import CALLS
@@ -177,6 +179,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         self._listener = listener
         self._elsewhere = service.elsewhere
         self._logs_in = service.sessions is not None
+        self._of_clients = not _CLIENT_STREAMS.isdisjoint(service.streams)
         self._noticed: dict[tuple[str, str], float] = {}
         """When we last logged each wrong caller, by host and method."""
         self._under_way = 0
@@ -285,12 +288,15 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
     async def _answer(
         self, request_type: type[Request[Any]], handler: CallHandler, data: bytes, caller: CallContext
     ) -> Answer:
-        most = self._limits.call_bytes_max
+        limits, of_clients = self._limits, self._of_clients
+        small = of_clients and request_type is not ImportRecordsRequest
+        most = min(limits.call_bytes_max, limits.client_call_bytes_max) if small else limits.call_bytes_max
         if len(data) > most:
             text = f"expected a {request_type.__name__} of at most {most} bytes, found {len(data)}"
             return Answer(call_stream.RESOURCE_EXHAUSTED, text.encode())
         try:
-            request = from_proto(request_type, data)
+            items_max = limits.client_items_max if of_clients else sys.maxsize
+            request = from_proto(request_type, data, items_max=items_max)
         except BadMessage as bad:
             return Answer(call_stream.INVALID_ARGUMENT, str(bad).encode())
         try:

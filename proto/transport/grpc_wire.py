@@ -57,6 +57,10 @@ class GrpcLimits:
     message_bytes_max: int = 128 * 1024 * 1024
     call_bytes_max: int = 16 * 1024 * 1024
     """Largest request of a call, which takes several times its size once it is read; frames may be larger."""
+    client_call_bytes_max: int = 4 * 1024 * 1024
+    """The same where clients call, but for those that bring records."""
+    client_items_max: int = 20_000
+    """Items in all lists of one request of a client's call, as at the Kafka listener."""
     connections_max: int = 10_000
     """Connections to one listener; a further one is closed at once."""
     connection_idle_ms: int = 600_000

@@ -107,3 +107,13 @@ def test_an_error_code_of_a_later_version_is_unknown_not_a_crash() -> None:
     later = transactions_pb2.InitProducerIdResponse(error=31_999)
     read = from_proto(transaction_api.InitProducerIdResponse, later.SerializeToString())
     assert read.error is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_the_items_of_all_lists_count_together() -> None:
+    change = api.ConfigChange("a", "set", "b")
+    resource = api.AlterResource(api.ConfigResource("topic", "t"), (change,) * 9)
+    request = api.IncrementalAlterConfigsRequest((resource,) * 10)
+    data = to_proto(request)
+    assert from_proto(type(request), data, items_max=100) == request
+    with pytest.raises(BadMessage, match="a IncrementalAlterConfigsRequest of at most 99 items, found more"):
+        from_proto(type(request), data, items_max=99)

@@ -154,6 +154,30 @@ async def test_a_call_too_large_is_refused_before_it_is_read() -> None:
     await listener.server.close(0)
 
 
+async def test_a_clients_request_has_at_most_so_many_items() -> None:
+    """Two bytes become an object, which took 2 s of the event loop for each megabyte."""
+    listener = Listener()
+    address = await listener.start(GrpcLimits(client_items_max=100))
+    connection = GrpcNetwork().connect(address)
+    with pytest.raises(ConnectionLost, match="of at most 100 items, found more"):
+        await connection.call(api.MetadataRequest(topics=("",) * 101), timeout_s=10)
+    await connection.call(api.MetadataRequest(topics=("",) * 100), timeout_s=10)
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
+async def test_a_clients_call_is_smaller_than_a_nodes() -> None:
+    listener = Listener()
+    address = await listener.start(GrpcLimits(client_call_bytes_max=1000))
+    connection = GrpcNetwork().connect(address)
+    with pytest.raises(ConnectionLost, match="expected a MetadataRequest of at most 1000 bytes, found 1003"):
+        await connection.call(api.MetadataRequest(topics=("x" * 1000,)), timeout_s=10)
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
+
+
 async def test_a_call_or_stream_too_many_is_refused_and_room_comes_back() -> None:
     listener = Listener()
     listener.gate.clear()
