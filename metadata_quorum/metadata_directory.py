@@ -11,8 +11,8 @@ from tidelog.metadata_quorum.image.snapshot import decode_snapshot
 from tidelog.metadata_quorum.raft.engine import payload_of
 from tidelog.metadata_quorum.raft.files import QuorumFiles
 from tidelog.metadata_quorum.raft.journal import RaftJournal, identity_of
-from tidelog.metadata_quorum.raft.snapshot import SnapshotStore, joined
-from tidelog.model.ids import ControllerEpoch, NodeId, Offset
+from tidelog.metadata_quorum.raft.snapshot import SnapshotStore, joined, load_alone
+from tidelog.model.ids import NO_NODE, ControllerEpoch, NodeId, Offset
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.logs.metadata_codec import decode_batch
 from tidelog.proto.logs.metadata_records import MetadataRecord
@@ -69,6 +69,21 @@ def read_directory(files: QuorumFiles, directory: str) -> MetadataDirectory:
         )
     finally:
         journal.close(clean=False)
+
+
+def read_snapshot(files: QuorumFiles, path: str) -> MetadataDirectory:
+    """Read a snapshot file that stands alone, of whichever cluster: the metadata that it holds, and no log. Raises what
+    :func:`read_directory` does."""
+    cluster_id, found = load_alone(files, path)
+    return MetadataDirectory(
+        cluster_id,
+        NO_NODE,
+        found.voters,
+        ControllerEpoch(found.term),
+        Offset(found.index),
+        decode_snapshot(found.state),
+        (),
+    )
 
 
 def _entries(journal: RaftJournal, after: int) -> Iterable[MetadataEntry]:

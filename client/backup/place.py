@@ -207,7 +207,7 @@ class ObjectStore:
             yield self._get(name)
 
     def size(self, key: str) -> int | None:
-        return sum(each["size"] for each in self._objects(f"{key}/"))
+        return sum(int(each["size"]) for each in self._objects(f"{key}/"))
 
     def write_manifest(self, text: str) -> None:
         with self._named():

@@ -1,4 +1,4 @@
-"""Reading a partition's batches as they are, below the high watermark: for backups and links."""
+"""Reading a partition's batches as they are, below the high watermark: for backups, links and comparisons."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from typing import Final
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.errors import OffsetOutOfRangeError, exception_for
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, NO_OFFSET, BrokerEpoch, LeaderEpoch, Offset, TopicPartition
+from tidelog.model.ids import (
+    NO_LEADER_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    BrokerEpoch,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    TopicPartition,
+)
 from tidelog.proto.transport.caller import FrameCaller
 from tidelog.proto.transport.frames import (
+    ANY_REPLICA,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -24,7 +34,7 @@ _ANSWER_S: Final = 30.0
 
 
 class RawFetcher:
-    """Asks leaders by the way of a consumer. One request a partition at a time."""
+    """Asks leaders by the way of a consumer, or any replica. One request a partition at a time."""
 
     def __init__(self, cluster: Cluster, bytes_max: int) -> None:
         """``bytes_max``: of one answer, or one batch if that is larger."""
@@ -48,9 +58,6 @@ class RawFetcher:
         connection = None if node == NO_NODE else self._cluster.connection(node)
         if connection is None:
             raise exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader that can be reached")
-        caller = self._callers.get(connection)
-        if caller is None:
-            caller = self._callers[connection] = FrameCaller(connection, StreamKind.FETCH)
         wanted = FetchPartition(
             view.topic_id,
             at.partition,
@@ -60,16 +67,44 @@ class RawFetcher:
             NO_OFFSET,
             self._bytes_max,
         )
-        request = FetchRequest(NO_NODE, BrokerEpoch(-1), 0, 0, self._bytes_max, read_committed, [wanted])
+        found = await self._ask(connection, NO_NODE, at, wanted, read_committed=read_committed)
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0:
+            raise OffsetOutOfRangeError(f"{at}: what was copied is not what the leader has")
+        if found.error is not ErrorCode.NONE:
+            raise exception_for(found.error, f"{at}: {found.error.name}")
+        return found
+
+    async def fetch_from(self, node: int, at: TopicPartition, position: int, timeout_ms: int) -> FetchedPartition:
+        """What the replica on this broker has from ``position`` on, whether it leads or not, below the high watermark
+        that it knows; its error is in the answer. Raises ``BrokerNotAvailableError``, ``ConnectionLost`` and
+        ``TimeoutError``."""
+        view = await self._cluster.topic(at.topic, timeout_ms)
+        connection = self._cluster.connection(NodeId(node))
+        if connection is None:
+            raise exception_for(ErrorCode.BROKER_NOT_AVAILABLE, f"{at}: broker {node} cannot be reached")
+        wanted = FetchPartition(
+            view.topic_id, at.partition, NO_LEADER_EPOCH, Offset(position), NO_LEADER_EPOCH, NO_OFFSET, self._bytes_max
+        )
+        return await self._ask(connection, ANY_REPLICA, at, wanted)
+
+    async def _ask(
+        self,
+        connection: Connection,
+        replica_id: NodeId,
+        at: TopicPartition,
+        wanted: FetchPartition,
+        *,
+        read_committed: bool = False,
+    ) -> FetchedPartition:
+        caller = self._callers.get(connection)
+        if caller is None:
+            caller = self._callers[connection] = FrameCaller(connection, StreamKind.FETCH)
+        request = FetchRequest(replica_id, BrokerEpoch(-1), 0, 0, self._bytes_max, read_committed, [wanted])
         async with asyncio.timeout(_ANSWER_S):
             response = decode_fetch_response(await caller.submit(partial(_encode, request)))[1]
         if response.error is not ErrorCode.NONE:
             raise exception_for(response.error, f"{at}: {response.error.name}")
         (found,) = response.partitions
-        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0:
-            raise OffsetOutOfRangeError(f"{at}: what was copied is not what the leader has")
-        if found.error is not ErrorCode.NONE:
-            raise exception_for(found.error, f"{at}: {found.error.name}")
         return found
 
 

@@ -1,4 +1,4 @@
-"""Comparing a partition's batches at the source with those at the target."""
+"""Comparing a partition's batches at two places: a link's source and target, or two replicas."""
 
 from __future__ import annotations
 
@@ -23,9 +23,20 @@ class Comparison:
     fault: str = ""
 
 
-async def compare(source: Read, target: Read, start: int, end: int, mask: int, *, compacts: bool) -> Comparison:
-    """Compare the batches that lie in ``start`` to ``end``. Where one of the logs is compacted, batches and records may
-    be missing on either side; those that both have must be the same. Batches without records do not count."""
+async def compare(
+    source: Read,
+    target: Read,
+    start: int,
+    end: int,
+    mask: int,
+    *,
+    compacts: bool,
+    names: tuple[str, str] = ("source", "target"),
+    epochs: bool = False,
+) -> Comparison:
+    """Compare the batches that lie in ``start`` to ``end``, with ``epochs`` their leader epochs too. Where one of the
+    logs is compacted, batches and records may be missing on either side; those that both have must be the same. Batches
+    without records do not count. ``names``: what the two are called in a fault."""
     found = Comparison()
     theirs, ours = _Row(source, start, end), _Row(target, start, end)
     while True:
@@ -34,7 +45,13 @@ async def compare(source: Read, target: Read, start: int, end: int, mask: int, *
             return found
         if there is not None and here is not None and there.base_offset == here.base_offset:
             if not same(here, there, mask) and not (compacts and same_records(here, there)):
-                found.fault = f"at offset {there.base_offset}, source and target have different records"
+                found.fault = f"at offset {there.base_offset}, {names[0]} and {names[1]} have different records"
+                return found
+            if epochs and here.leader_epoch != there.leader_epoch:
+                found.fault = (
+                    f"at offset {there.base_offset}, {names[0]} has leader epoch {there.leader_epoch}, {names[1]} "
+                    f"{here.leader_epoch}"
+                )
                 return found
             found.batches += 1
             found.size += there.size
@@ -46,8 +63,7 @@ async def compare(source: Read, target: Read, start: int, end: int, mask: int, *
         lone = there if of_source else here
         assert lone is not None
         if not compacts:
-            side = "source" if of_source else "target"
-            found.fault = f"at offset {lone.base_offset}, only the {side} has records"
+            found.fault = f"at offset {lone.base_offset}, only the {names[0] if of_source else names[1]} has records"
             return found
         (theirs if of_source else ours).pop()
 

@@ -113,39 +113,53 @@ class SnapshotStore:
         return self._files.open(path, create=True, exclusive=True)
 
     def _read(self, path: str) -> bytes:
-        file = self._files.open(path)
-        try:
-            return read_all(file)
-        finally:
-            file.close()
+        return _read(self._files, path)
 
     def _parse(self, data: bytes, path: str) -> Snapshot:
-        start = len(_MAGIC) + _CRC.size
-        if data[: len(_MAGIC)] not in (_MAGIC, _UNBOUND_MAGIC) or len(data) < start + _HEAD.size:
-            raise QuorumDamaged(f"{path}: damaged at offset 0: expected a snapshot, found {data[:8]!r}")
-        view = memoryview(data)
-        expected = _CRC.unpack_from(data, len(_MAGIC))[0]
-        found = crc32c(view[start:])
-        if found != expected:
-            raise QuorumDamaged(f"{path}: damaged after offset {start}: expected CRC {expected:08x}, found {found:08x}")
-        index, term, name_size = _HEAD.unpack_from(data, start)
-        at = start + _HEAD.size
-        cluster_id = data[at : at + name_size].decode()
+        cluster_id, found = _parse(data, path)
         if cluster_id != self._cluster_id:
             raise QuorumConfigurationError(
                 f"{path}: belongs to another cluster: expected {self._cluster_id}, found {cluster_id}"
             )
-        at += name_size
-        voters = None
-        if data[: len(_MAGIC)] == _MAGIC:
-            try:
-                (size,) = _VOTERS_SIZE.unpack_from(data, at)
-                at += _VOTERS_SIZE.size
-                voters = VoterSet.decode(data[at : at + size]) if size else None
-            except (struct.error, ValueError) as error:
-                raise QuorumDamaged(f"{path}: the voters at offset {at} cannot be read: {error}") from None
-            at += size
-        return Snapshot(index, term, data[at:], voters)
+        return found
+
+
+def load_alone(files: QuorumFiles, path: str) -> tuple[str, Snapshot]:
+    """Read a snapshot file without knowing its cluster; returns the cluster id too. Raises :class:`QuorumDamaged`."""
+    return _parse(_read(files, path), path)
+
+
+def _read(files: QuorumFiles, path: str) -> bytes:
+    file = files.open(path)
+    try:
+        return read_all(file)
+    finally:
+        file.close()
+
+
+def _parse(data: bytes, path: str) -> tuple[str, Snapshot]:
+    start = len(_MAGIC) + _CRC.size
+    if data[: len(_MAGIC)] not in (_MAGIC, _UNBOUND_MAGIC) or len(data) < start + _HEAD.size:
+        raise QuorumDamaged(f"{path}: damaged at offset 0: expected a snapshot, found {data[:8]!r}")
+    view = memoryview(data)
+    expected = _CRC.unpack_from(data, len(_MAGIC))[0]
+    found = crc32c(view[start:])
+    if found != expected:
+        raise QuorumDamaged(f"{path}: damaged after offset {start}: expected CRC {expected:08x}, found {found:08x}")
+    index, term, name_size = _HEAD.unpack_from(data, start)
+    at = start + _HEAD.size
+    cluster_id = data[at : at + name_size].decode()
+    at += name_size
+    voters = None
+    if data[: len(_MAGIC)] == _MAGIC:
+        try:
+            (size,) = _VOTERS_SIZE.unpack_from(data, at)
+            at += _VOTERS_SIZE.size
+            voters = VoterSet.decode(data[at : at + size]) if size else None
+        except (struct.error, ValueError) as error:
+            raise QuorumDamaged(f"{path}: the voters at offset {at} cannot be read: {error}") from None
+        at += size
+    return cluster_id, Snapshot(index, term, data[at:], voters)
 
 
 def joined(store: SnapshotStore, journal: RaftJournal) -> Snapshot | None:

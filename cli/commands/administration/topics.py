@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.cli.commands.administration.verify_replicas import verify
 from tidelog.cli.commands.placement.moves import lift_throttle, pace_options, take_back, telling
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 @click.group()
 def topics() -> None:
     """List, create, describe, grow and delete topics."""
+
+
+topics.add_command(verify)
 
 
 @topics.command("list")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.commands.nodes.quorum import directory_option, metadata_directory, refusals, system_files
+from tidelog.cli.commands.nodes.quorum import metadata_directory, refusals, system_files
 from tidelog.cli.failure import EXIT_USAGE, CommandFailed
 from tidelog.cli.terminal.output import json_line, say
 from tidelog.model.ids import Offset
@@ -25,12 +25,26 @@ if TYPE_CHECKING:
 
 
 @click.command("metadata-shell", short_help="Walk through what a controller's directory says, as through files.")
-@directory_option
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The controller's metadata.log.dir, else the first of its log.dirs.",
+)
+@click.option(
+    "--snapshot",
+    "-s",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A snapshot file alone, in place of --dir.",
+)
+@click.option("--json", "as_json", is_flag=True, help="What COMMAND finds, as one JSON object of paths.")
 @click.option("--at", "offset", type=click.IntRange(0), help="The metadata as of this offset.  [default: committed]")
 @click.argument("command", nargs=-1)
-def metadata_shell(directory: Path, offset: int | None, command: tuple[str, ...]) -> int:
-    """Walk through the metadata in a controller's directory: /image is the metadata, /log each entry of the metadata
-    log that no snapshot has replaced, /quorum the voters.
+def metadata_shell(
+    directory: Path | None, snapshot: Path | None, as_json: bool, offset: int | None, command: tuple[str, ...]
+) -> int:
+    """Walk through the metadata in a controller's directory, or in a snapshot file: /image is the metadata, /log each
+    entry of the metadata log that no snapshot has replaced, /quorum the voters.
 
     COMMAND is run and the shell ends; without one it asks for commands: ls, cd, pwd, cat, find, tree, help, exit.
     Paths may hold * and ?. The shell works on a copy, so it may run beside the node, and shows no secret. A node writes
@@ -39,14 +53,19 @@ def metadata_shell(directory: Path, offset: int | None, command: tuple[str, ...]
     \b
     tidelog metadata-shell --dir data/1 ls /image/topics/byName
     tidelog metadata-shell --dir data/1 cat '/image/topics/byName/flights/*'
+    tidelog metadata-shell --snapshot snapshot --json tree /image/brokers
     """
     from tidelog.cli.work.metadata_tree import metadata_tree
 
-    found = _read(directory)
+    if (directory is None) == (snapshot is None):
+        raise click.UsageError("expected either --dir or --snapshot")
+    if as_json and not command:
+        raise click.UsageError("--json: expected a COMMAND, found none; the shell is for people")
+    found = _read(directory) if directory is not None else _read_snapshot(snapshot)
     first, last = found.snapshot.offset, max([found.snapshot.offset, *(entry.offset for entry in found.entries)])
     if offset is not None and not first <= offset <= last:
         raise CommandFailed(f"--at: expected an offset from {first} (the snapshot) to {last} (the end), found {offset}")
-    shell = _Shell(metadata_tree(found, Offset(found.committed_offset if offset is None else offset)))
+    shell = _Shell(metadata_tree(found, Offset(found.committed_offset if offset is None else offset)), as_json)
     if command:
         shell.onecmd(shlex.join(command))
         return EXIT_USAGE if shell.failed else 0
@@ -56,6 +75,18 @@ def metadata_shell(directory: Path, offset: int | None, command: tuple[str, ...]
         shell.use_rawinput, shell.prompt = False, ""
     shell.cmdloop()
     return 0
+
+
+def _read_snapshot(path: Path | None) -> MetadataDirectory:
+    from tidelog.metadata_quorum.image.snapshot import BadSnapshot
+    from tidelog.metadata_quorum.metadata_directory import read_snapshot
+    from tidelog.proto.calls.convert import BadMessage
+
+    try:
+        with refusals():
+            return read_snapshot(system_files(), str(path))
+    except (BadSnapshot, BadMessage) as error:
+        raise CommandFailed(str(error)) from None
 
 
 def _read(directory: Path) -> MetadataDirectory:
@@ -95,9 +126,10 @@ class _Shell(cmd.Cmd):
 
     prompt = ">> "
 
-    def __init__(self, root: Folder) -> None:
+    def __init__(self, root: Folder, as_json: bool) -> None:
         super().__init__()
         self.failed = False
+        self._as_json = as_json
         self._root = root
         self._at: tuple[str, ...] = ()
 
@@ -125,6 +157,13 @@ class _Shell(cmd.Cmd):
 
     def do_ls(self, line: str) -> None:
         """ls [PATH...]: list folders; a folder's name ends with /."""
+        if self._as_json:
+            listed = {
+                _text(path): [name + ("/" if _is_folder(child) else "") for name, child in _children(path, node)]
+                for path, node in self._given(line)
+            }
+            click.echo(json_line(listed, indent=2))
+            return
         for path, node in self._given(line):
             if len(shlex.split(line)) > 1 or "*" in line:
                 say(f"{_text(path)}:")
@@ -140,24 +179,36 @@ class _Shell(cmd.Cmd):
 
     def do_pwd(self, _: str) -> None:
         """pwd: say where you are."""
-        say(_text(self._at))
+        say(json_line(_text(self._at)) if self._as_json else _text(self._at))
 
     def do_cat(self, line: str) -> None:
         """cat PATH...: print files as JSON."""
         if not line:
             raise ValueError("cat: expected a path, found none")
-        for path, node in self._given(line):
+        found = self._given(line)
+        for path, node in found:
             if _is_folder(node):
                 raise ValueError(f"cat: expected a file, found the folder {_text(path)}; `ls` shows it")
+        if self._as_json:
+            click.echo(json_line({_text(path): node for path, node in found}, indent=2))
+            return
+        for _, node in found:
             click.echo(json_line(node, indent=2))
 
     def do_find(self, line: str) -> None:
         """find [PATH...]: print the paths of all below."""
+        if self._as_json:
+            click.echo(json_line([_text(path) for path, _ in self._below(line)], indent=2))
+            return
         for path, _ in self._below(line):
             say(_text(path))
 
     def do_tree(self, line: str) -> None:
         """tree [PATH...]: print all below, files with their content."""
+        if self._as_json:
+            files = {_text(path): node for path, node in self._below(line) if not _is_folder(node)}
+            click.echo(json_line(files, indent=2))
+            return
         for path, node in self._below(line):
             say(f"{_text(path)}{'/' if _is_folder(node) else ' ' + json_line(node)}")
 

@@ -72,6 +72,45 @@ def test_topics_partitions_and_settings_are_there(shell: Tidelog) -> None:
     assert as_json(shell("cat", f"/image/topics/byId/{topic_id}/name")) == "topic-5"
 
 
+def test_a_snapshot_alone_is_walked_too(
+    directory: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = runs_commands("", capfd, monkeypatch)
+    lone = tmp_path / "lone"
+    shutil.copyfile(directory / "snapshot", lone)
+    found = as_json(run("metadata-shell", "--snapshot", str(lone), "--json", "cat", "/quorum"))["/quorum"]
+    beside = as_json(run("metadata-shell", "--dir", str(directory), "cat", "/quorum"))
+    assert found["snapshot_offset"] == found["committed_offset"] == beside["snapshot_offset"] > 2
+    assert (found["cluster_id"], found["voters"]) == (beside["cluster_id"], beside["voters"])
+    assert run("metadata-shell", "--snapshot", str(lone), "ls", "/log") == (0, "", "")
+    assert "topic-0/" in run("metadata-shell", "--snapshot", str(lone), "ls", "/image/topics/byName")[1].split()
+    damaged = bytearray(lone.read_bytes())
+    damaged[-1] ^= 1
+    lone.write_bytes(damaged)
+    code, _, err = run("metadata-shell", "--snapshot", str(lone), "ls")
+    assert (code, f"{lone}: damaged after offset" in err) == (1, True)
+    lone.write_bytes(b"something else")
+    code, _, err = run("metadata-shell", "--snapshot", str(lone), "ls")
+    assert (code, "expected a snapshot" in err) == (1, True)
+    code, _, err = run("metadata-shell", "--snapshot", str(lone), "--dir", str(directory), "ls")
+    assert (code, "expected either --dir or --snapshot" in err) == (2, True)
+
+
+def test_programs_get_one_object(shell: Tidelog) -> None:
+    assert as_json(shell("--json", "ls", "/image/topics/byName/topic-1", "/quorum")) == {
+        "/image/topics/byName/topic-1": [*map(str, range(11)), "id", "name"],
+        "/quorum": ["quorum"],
+    }
+    names = as_json(shell("--json", "cat", "/image/topics/byName/*/name"))
+    assert names["/image/topics/byName/topic-5/name"] == "topic-5"
+    tree = as_json(shell("--json", "tree", "/image/topics/byName/topic-5"))
+    assert set(tree) == set(as_json(shell("--json", "find", "/image/topics/byName/topic-5"))[1:])
+    assert tree["/image/topics/byName/topic-5/10"]["leader"] == 1
+    assert as_json(shell("--json", "pwd")) == "/"
+    code, _, err = shell("--json", stdin=b"ls")
+    assert (code, "--json: expected a COMMAND" in err) == (2, True)
+
+
 def test_it_is_walked_as_a_directory_is(shell: Tidelog) -> None:
     lines = (
         "cd image/topics",
