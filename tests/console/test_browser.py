@@ -83,9 +83,13 @@ class Page:
         self.tab = self.context.new_page()
         self.url = console.url
         self.complaints: list[str] = []
-        self.tab.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.tab.on("console", self._said)
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("request", self._asked)
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith(f"{self.url}/"):
