@@ -8,7 +8,7 @@ from tidelog.cli.failure import CommandFailed
 
 
 def seeds_of(text: str, option: str = "--seed") -> list[int]:
-    """``7`` or ``1-12``. Raises :class:`CommandFailed`, as all of these."""
+    """Read ``7`` or ``1-12``. Like all functions here, it raises :class:`CommandFailed`."""
     first, _, last = text.partition("-")
     try:
         found = list(range(int(first), int(last or first) + 1))

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.aio import Admin
 from tidelog.chaos.disk.shim_build import fault_shim
 from tidelog.chaos.laboratory.faults.injector import FaultInjector
-from tidelog.chaos.laboratory.faults.observer import Observer, Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding, Observer
 from tidelog.chaos.laboratory.faults.schedule import SHIMMED, Step, length_s
 from tidelog.chaos.laboratory.history.history_file import FORMAT_VERSION, LINES_MAX, HistoryFile
 from tidelog.chaos.laboratory.history.keyed_lines import write_kept
@@ -93,7 +93,7 @@ class Run:
         self._history = history
         self._program = program
         self._say = say
-        self._standing = Standing()
+        self._standing = ClusterStanding()
 
     def run(self) -> None:
         """Do it all but the judging. Raises :class:`CommandFailed`, :class:`ProxyTrouble`, ``ConfigError``."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tidelog.aio import SinkLedger, SinkWriter
+from tidelog.chaos.checkers.sinks import Batch, Row
 from tidelog.chaos.workloads.incarnation import Incarnation, Roster
 from tidelog.chaos.workloads.world import World
 from tidelog.client.errors import RequestTimedOutError, SinkJobFencedError, SinkTransactionLostError, TidelogError
 from tidelog.client.sinks import SinkJob, SinkMessage, SinkOutcome
+from tidelog.model.sinks import NO_BATCH
 
 BATCHES: Final = "batches"
 PARTITIONS: Final = 3
@@ -35,13 +37,15 @@ class Driver(Incarnation):
     async def _ledger(self) -> SinkLedger:
         """A ledger, its settings by chance."""
         rng = self._rng
-        ledger = SinkLedger(
-            self.world.bootstrap,
-            self.sink,
-            **self.process.seams(),
-            request_timeout_ms=rng.choice((200, 1_000, 3_000)),
-            default_api_timeout_ms=rng.choice((200, 1_000, 6_000)),
-            retry_backoff_ms=rng.choice((10, 100)),
+        ledger = self.process.has(
+            SinkLedger(
+                self.world.bootstrap,
+                self.sink,
+                **self.process.seams(),
+                request_timeout_ms=rng.choice((200, 1_000, 3_000)) * self.world.scale,
+                default_api_timeout_ms=rng.choice((200, 1_000, 6_000)) * self.world.scale,
+                retry_backoff_ms=rng.choice((10, 100)),
+            )
         )
         await ledger.start()
         return ledger
@@ -62,17 +66,19 @@ class TaskAttempt(Incarnation):
 
     def _writer(self) -> SinkWriter:
         """A writer, its settings by chance."""
-        rng = self._rng
-        return SinkWriter(
-            self.world.bootstrap,
-            self.job,
-            attempt=self.attempt,
-            **self.process.seams(),
-            linger_ms=rng.choice((0, 5, 50)),
-            batch_size=rng.choice((100, 16_384)),
-            request_timeout_ms=rng.choice((500, 1_000, 3_000)),
-            delivery_timeout_ms=rng.choice((4_000, 20_000)),
-            max_block_ms=rng.choice((2_000, 8_000)),
+        rng, scale = self._rng, self.world.scale
+        return self.process.has(
+            SinkWriter(
+                self.world.bootstrap,
+                self.job,
+                attempt=self.attempt,
+                **self.process.seams(),
+                linger_ms=rng.choice((0, 5, 50)),
+                batch_size=rng.choice((100, 16_384)),
+                request_timeout_ms=rng.choice((500, 1_000, 3_000)) * scale,
+                delivery_timeout_ms=rng.choice((4_000, 20_000)) * scale,
+                max_block_ms=rng.choice((2_000, 8_000)) * scale,
+            )
         )
 
 
@@ -143,29 +149,55 @@ class RowsTask(TaskAttempt):
             self.world.events["task-abort-failed"] += 1
 
 
-class Books(Protocol):
-    """What a driver asks its scenario for, and tells it."""
+class BatchBooks(SinkBooks):
+    """Programs that write batches of rows: what they are to write, what they have noted, what they asked for."""
 
-    world: World
-    noted: dict[str, int]
-    """The last batch of each sink that is noted as done."""
-    noted_s: dict[str, float]
+    seed: int
+    """Decides the rows of each batch."""
 
-    def plan(self, job: SinkJob) -> list[list[tuple[int, bytes]]]: ...
+    def __init__(
+        self, world: World, rng: random.Random, sinks: Sequence[str], start: Callable[[str, str], Driver]
+    ) -> None:
+        super().__init__(world, rng, sinks, start)
+        self.noted = dict.fromkeys(sinks, NO_BATCH)
+        """The last batch that a program has noted as done: outside the cluster, and never lost."""
+        self.commits = 0
+        self._asked: dict[tuple[str, int], dict[str, int]] = {}
 
-    def start_task(self, name: str, job: SinkJob, rows: Sequence[tuple[int, bytes]]) -> RowsTask: ...
+    def plan(self, job: SinkJob) -> list[list[tuple[int, bytes]]]:
+        """The rows of a batch by task, with their partitions: the same for each of its jobs, but for their writer."""
+        rng = random.Random(f"{self.seed}-{job.sink}-{job.batch}")
+        plan: list[list[tuple[int, bytes]]] = []
+        for task in TASKS[: rng.randrange(1, len(TASKS) + 1)]:
+            count = rng.choice((0, 1, 3, 8))
+            plan.append([(rng.randrange(PARTITIONS), Row(*job, task, number).encoded) for number in range(count)])
+        return plan
 
-    def asked(self, job: SinkJob, messages: Sequence[SinkMessage]) -> None: ...
+    def start_task(self, name: str, job: SinkJob, rows: Sequence[tuple[int, bytes]]) -> RowsTask:
+        task = RowsTask(name, self.world, job, rows)
+        self.roster.everyone.append(task)
+        return task
 
-    def decided(self, job: SinkJob, outcome: SinkOutcome) -> None: ...
+    def asked(self, job: SinkJob, messages: Sequence[SinkMessage]) -> None:
+        """A driver is about to commit this."""
+        self.commits += 1
+        rows = sum(message.rows for message in messages)
+        self._asked.setdefault((job.sink, job.batch), {}).setdefault(job.job, rows)
 
-    def gone(self, job: SinkJob) -> None: ...
+    def batches(self) -> list[Batch]:
+        """What is known of each batch."""
+        keys = dict.fromkeys((*self._asked, *self.told, *self.aborted))
+        return [self._batch(key) for key in keys]
+
+    def _batch(self, key: tuple[str, int]) -> Batch:
+        rows = sum(map(len, self.plan(SinkJob(*key, "any"))))
+        return Batch(*key, rows, self._asked.get(key, {}), self.told.get(key, []), self.aborted.get(key, []))
 
 
 class BatchDriver(Driver):
     """Runs the batches of a sink until it dies, or has done enough."""
 
-    def __init__(self, sink: str, name: str, work: Books) -> None:
+    def __init__(self, sink: str, name: str, work: BatchBooks) -> None:
         self._work = work
         self._tasks = 0
         super().__init__(sink, name, work.world)
@@ -243,7 +275,7 @@ class BatchDriver(Driver):
         for _ in range(3):
             self._tasks += 1
             task = self._work.start_task(f"{self.name}#{self._tasks}", job, rows)
-            patience_s = self._rng.choice((1.0, 5.0, 12.0))
+            patience_s = self._rng.choice((1.0, 5.0, 12.0)) * self.world.scale
             found = await self._within(patience_s, task)
             if isinstance(found, SinkMessage):
                 if self._rng.random() < 0.95:

@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
-from tidelog.aio import Admin, Consumer, Producer
+from tidelog.aio import Admin, Consumer, Producer, SinkLedger, SinkWriter
 from tidelog.chaos.checkers.history import Polled, Positioned, Sent
 from tidelog.model.ids import TopicPartition
 
 T = TypeVar("T")
+L = TypeVar("L", SinkLedger, SinkWriter)
 
 
 class Records(Protocol):
@@ -42,6 +43,9 @@ class ClientProcess(Protocol):
 
     def seams(self) -> dict[str, Any]:
         """Arguments by which a client of the SDK belongs to the process."""
+
+    def has(self, client: L) -> L:
+        """Let a client of the SDK that was made by :meth:`seams` end with the process."""
 
     def producer(self, **settings: Any) -> Producer: ...
 

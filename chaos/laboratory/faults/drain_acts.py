@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidelog.chaos.laboratory.faults.move_acts import MoveActs
-from tidelog.chaos.laboratory.faults.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding
 from tidelog.chaos.laboratory.faults.schedule import Step
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
 from tidelog.chaos.laboratory.processes.laboratory import Laboratory
@@ -30,7 +30,7 @@ class DrainActs:
     """Performs them. ``look`` tells how the cluster stands. On the main thread, which alone may start processes."""
 
     def __init__(
-        self, laboratory: Laboratory, moves: MoveActs, look: Callable[[], Standing], history: HistoryFile
+        self, laboratory: Laboratory, moves: MoveActs, look: Callable[[], ClusterStanding], history: HistoryFile
     ) -> None:
         self._laboratory = laboratory
         self._moves = moves

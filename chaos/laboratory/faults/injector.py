@@ -12,7 +12,7 @@ from tidelog.chaos.laboratory.faults import schedule
 from tidelog.chaos.laboratory.faults.disk_acts import DiskActs
 from tidelog.chaos.laboratory.faults.drain_acts import DrainActs
 from tidelog.chaos.laboratory.faults.move_acts import MoveActs
-from tidelog.chaos.laboratory.faults.observer import Observer, Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding, Observer
 from tidelog.chaos.laboratory.faults.schedule import ENDS, Step
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
 from tidelog.chaos.laboratory.links.links import Impairment, topology
@@ -86,7 +86,7 @@ class FaultInjector:
 
     def perform(self, step: Step) -> None:
         """Do a step and write it down, with what kept it from being done if anything did."""
-        standing = Standing()
+        standing = ClusterStanding()
         if step.act not in ENDS:
             standing = self._look()
         node = self._whom(step, standing)
@@ -134,13 +134,13 @@ class FaultInjector:
         self._drains.mend()
         self._moves.mend()
 
-    def _look(self) -> Standing:
-        standing: Standing = self._ask(self._observer.standing(self._targets.topics))
+    def _look(self) -> ClusterStanding:
+        standing: ClusterStanding = self._ask(self._observer.standing(self._targets.topics))
         return standing
 
     # --- Whom --------------------------------------------------------------------------------------------
 
-    def _whom(self, step: Step, standing: Standing) -> int | None:
+    def _whom(self, step: Step, standing: ClusterStanding) -> int | None:
         if not step.target:
             return None
         if step.episode not in self._meant:
@@ -148,7 +148,7 @@ class FaultInjector:
             self._meant[step.episode] = found if found in self._laboratory.node_ids else None
         return self._meant[step.episode]
 
-    def _look_up(self, target: str, standing: Standing) -> int:
+    def _look_up(self, target: str, standing: ClusterStanding) -> int:
         role, _, text = target.partition(":")
         number = int(text or 0)
         nodes = self._laboratory.node_ids

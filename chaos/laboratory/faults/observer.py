@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClusterStanding:
     """The cluster as the node that knows most of the answering ones sees it."""
 
     controller: int = NO_NODE
@@ -55,10 +55,10 @@ class Observer:
         for connection in self._connections.values():
             await connection.close()
 
-    async def standing(self, topics: tuple[str, ...]) -> Standing:
+    async def standing(self, topics: tuple[str, ...]) -> ClusterStanding:
         """The answer of the best informed node; an empty standing if none answers."""
         found = await self._answers([self._ask(each, topics) for each in self._connections.values()])
-        return max(found, key=lambda one: (one.metadata_offset, one.controller), default=Standing())
+        return max(found, key=lambda one: (one.metadata_offset, one.controller), default=ClusterStanding())
 
     async def coordinator(self, key: str, kind: int) -> int:
         """The coordinator of a group or a transactional id (``kind`` as in FindCoordinator); -1 if unknown."""
@@ -76,12 +76,12 @@ class Observer:
             task.cancel()
         return [task.result() for task in done]
 
-    async def _ask(self, connection: Connection, topics: tuple[str, ...]) -> Standing:
+    async def _ask(self, connection: Connection, topics: tuple[str, ...]) -> ClusterStanding:
         try:
             cluster = await connection.call(DescribeClusterRequest(), timeout_s=ASK_S)
             metadata = await connection.call(MetadataRequest(topics), timeout_s=ASK_S)
         except (ConnectionLost, CallTimeout):
-            return Standing()
+            return ClusterStanding()
         partitions = {
             TopicPartition(topic.name, each.partition): PartitionState(
                 int(each.leader), tuple(sorted(map(int, each.isr))), tuple(sorted(map(int, each.replicas)))
@@ -90,7 +90,7 @@ class Observer:
             for each in topic.partitions
         }
         fenced = frozenset(int(broker.node_id) for broker in cluster.brokers if broker.fenced)
-        return Standing(int(cluster.controller_id), int(cluster.metadata_offset), partitions, fenced)
+        return ClusterStanding(int(cluster.controller_id), int(cluster.metadata_offset), partitions, fenced)
 
     async def _coordinator(self, connection: Connection, key: str, kind: int) -> int:
         try:

@@ -25,6 +25,10 @@
 ``machine``    ``at``, ``seconds``, ``processors``, ``processor_s`` (by what on), ``load``, ``stalls``, ``stalled_s``,
                ``worst_s``: how the machine treated the run
 ``committed``  ``group``, ``offsets`` (topic, partition, offset each): what is committed when all is over
+``batch``      ``sink``, ``number``, ``rows`` (those of the whole batch), ``asked`` (job → rows that it was to
+               commit), ``told`` (jobs that drivers were told it is decided for), ``aborted``: all that drivers
+               know of a batch when all is over
+``sinks``      ``noted``, ``last``: sink → the last batch that its program has noted, and its ledger says is decided
 ``note``       ``at``, ``text``
 ``wrong``      ``at``, ``text``: what a client saw and must never see
 ``final``      ``topic``, ``partition``, ``start``, ``end``, ``records``: the log at the end, as read_committed reads it
@@ -177,6 +181,8 @@ class Recorded:
     keyed: list[Mapping[str, Any]] = field(default_factory=list)
     """The lines of compacted topics (:mod:`tidelog.chaos.laboratory.history.keyed_lines`)."""
     committed: list[Mapping[str, Any]] = field(default_factory=list)
+    batches: list[Mapping[str, Any]] = field(default_factory=list)
+    sinks: Mapping[str, Any] | None = None
     wrong: list[str] = field(default_factory=list)
     stalls: list[Mapping[str, Any]] = field(default_factory=list)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -294,6 +300,10 @@ def _take(recorded: Recorded, row: dict[str, Any]) -> None:
             recorded.groups.append(row)
         case "committed":
             recorded.committed.append(row)
+        case "batch":
+            recorded.batches.append(row)
+        case "sinks":
+            recorded.sinks = row
         case "wrong":
             recorded.wrong.append(str(row["text"]))
         case "end":

@@ -1,8 +1,4 @@
-"""Clients that write down what they do: producers of single records, and consumers.
-
-All run on one event loop; what they are told goes into the history at once. A client that raises what it must not
-is written down too, and does not end the run.
-"""
+"""What recorded clients share: settings, the run's budget of operations, and the reading of all topics at its end."""
 
 from __future__ import annotations
 

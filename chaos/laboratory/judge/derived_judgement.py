@@ -9,6 +9,7 @@ from tidelog.chaos.checkers.history import History
 from tidelog.chaos.checkers.transactions import exactly_once
 from tidelog.chaos.laboratory.history.history_file import Recorded
 from tidelog.chaos.laboratory.workloads.workload import made_of
+from tidelog.chaos.workloads.sinks import BATCHES
 from tidelog.model.ids import TopicPartition
 
 
@@ -36,7 +37,8 @@ def judge_derived(recorded: Recorded) -> list[str]:
 
 def unrecorded(recorded: Recorded) -> set[str]:
     """Topics to which something writes that tells the history nothing of it."""
-    return set(recorded.run.get("derived", {})) - {sent.partition.topic for sent in recorded.history.sends}
+    told_of_otherwise = {*recorded.run.get("derived", {}), *({BATCHES} & set(recorded.run.get("topics", {})))}
+    return told_of_otherwise - {sent.partition.topic for sent in recorded.history.sends}
 
 
 def without(history: History, topics: set[str]) -> History:

@@ -19,6 +19,7 @@ from tidelog.chaos.laboratory.judge.compaction_judgement import cleaned, compact
 from tidelog.chaos.laboratory.judge.derived_judgement import judge_derived, unrecorded, without
 from tidelog.chaos.laboratory.judge.group_judgement import judge_groups
 from tidelog.chaos.laboratory.judge.recovery import Recovery, Wait, elections, recoveries, wholes
+from tidelog.chaos.laboratory.judge.sink_judgement import judge_sinks
 from tidelog.chaos.workloads.transactions import ACCOUNTS, BALANCE, BANK, balances_after
 from tidelog.model.ids import TopicPartition
 
@@ -70,6 +71,7 @@ def judge(recorded: Recorded) -> Verdict:
     verdict.violations += judge_derived(recorded)
     verdict.violations += judge_groups(recorded)
     verdict.violations += judge_compaction(recorded)
+    verdict.violations += judge_sinks(recorded)
     verdict.violations += _bank(recorded)
     verdict.violations += _replicas(recorded)
     if recorded.complete and (missing := _unread(run, recorded)):

@@ -107,7 +107,7 @@ class ProxyServer:
     # --- Proxies -------------------------------------------------------------------------------------
 
     def create(self, name: str, listen: Address, upstream: Address) -> None:
-        """Make a proxy. Raises :class:`ProxyTrouble`, as all of these."""
+        """Make a proxy. Like the methods below, it raises :class:`ProxyTrouble`."""
         self._ask("POST", "/proxies", {"name": name, "listen": str(listen), "upstream": str(upstream), "enabled": True})
 
     def add_toxic(

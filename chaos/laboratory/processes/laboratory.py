@@ -55,6 +55,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "leader.imbalance.check.interval.seconds": "5",
     "auto.create.topics.enable": "false",
     "log.cleaner.backoff.ms": "500",
+    "transaction.sink.timeout.ms": "15000",  # what a killed task has opened is undecided, and readers wait for it
+    "transaction.sink.prepared.timeout.ms": "20000",
 }
 """Defaults for a laboratory of three nodes or more."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidelog.aio import Admin, Consumer, Producer
+from tidelog.aio import Admin, Consumer, Producer, SinkLedger, SinkWriter
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
 from tidelog.chaos.laboratory.history.recording import CLIENT_SETTINGS, Budget
 from tidelog.chaos.laboratory.links.client_network import Asked, ClientNetwork, secured_network
@@ -24,7 +24,7 @@ from tidelog.client.config.security import SecuritySettings
 from tidelog.proto.transport.network import ConnectionLost
 
 T = TypeVar("T")
-C = TypeVar("C", Producer, Consumer, Admin)
+C = TypeVar("C", Producer, Consumer, Admin, SinkLedger, SinkWriter)
 
 CLOSE_S: Final = 5.0
 UNDISTURBED_S: Final = (5.0, 25.0)
@@ -69,25 +69,25 @@ class LaboratoryProcess:
         self._world = world
         self._network = ClientNetwork(secured_network(**security), asked)
         self._tasks: list[asyncio.Task[Any]] = []
-        self._clients: list[Producer | Consumer | Admin] = []
+        self._clients: list[Producer | Consumer | Admin | SinkLedger | SinkWriter] = []
         self._killed = False
 
     def seams(self) -> dict[str, Any]:
         return {"_network": self._network}
 
     def producer(self, **settings: Any) -> Producer:
-        return self._has(Producer(self._world.bootstrap, **self._with(settings)))
+        return self.has(Producer(self._world.bootstrap, **self._with(settings)))
 
     def consumer(self, **settings: Any) -> Consumer:
-        return self._has(Consumer(self._world.bootstrap, **self._with(settings)))
+        return self.has(Consumer(self._world.bootstrap, **self._with(settings)))
 
     def admin(self, **settings: Any) -> Admin:
-        return self._has(Admin(self._world.bootstrap, **self._with(settings)))
+        return self.has(Admin(self._world.bootstrap, **self._with(settings)))
 
     def _with(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {**CLIENT_SETTINGS, **settings, **self.seams()}
 
-    def _has(self, client: C) -> C:
+    def has(self, client: C) -> C:
         self._clients.append(client)
         return client
 
@@ -136,7 +136,7 @@ class LaboratoryProcess:
             if isinstance(client, Consumer) and self._killed:
                 client._core.closing = True
                 await client._core.close()
-            elif isinstance(client, Admin):
+            elif isinstance(client, Admin | SinkLedger):
                 await client.close()
             else:
                 await client.close(0.0 if self._killed else CLOSE_S)

@@ -12,6 +12,7 @@ from tidelog.chaos.laboratory.workloads.client_world import Stage
 from tidelog.chaos.laboratory.workloads.group_work import GroupWork
 from tidelog.chaos.laboratory.workloads.kafka_work import KafkaWork
 from tidelog.chaos.laboratory.workloads.keyed_work import KeyedWork
+from tidelog.chaos.laboratory.workloads.sink_work import SinkWork
 from tidelog.chaos.laboratory.workloads.spark_work import SparkWork
 from tidelog.chaos.laboratory.workloads.transaction_work import TransactionWork
 from tidelog.chaos.laboratory.workloads.transform_work import TransformWork
@@ -25,6 +26,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
     "groups": GroupWork,
     "transform": TransformWork,
     "keyed": KeyedWork,
+    "sinks": SinkWork,
     "kafka": KafkaWork,
     "spark": SparkWork,
 }

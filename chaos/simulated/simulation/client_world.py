@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from tidelog.aio import Admin, Consumer, Producer
+from tidelog.aio import Admin, Consumer, Producer, SinkLedger, SinkWriter
 from tidelog.chaos.checkers.history import History
 from tidelog.chaos.simulated.faults.cluster_faults import FaultInjector
 from tidelog.chaos.simulated.watch.observer import Observer
@@ -18,6 +18,7 @@ from tidelog.chaos.simulated.world.cluster import SimulatedCluster
 from tidelog.chaos.simulated.world.world import World
 
 T = TypeVar("T")
+L = TypeVar("L", SinkLedger, SinkWriter)
 
 
 class SimulatedProcess:
@@ -37,6 +38,9 @@ class SimulatedProcess:
 
     def seams(self) -> dict[str, Any]:
         return self._cluster.seams(self._process)
+
+    def has(self, client: L) -> L:
+        return client  # its tasks are those of the process
 
     def producer(self, **settings: Any) -> Producer:
         made = self._cluster.producer(self._process, **settings)

@@ -22,7 +22,7 @@ from tidelog.chaos.drill.evidence import (
     resumed,
 )
 from tidelog.chaos.drill.objectives import WORDS, Judgement, Limits, Objective, judged, limit_words, value_words
-from tidelog.chaos.laboratory.faults.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding
 
 
 def test_a_partition_is_back_with_the_first_record_that_was_sent_after_the_fault() -> None:
@@ -75,7 +75,7 @@ def test_no_other_gap_is_longer(times: list[float], from_s: float, to_s: float) 
 
 
 def test_what_was_seen_before_the_fault_does_not_count() -> None:
-    seen = [Seen(0.5, Standing(3)), Seen(1.5, Standing(-1)), Seen(2.0, Standing(2))]
+    seen = [Seen(0.5, ClusterStanding(3)), Seen(1.5, ClusterStanding(-1)), Seen(2.0, ClusterStanding(2))]
     assert first_seen(seen, 1.0, lambda standing: standing.controller == 2) == 1.0
     assert first_seen(seen, 1.0, lambda standing: standing.controller == 3) is None
 

@@ -34,7 +34,7 @@ IN, OUT = TopicPartition("in", 0), TopicPartition("out", 0)
 
 def test_workloads_are_named_once_each() -> None:
     assert workloads_named("append,transactions,append") == ["append", "transactions"]
-    assert set(WORKLOADS) == {"append", "transactions", "groups", "transform", "keyed", "kafka", "spark"}
+    assert set(WORKLOADS) == {"append", "transactions", "groups", "transform", "keyed", "sinks", "kafka", "spark"}
 
 
 @pytest.mark.parametrize(("text", "found"), [("apend", "apend"), (",", "nothing"), ("append,x,y", "x, y")])
@@ -57,15 +57,15 @@ def test_no_two_workloads_share_topics_or_names_of_clients(tmp_path: Path) -> No
 
 
 def test_a_run_of_several_workloads_holds(toxiproxy: Path, tmp_path: Path) -> None:
-    """Groups, copiers, mirrors and Kafka's clients at once; a history says what each of them did."""
+    """Groups, copiers, mirrors, sinks and Kafka's clients at once; a history says what each of them did."""
     plan = tmp_path / "plan.jsonl"
     plan.write_text('{"kind":"run","version":1,"schedule":[]}\n')
-    asked = ["run", "--workload", "transform,groups,kafka", "--seconds", "5", "--nodes", "1", "--rate", "90"]
+    asked = ["run", "--workload", "transform,groups,sinks,kafka", "--seconds", "5", "--nodes", "1", "--rate", "90"]
     asked += ["--replay", str(plan)]
     assert main([*asked, "--dir", str(tmp_path / "runs")]) == EXIT_HELD
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     recorded = read_history(path)
-    assert recorded.run["workload"] == "transform,groups,kafka"
+    assert recorded.run["workload"] == "transform,groups,sinks,kafka"
     assert recorded.run["derived"] == {"copies": "inputs", "mirrors": "inputs"}
     kinds = Counter(line["kind"] for line in recorded.groups)
     assert all(kinds[kind] for kind in ("join", "sync", "commit", "fetched", "member", "settled")), kinds
@@ -73,6 +73,10 @@ def test_a_run_of_several_workloads_holds(toxiproxy: Path, tmp_path: Path) -> No
     written = Counter(at.topic for at, records in recorded.final.items() for _ in records)
     assert written["copies"] == written["mirrors"] == written["inputs"] > 50
     assert {sent.producer.partition(".")[0] for sent in recorded.history.sends} >= {"kp0", "kp1", "kw0", "ip0", "gp0"}
+    assert len(recorded.batches) > 1
+    assert recorded.sinks is not None
+    assert recorded.sinks["last"].keys() == recorded.sinks["noted"].keys() == {"sink0", "sink1"}
+    assert written["batches"]
     # A value that is there twice, and one that is gone, are found in what was just held for whole.
     at = max(recorded.final, key=lambda at: (at.topic == "mirrors", len(recorded.final[at])))
     records = recorded.final[at]
