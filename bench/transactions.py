@@ -7,11 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
 from tidelog.cli.work.workload import consume_all, percentile, values_of
+
+if TYPE_CHECKING:
+    from tidelog.aio import Producer as AsyncProducer
 
 ONE_TIMES: Final = 300
 ONE_WARM_UP: Final = 30
@@ -82,7 +85,7 @@ async def _many_at_once(bootstrap: str) -> float:
     return sum(counts) / RATE_S
 
 
-async def _one_after_another(producer: Any, number: int, begin: float, end: float) -> int:
+async def _one_after_another(producer: AsyncProducer, number: int, begin: float, end: float) -> int:
     count = 0
     while (now := time.perf_counter()) < end:
         async with producer.transaction():

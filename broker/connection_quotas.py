@@ -66,8 +66,8 @@ class ConnectionQuotas:
         return ()
 
     def hold_ms(self, host: str, now_ms: int) -> int:
-        """For how long to hold a new connection of ``host``, and then to close it, as its address makes more than its
-        quota allows; 0: it is within the quota, and counts. The time is bounded by one window, as in Kafka."""
+        """How long to hold a new connection of ``host`` before closing it, because its address makes more than its
+        quota allows; 0: the connection is within the quota, and counts. One window is the longest, as in Kafka."""
         if not self._quotas:
             return 0
         address = plain_address(host)

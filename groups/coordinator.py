@@ -63,7 +63,7 @@ from tidelog.proto.calls.group_api import (
 from tidelog.proto.calls.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tidelog.proto.transport.network import CallContext
 from tidelog.replication.coordinators.coordinator_log import CoordinatorLog
-from tidelog.replication.coordinators.coordinator_shell import CoordinatorShell, Led, Standing, done, settle
+from tidelog.replication.coordinators.coordinator_shell import CoordinatorShell, Led, LoadStanding, done, settle
 
 _LEADER_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -212,7 +212,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         """Write a transaction's marker to one partition, and do what it says of the offsets there. Errors as a
         partition's leader tells them (``KafkaApis.handleWriteTxnMarkersRequest``)."""
         led = self._led.get(partition)
-        if led is None or led.standing is not Standing.ACTIVE:
+        if led is None or led.standing is not LoadStanding.ACTIVE:
             return done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         waiter = self._wait(lambda error: settle(future, _LEADER_ERRORS.get(error, error)))

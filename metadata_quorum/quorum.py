@@ -105,7 +105,7 @@ class Quorum:
             lambda: self._driver.backlog if self._driver is not None else 0,
         )
         self._directory_id = new_directory_id
-        self._standing = rm.Standing.FRESH
+        self._standing = rm.VoterStanding.FRESH
         self._voters: VoterSet | None = None
         self._placed: asyncio.Future[None] | None = None
         self._lock: QuorumLock | None = None
@@ -267,7 +267,7 @@ class Quorum:
 
     def bind(self) -> None:
         """Leave the formats of release 0.1. Asked for once the log says that no controller needs them."""
-        if self._standing is rm.Standing.OLD:
+        if self._standing is rm.VoterStanding.OLD:
             self._submit(ev.Bind())
 
     @property

@@ -84,7 +84,7 @@ class SourceOffset:
         return replace(self, leader_epochs=epochs)
 
     def of_those_in(self, there: SourceOffset) -> SourceOffset:
-        """What is said here of the topics there; not of others that once had their names."""
+        """These offsets without topics that ``there`` does not have, or that only share a name with one there."""
         return replace(self, offsets={at: n for at, n in self.offsets.items() if self.is_of(there, at.topic)})
 
     def is_of(self, other: SourceOffset, topic: str) -> bool:

@@ -104,7 +104,9 @@ def _identity(options: Mapping[str, str], topic: str | None, *, streaming: bool)
         )
     if app_id is None or version is None:
         there, missing = ("version", "appId") if app_id is None else ("appId", "version")
-        raise OptionError(f"{there} is given without {missing}: a batch write happens once by both of them")
+        raise OptionError(
+            f"{there} is given without {missing}: expected both, since a batch write is done once for each pair"
+        )
     try:
         number = int(version.strip())
     except ValueError:

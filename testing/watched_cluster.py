@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.broker.node.node import Node
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode, error_for
@@ -72,7 +72,7 @@ class WatchedCluster:
 
         def ready() -> bool:
             return all(
-                node.standing in (None, Standing.RUNNING)
+                node.standing in (None, BrokerStanding.RUNNING)
                 and all(node.view.image.is_active(other) for other in self.nodes)
                 for node in self.nodes.values()
             )

@@ -21,7 +21,7 @@ from tidelog.transactions.transaction import Entry
 NO_JOB: Final = ""
 
 
-class Standing(enum.Enum):
+class JobStanding(enum.Enum):
     """A ledger's view of a job and the batch that it names."""
 
     DECIDED = enum.auto()
@@ -45,17 +45,17 @@ class Ledger:
     updated_ms: int = -1
     fenced: Mapping[str, int] = field(default_factory=dict)
 
-    def standing(self, batch: int, job: str) -> Standing:
+    def standing(self, batch: int, job: str) -> JobStanding:
         """A decided batch goes before everything else."""
         if batch <= self.last_batch:
-            return Standing.DECIDED
+            return JobStanding.DECIDED
         if job == self.job:
-            return Standing.CURRENT if batch == self.batch else Standing.ANOTHER_BATCH
-        return Standing.FENCED if job in self.fenced else Standing.UNKNOWN
+            return JobStanding.CURRENT if batch == self.batch else JobStanding.ANOTHER_BATCH
+        return JobStanding.FENCED if job in self.fenced else JobStanding.UNKNOWN
 
     def keeps(self, attempt: SinkAttempt) -> bool:
         """Whether this undecided transaction may still be committed."""
-        return self.standing(attempt.batch, attempt.job) is Standing.CURRENT
+        return self.standing(attempt.batch, attempt.job) is JobStanding.CURRENT
 
     def taken_over(self, batch: int, job: str, fenced_max: int, wall_ms: int) -> Ledger:
         """``job`` is the current one from now on. Beyond ``fenced_max`` the oldest fenced job is forgotten. If it came

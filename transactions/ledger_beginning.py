@@ -13,7 +13,7 @@ from tidelog.model.moment import Moment
 from tidelog.model.sinks import SinkAttempt
 from tidelog.proto.calls.sink_api import BeginSinkTransactionRequest, BeginSinkTransactionResponse
 from tidelog.replication.coordinators.coordinator_core import append_error
-from tidelog.transactions.ledger import Ledger, Sink, Standing
+from tidelog.transactions.ledger import JobStanding, Ledger, Sink
 from tidelog.transactions.ledger_deciding import LedgerDeciding, refusal
 from tidelog.transactions.shard_state import Asker, PendingAppend, ShardState
 from tidelog.transactions.transaction import Busy, Entry, Identity, Transaction
@@ -73,7 +73,7 @@ class LedgerBeginning:
 
     def _standing(self, sink: Sink, attempt: SinkAttempt) -> BeginSinkTransactionResponse | None:
         standing = sink.ledger.standing(attempt.batch, attempt.job)
-        if standing is Standing.DECIDED:
+        if standing is JobStanding.DECIDED:
             return _decided(sink.ledger)
         if sink.busy:
             return _error(ErrorCode.CONCURRENT_TRANSACTIONS, "")
@@ -97,7 +97,7 @@ class LedgerBeginning:
         )
         records = [shard.record(created, value)]
         after: Ledger | None = None
-        if owner.ledger.standing(attempt.batch, attempt.job) is Standing.UNKNOWN:
+        if owner.ledger.standing(attempt.batch, attempt.job) is JobStanding.UNKNOWN:
             fenced_max = shard.settings.sink_fenced_jobs_max
             after = owner.ledger.taken_over(attempt.batch, attempt.job, fenced_max, now.wall_ms)
             records.insert(0, shard.ledger_record(owner, after))

@@ -25,7 +25,7 @@ from tidelog.proto.calls.sink_api import (
 from tidelog.proto.logs.coordinator_records import CoordinatorRecord
 from tidelog.replication.coordinators.coordinator_core import append_error
 from tidelog.transactions.ending import Ending, decided
-from tidelog.transactions.ledger import NEW, Ledger, Sink, Standing
+from tidelog.transactions.ledger import NEW, JobStanding, Ledger, Sink
 from tidelog.transactions.shard_state import Asker, PendingAppend, ShardState, TimerKey, TimerKind
 from tidelog.transactions.transaction import Busy, Entry, Identity, Transaction
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition
@@ -69,7 +69,7 @@ class LedgerDeciding:
         sink = shard.sinks.get(request.sink)
         ledger = NEW if sink is None else sink.ledger
         standing = ledger.standing(request.batch, request.job)
-        if standing is Standing.DECIDED:
+        if standing is JobStanding.DECIDED:
             return CommitBatchResponse(ErrorCode.NONE, True, ledger.last_batch, ledger.last_job)
         if sink is not None and sink.busy:
             return _commit_error(ErrorCode.CONCURRENT_TRANSACTIONS, "")
@@ -84,7 +84,7 @@ class LedgerDeciding:
                 return _commit_error(*fault)
             assert entry is not None
             winners[name] = entry
-        if winners and standing is Standing.UNKNOWN:
+        if winners and standing is JobStanding.UNKNOWN:
             return _commit_error(
                 ErrorCode.INVALID_TXN_STATE, f"job {request.job} of sink {request.sink!r} is not known"
             )
@@ -171,11 +171,11 @@ class LedgerDeciding:
         sink = shard.sinks.get(request.sink)
         ledger = NEW if sink is None else sink.ledger
         standing = ledger.standing(request.batch, request.job)
-        if standing is Standing.DECIDED:
+        if standing is JobStanding.DECIDED:
             return AbortJobResponse(ErrorCode.NONE, True, ledger.last_batch, ledger.last_job)
         if sink is not None and sink.busy:
             return _abort_error(ErrorCode.CONCURRENT_TRANSACTIONS, "")
-        if standing is Standing.FENCED:
+        if standing is JobStanding.FENCED:
             return AbortJobResponse(ErrorCode.NONE, False, ledger.last_batch, ledger.last_job)
         if sink is not None and (refused := refusal(sink, standing, request.job)) is not None:
             return _abort_error(*refused)
@@ -278,12 +278,12 @@ class LedgerDeciding:
             self._sweep_again(sink, now)
 
 
-def refusal(sink: Sink, standing: Standing, job: str) -> tuple[ErrorCode, str] | None:
+def refusal(sink: Sink, standing: JobStanding, job: str) -> tuple[ErrorCode, str] | None:
     """Why a job with this standing cannot go on with an undecided batch; None if it can."""
     match standing:
-        case Standing.FENCED:
+        case JobStanding.FENCED:
             return ErrorCode.PRODUCER_FENCED, f"job {job} of sink {sink.name!r} was aborted, or another has taken over"
-        case Standing.ANOTHER_BATCH:
+        case JobStanding.ANOTHER_BATCH:
             return (
                 ErrorCode.INVALID_REQUEST,
                 f"job {job} of sink {sink.name!r} writes batch {sink.ledger.batch}: a job is one run of one batch",

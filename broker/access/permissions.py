@@ -345,7 +345,8 @@ def _commit_result(item: Any, error: ErrorCode, text: str) -> OffsetCommitResult
 
 
 async def _fetched_topics(request: OffsetFetchRequest, access: Access, _: MetadataImage, serve: Serve) -> Any:
-    """Of all offsets of a group, those of topics that may be described; of those named, the others are refused."""
+    """If the request asks for all of a group's offsets, leave out topics that the client may not describe; if it names
+    topics, refuse those."""
 
     def may(item: Any) -> bool:
         return access.topic(DESCRIBE, item.topic)

@@ -1,4 +1,4 @@
-"""Small things for other brokers, sent in batches: what comes up in one turn of the event loop goes out together."""
+"""Sends small items to other brokers in batches: those of one turn of the event loop go out together."""
 
 from __future__ import annotations
 

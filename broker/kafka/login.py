@@ -156,7 +156,7 @@ class KafkaLogin:
         return Reply(_authenticated(header, ErrorCode.NONE, "", found.token, done.lifetime_ms if done else 0), done)
 
     async def _same(self, before: LoggedIn, found: LoggedIn) -> LoggedIn | LoginFailed:
-        """Whoever logs in again is the same as before."""
+        """A client that logs in again must be the same principal as before."""
         was, now = before.session.principal, found.session.principal
         return found if was == now else await self._logins.failed(f"expected {was} again, found {now}")
 

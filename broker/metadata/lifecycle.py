@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
-from tidelog.broker.metadata.lifecycle_state import BrokerLifecycle, Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerLifecycle, BrokerStanding
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NO_NODE, BrokerEpoch, DirectoryId, Offset
 from tidelog.proto.calls.controller_api import BrokerHeartbeatResponse, RegisterBrokerRequest, RegisterBrokerResponse
@@ -46,7 +46,7 @@ class LifecycleRunner:
         log_dirs: Callable[[], Sequence[DirectoryId]],
         metadata_offset: Callable[[], Offset],
         on_caught_up: Callable[[], None],
-        on_standing: Callable[[Standing], None],
+        on_standing: Callable[[BrokerStanding], None],
         answer_timeout_ms: int,
     ) -> None:
         self._lifecycle = lifecycle
@@ -67,7 +67,7 @@ class LifecycleRunner:
         """Whether a refusal is no longer the starter's affair but takes the node down."""
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> BrokerStanding:
         return self._lifecycle.standing
 
     @property
@@ -96,7 +96,7 @@ class LifecycleRunner:
 
         What an idle node costs is its wake-ups, here and where the heartbeat arrives.
         """
-        if self._pausing and self.standing is Standing.RUNNING:
+        if self._pausing and self.standing is BrokerStanding.RUNNING:
             left_ms = self._lifecycle.due_ms() - self._clock.monotonic_ms()
             if left_ms <= self._lifecycle.interval_ms * EARLY_SHARE:
                 self._wake.set()
@@ -127,7 +127,7 @@ class LifecycleRunner:
                 self._asks_to_go = False
             self._tell(before)
             await self._pause()
-        if lifecycle.standing is Standing.FAILED and self.started:
+        if lifecycle.standing is BrokerStanding.FAILED and self.started:
             raise RegistrationRefused(lifecycle.failure)
         # Stopped, or refused while starting, which the starter sees: the end of this task would count as a failure.
         await asyncio.Event().wait()
@@ -151,11 +151,11 @@ class LifecycleRunner:
             give_up_ms = min(deadline_ms, self._answered_ms + int(patience_s * 1000))
             left_ms = min(give_up_ms - self._clock.monotonic_ms(), SHUTDOWN_LOOK_MS)
             if left_ms <= 0:
-                return self._lifecycle.standing is Standing.STOPPED
-            if await self.wait_for(Standing.STOPPED, timeout_s=left_ms / 1000):
+                return self._lifecycle.standing is BrokerStanding.STOPPED
+            if await self.wait_for(BrokerStanding.STOPPED, timeout_s=left_ms / 1000):
                 return True
 
-    async def wait_for(self, *wanted: Standing, timeout_s: float | None) -> bool:
+    async def wait_for(self, *wanted: BrokerStanding, timeout_s: float | None) -> bool:
         """Wait until the standing is one of ``wanted``; false when the bound was reached."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -176,7 +176,7 @@ class LifecycleRunner:
                 self._caught_up = True
                 self._on_caught_up()
 
-    def _tell(self, before: Standing) -> None:
+    def _tell(self, before: BrokerStanding) -> None:
         now = self._lifecycle.standing
         if now is not before:
             log.info("registration state: %s, epoch %d", now.value, self._lifecycle.epoch)
@@ -185,7 +185,7 @@ class LifecycleRunner:
 
     async def _pause(self) -> None:
         left_ms = self._lifecycle.due_ms() - self._clock.monotonic_ms()
-        if left_ms > 0 and self._lifecycle.standing not in (Standing.STOPPED, Standing.FAILED):
+        if left_ms > 0 and self._lifecycle.standing not in (BrokerStanding.STOPPED, BrokerStanding.FAILED):
             self._pausing = True
             try:
                 async with asyncio.timeout(left_ms / 1000):

@@ -36,7 +36,7 @@ from tidelog.proto.calls.controller_api import (
 NO_EPOCH = BrokerEpoch(-1)
 
 
-class Standing(enum.Enum):
+class BrokerStanding(enum.Enum):
     """A broker's standing with the controller."""
 
     REGISTERING = "registering"
@@ -76,7 +76,7 @@ class BrokerLifecycle:
         taken_grace_ms: int,
     ) -> None:
         self.identity = identity
-        self.standing = Standing.REGISTERING
+        self.standing = BrokerStanding.REGISTERING
         self.epoch = NO_EPOCH
         self.failure = ""
         self.ready = False
@@ -103,7 +103,7 @@ class BrokerLifecycle:
     ) -> RegisterBrokerRequest | BrokerHeartbeatRequest | None:
         """Return what to send now, ``None`` when there is nothing left to say."""
         who = self.identity
-        if self.standing is Standing.REGISTERING:
+        if self.standing is BrokerStanding.REGISTERING:
             return RegisterBrokerRequest(
                 cluster_id=who.cluster_id,
                 node_id=who.node_id,
@@ -114,26 +114,26 @@ class BrokerLifecycle:
                 features=who.features,
                 previous_broker_epoch=self._previous_epoch,
             )
-        if self.standing in (Standing.STOPPED, Standing.FAILED):
+        if self.standing in (BrokerStanding.STOPPED, BrokerStanding.FAILED):
             return None
         return BrokerHeartbeatRequest(
             node_id=who.node_id,
             broker_epoch=self.epoch,
             current_metadata_offset=metadata_offset,
             want_fence=not self.ready,
-            want_shut_down=self.standing is Standing.SHUTTING_DOWN,
+            want_shut_down=self.standing is BrokerStanding.SHUTTING_DOWN,
             offline_log_dirs=self.offline_dirs,
         )
 
     def registered(self, answer: RegisterBrokerResponse, now_ms: int) -> None:
         """Take the answer to a registration."""
-        if self.standing is not Standing.REGISTERING:
+        if self.standing is not BrokerStanding.REGISTERING:
             return
         if answer.error == ErrorCode.NONE:
             self.epoch = answer.broker_epoch
             self._previous_epoch = NO_EPOCH
             self._taken_since_ms = None
-            self.standing = Standing.FENCED
+            self.standing = BrokerStanding.FENCED
             self._due_ms = now_ms
             return
         if answer.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -147,7 +147,7 @@ class BrokerLifecycle:
         elif answer.error.retriable:
             self._due_ms = now_ms + self._retry_ms
             return
-        self.standing = Standing.FAILED
+        self.standing = BrokerStanding.FAILED
         self.failure = f"the controller refused node {self.identity.node_id}: {answer.error.name}" + (
             f": {answer.error_message}" if answer.error_message else ""
         )
@@ -156,18 +156,18 @@ class BrokerLifecycle:
         """Take the answer to a heartbeat."""
         self._due_ms = now_ms + self.interval_ms
         stale = answer.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
-        if self.standing is Standing.SHUTTING_DOWN:
+        if self.standing is BrokerStanding.SHUTTING_DOWN:
             self._due_ms = now_ms + min(self.interval_ms, self._retry_ms)
             if stale or (answer.error == ErrorCode.NONE and answer.should_shut_down):
-                self.standing = Standing.STOPPED
+                self.standing = BrokerStanding.STOPPED
         elif stale:
-            self.standing = Standing.REGISTERING
+            self.standing = BrokerStanding.REGISTERING
             self.epoch = NO_EPOCH
             self._due_ms = now_ms
         elif answer.error == ErrorCode.NONE:
             was = self.standing
-            self.standing = Standing.FENCED if answer.is_fenced else Standing.RUNNING
-            if self.standing is Standing.FENCED and was is Standing.FENCED:
+            self.standing = BrokerStanding.FENCED if answer.is_fenced else BrokerStanding.RUNNING
+            if self.standing is BrokerStanding.FENCED and was is BrokerStanding.FENCED:
                 self._due_ms = now_ms + min(self.interval_ms, self._retry_ms)
 
     def unanswered(self, now_ms: int) -> None:
@@ -179,8 +179,8 @@ class BrokerLifecycle:
 
     def shut_down(self) -> None:
         """Ask for a controlled shutdown with the next heartbeat."""
-        if self.standing in (Standing.FENCED, Standing.RUNNING):
-            self.standing = Standing.SHUTTING_DOWN
+        if self.standing in (BrokerStanding.FENCED, BrokerStanding.RUNNING):
+            self.standing = BrokerStanding.SHUTTING_DOWN
             self._due_ms = 0
-        elif self.standing is Standing.REGISTERING:
-            self.standing = Standing.STOPPED
+        elif self.standing is BrokerStanding.REGISTERING:
+            self.standing = BrokerStanding.STOPPED

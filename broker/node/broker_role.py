@@ -55,7 +55,7 @@ from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.directory_assignments import DirectoryAssignments
 from tidelog.broker.metadata.dynamic_config import Settings
 from tidelog.broker.metadata.lifecycle import LifecycleRunner, RegistrationRefused
-from tidelog.broker.metadata.lifecycle_state import BrokerLifecycle, Identity, Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerLifecycle, BrokerStanding, Identity
 from tidelog.broker.metadata.log_end_reports import LogEndReports
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.metadata.reconciler import Reconciler, strays
@@ -319,12 +319,12 @@ class BrokerRole:
         if offline:
             self._lifecycle.dir_failed(offline)
         timeout_s = config.initial_broker_registration_timeout_ms / 1000
-        if not await self._lifecycle.wait_for(Standing.RUNNING, Standing.FAILED, timeout_s=timeout_s):
+        if not await self._lifecycle.wait_for(BrokerStanding.RUNNING, BrokerStanding.FAILED, timeout_s=timeout_s):
             raise RegistrationRefused(
                 f"no controller of {', '.join(map(str, config.voters))} admitted node {config.node_id} within "
                 f"{timeout_s:g} s (initial.broker.registration.timeout.ms)"
             )
-        if lifecycle.standing is Standing.FAILED:
+        if lifecycle.standing is BrokerStanding.FAILED:
             raise RegistrationRefused(lifecycle.failure)
         self._lifecycle.started = True
         self._supervisor.run("directory assignments", self._assignments.run())
@@ -386,11 +386,11 @@ class BrokerRole:
         await asyncio.gather(*(server.close(grace_s) for server in servers.values()))
         await self._peers.close()
 
-    # --- Standing -----------------------------------------------------------------------------------
+    # --- BrokerStanding -----------------------------------------------------------------------------------
 
     @property
-    def standing(self) -> Standing:
-        return Standing.REGISTERING if self._lifecycle is None else self._lifecycle.standing
+    def standing(self) -> BrokerStanding:
+        return BrokerStanding.REGISTERING if self._lifecycle is None else self._lifecycle.standing
 
     @property
     def settings(self) -> Settings:
@@ -459,10 +459,10 @@ class BrokerRole:
         if changed:
             self.replicas.brokers_changed(changed)
 
-    def _standing_changed(self, standing: Standing) -> None:
-        if standing is Standing.REGISTERING:
+    def _standing_changed(self, standing: BrokerStanding) -> None:
+        if standing is BrokerStanding.REGISTERING:
             self.replicas.fence()
-        self.replicas.serve_nearby(standing in (Standing.RUNNING, Standing.SHUTTING_DOWN))
+        self.replicas.serve_nearby(standing in (BrokerStanding.RUNNING, BrokerStanding.SHUTTING_DOWN))
 
     def _settings_changed(self, settings: Settings) -> None:
         log.info("dynamic settings changed")

@@ -13,7 +13,7 @@ from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.coordinators.transactions import Transactions
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic, error_name
 from tidelog.broker.logs.log_cleaning import LogCleaning
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.metrics import Reading
 from tidelog.broker.node.audit_file import AuditWriter
@@ -29,12 +29,12 @@ from tidelog.security.tls_store import NodeTls, TlsStore
 from tidelog.transactions.transitions import TransactionState
 
 _STATES = {
-    Standing.REGISTERING: 1,
-    Standing.FENCED: 2,
-    Standing.RUNNING: 3,
-    Standing.SHUTTING_DOWN: 6,
-    Standing.STOPPED: 7,
-    Standing.FAILED: 7,
+    BrokerStanding.REGISTERING: 1,
+    BrokerStanding.FENCED: 2,
+    BrokerStanding.RUNNING: 3,
+    BrokerStanding.SHUTTING_DOWN: 6,
+    BrokerStanding.STOPPED: 7,
+    BrokerStanding.FAILED: 7,
 }
 
 

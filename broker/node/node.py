@@ -24,7 +24,7 @@ from tidelog.broker.kafka.calls.services import ServeKafka
 from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.controller_registration import register_controller
 from tidelog.broker.metadata.lifecycle import RegistrationRefused
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.broker.metadata.metadata_view import MetadataView, RemoteFeed
 from tidelog.broker.metrics import CONTENT_TYPE, MetricsPage
 from tidelog.broker.node.audit_file import AuditFile, AuditWriter
@@ -272,7 +272,7 @@ class Node:
         return None if self.broker is None else self.broker.kafka_address
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> BrokerStanding | None:
         """The broker's standing with the controller, ``None`` without the broker role."""
         return None if self.broker is None else self.broker.standing
 
@@ -493,8 +493,8 @@ class Node:
     def _readiness(self) -> Page:
         if waits := self._waits_for:
             return text_page(503, f"waiting: {waits}\n")
-        if self.config.is_broker and self.standing is not Standing.RUNNING:
-            return text_page(503, f"the broker is {(self.standing or Standing.REGISTERING).value}\n")
+        if self.config.is_broker and self.standing is not BrokerStanding.RUNNING:
+            return text_page(503, f"the broker is {(self.standing or BrokerStanding.REGISTERING).value}\n")
         if self.active_controller == NO_NODE:
             return text_page(503, "no active controller is known\n")
         return text_page(200, "ready\n")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tidelog.chaos.laboratory.faults.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding
 
 TROUBLES_MAX: Final = 1_000
 """Errors of clients that are kept; the rest is only counted."""
@@ -57,7 +57,7 @@ class Seen:
     """How the cluster stood from this moment on, as far as it told."""
 
     at_s: float
-    standing: Standing
+    standing: ClusterStanding
 
 
 @dataclass(slots=True)
@@ -85,9 +85,9 @@ class Evidence:
         return self.acknowledgements[bisect_left(self.acknowledgements, from_s, key=lambda one: one.ended_s) :]
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ClusterStanding:
         """The last one seen."""
-        return self.seen[-1].standing if self.seen else Standing()
+        return self.seen[-1].standing if self.seen else ClusterStanding()
 
 
 def resumed(
@@ -135,7 +135,7 @@ def longest_commit(commits: Iterable[Committed], from_s: float, to_s: float) -> 
     return max((one.took_s for one in commits if from_s <= one.began_s <= to_s), default=None)
 
 
-def first_seen(seen: Iterable[Seen], from_s: float, fits: Callable[[Standing], bool]) -> float | None:
+def first_seen(seen: Iterable[Seen], from_s: float, fits: Callable[[ClusterStanding], bool]) -> float | None:
     """Seconds from a moment until the cluster was first seen to stand so; ``None`` if it never was."""
     return next((one.at_s - from_s for one in seen if one.at_s >= from_s and fits(one.standing)), None)
 

@@ -12,7 +12,7 @@ from tidelog.chaos.drill.objectives import WORDS, Value
 from tidelog.chaos.drill.reach import Reach
 from tidelog.chaos.drill.target import Found
 from tidelog.chaos.drill.traffic import Traffic
-from tidelog.chaos.laboratory.faults.observer import Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE, TopicPartition
 
@@ -65,7 +65,7 @@ class Stage:
         """The numbers of the topic's partitions."""
         return [at.partition for at in self.traffic.partitions]
 
-    def whole_standing(self) -> Standing:
+    def whole_standing(self) -> ClusterStanding:
         """How the cluster stands now, whole as it is before a fault; an answer that is late is waited for. Raises
         :class:`CommandFailed` if it is not whole for :data:`RECOVERY_S`."""
         deadline = time.monotonic() + RECOVERY_S
@@ -91,7 +91,7 @@ class Stage:
         held = self.whole_standing().partitions
         return sorted(at.partition for at, one in held.items() if not set(one.isr) & set(nodes))
 
-    def is_whole(self, standing: Standing) -> bool:
+    def is_whole(self, standing: ClusterStanding) -> bool:
         """Whether every replica of the topic is in sync, and nobody fenced."""
         return standing.whole and not standing.fenced and len(standing.partitions) == len(self.everywhere)
 
@@ -172,7 +172,7 @@ class Stage:
     def led_elsewhere(self, fault_s: float, nodes: Collection[int], partitions: Collection[int]) -> Milestone:
         places = [TopicPartition(self.traffic.topic, number) for number in partitions]
 
-        def elsewhere(standing: Standing) -> bool:
+        def elsewhere(standing: ClusterStanding) -> bool:
             held = [standing.partitions.get(at) for at in places]
             return all(one is not None and one.leader >= 0 and one.leader not in nodes for one in held)
 
@@ -198,6 +198,6 @@ class Stage:
     def changed(self, fault_s: float) -> Milestone:
         return "commit_s", lambda: committed_after(self.evidence.commits[:], fault_s)
 
-    def _seen(self, from_s: float, fits: Callable[[Standing], bool]) -> float | None:
+    def _seen(self, from_s: float, fits: Callable[[ClusterStanding], bool]) -> float | None:
         seen: list[Seen] = self.evidence.seen[:]
         return first_seen(seen, from_s, fits)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tidelog.aio import Admin, Consumer, Producer
 from tidelog.chaos.drill.evidence import Acknowledged, Committed, Evidence, Seen
-from tidelog.chaos.laboratory.faults.observer import Observer, Standing
+from tidelog.chaos.laboratory.faults.observer import ClusterStanding, Observer
 from tidelog.client.admin.types import NewTopic
 from tidelog.client.config.security import SecuritySettings
 from tidelog.client.delivery import RecordMetadata
@@ -64,7 +64,7 @@ class Traffic:
         self._sending = True
         self._tasks: list[asyncio.Task[None]] = []
         self._made = False
-        self.last_look: tuple[float, Standing] = (0.0, Standing())
+        self.last_look: tuple[float, ClusterStanding] = (0.0, ClusterStanding())
         """When the cluster was last asked how it stands, and its answer."""
 
     @property

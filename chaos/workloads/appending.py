@@ -10,6 +10,7 @@ from tidelog.aio import Producer
 from tidelog.chaos.checkers.history import NO_OFFSET, Outcome, Sent
 from tidelog.chaos.workloads.incarnation import Incarnation
 from tidelog.chaos.workloads.world import World
+from tidelog.client.delivery import Callback, RecordMetadata
 from tidelog.client.errors import TidelogError
 from tidelog.model.ids import TopicPartition
 
@@ -93,13 +94,14 @@ class Appender(Incarnation):
         """A record as arguments of ``send``."""
         return {"value": b"%s:%d:" % (self.name.encode(), number) + b"x" * self._rng.choice(self._padding)}
 
-    def _heard(self, number: int) -> Callable[[Any, BaseException | None], None]:
-        def heard(metadata: Any, error: BaseException | None) -> None:
+    def _heard(self, number: int) -> Callback:
+        def heard(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             if number not in self._under_way:
                 self.world.violated(f"{self.name}:{number} had its outcome already, and now {error or metadata}")
             elif error is not None:
                 self._ended(number, Outcome.UNKNOWN)
             else:
+                assert metadata is not None
                 if (metadata.topic, metadata.partition) != (at := self._under_way[number][0]):
                     self.world.violated(f"{self.name}:{number} was sent to {at} and acknowledged at {metadata}")
                 self.acknowledged += 1

@@ -1,14 +1,14 @@
 """A model of Spark: the driver of a streaming query, and the attempts at the tasks of its batches.
 
-A driver does what Spark's ``MicroBatchExecution`` does, in its order. A batch's range is written to the offset log
-before anything of it is read, the commit log is written when its sink has said that it is committed; both are files
-that are made whole and never replaced, and who finds one there that it was to make ends. A driver that begins reads
-them, and runs again what is planned and not noted. Tasks run as ``TaskSetManager`` runs them: failed attempts are
-followed by others, up to four, slow ones get a second one beside them; the first message of a task counts. Their
-numbers begin at 0 with each job. What became of a job's attempts when it is over, nobody knows; some go on.
+A driver does what Spark's ``MicroBatchExecution`` does, in the same order. It writes a batch's range to the offset log
+before it reads any of it, and writes the commit log once the sink has said that the batch is committed. Files of both
+logs are made whole and never replaced: a driver that finds one in its place ends. A new driver reads both, and runs
+again what is planned and not noted. Tasks run as ``TaskSetManager`` runs them: another attempt follows a failed one, up
+to four in all; a slow one gets a second one beside it; the first message of a task counts. Attempts are numbered from 0
+in each job. When a job is over, nobody knows what became of its attempts; some go on.
 
-The sink is called as Spark calls it: a job is minted when a batch is planned, tasks write under it, commit and abort
-know of it what the messages say.
+The sink is called as Spark calls it: planning a batch makes a job, tasks write under it, and commit and abort know of
+the job only what the messages say.
 """
 
 from __future__ import annotations

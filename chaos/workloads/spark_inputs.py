@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Any, Final
 
+from tidelog.aio import Producer
 from tidelog.chaos.workloads.incarnation import Incarnation
 from tidelog.chaos.workloads.spark import INPUT_PARTITIONS, INPUTS
 from tidelog.chaos.workloads.world import World
@@ -54,7 +55,7 @@ class InputWriter(Incarnation):
                 await asyncio.sleep(rng.choice((0.05, 0.3, 1.0)))
         await producer.close(3.0)
 
-    async def _transact(self, producer: Any, rng: random.Random) -> None:
+    async def _transact(self, producer: Producer, rng: random.Random) -> None:
         await producer.begin_transaction()
         for _ in range(rng.choice((1, 2, 4))):
             await self._send(producer, rng)
@@ -68,7 +69,7 @@ class InputWriter(Incarnation):
             self.world.events["input-committed"] += 1
             await producer.commit_transaction()
 
-    async def _send(self, producer: Any, rng: random.Random) -> None:
+    async def _send(self, producer: Producer, rng: random.Random) -> None:
         self.number += 1
         value = f"{self.name}:{self.number}".encode()
         await producer.send(INPUTS, value, partition=rng.randrange(INPUT_PARTITIONS))

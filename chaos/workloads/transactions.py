@@ -18,6 +18,7 @@ from tidelog.chaos.checkers.history import NO_OFFSET, Outcome, Sent, Transaction
 from tidelog.chaos.checkers.transactions import Attempt
 from tidelog.chaos.workloads.incarnation import AGAIN_S, GivenUp, Incarnation, Roster, patiently
 from tidelog.chaos.workloads.world import World, partitions_of
+from tidelog.client.delivery import Callback, RecordMetadata
 from tidelog.client.errors import TidelogError
 from tidelog.client.group_types import ConsumerGroupMetadata
 from tidelog.client.producer.transaction_state import TransactionState
@@ -73,13 +74,13 @@ class Transaction(Attempt):
     delivered: dict[int, tuple[Outcome, int, float, float]] = field(default_factory=dict)
     """Number of a write → outcome, offset, begin and end; what is not in it was never sent."""
 
-    def sending(self, number: int, now: Callable[[], float]) -> Callable[[Any, BaseException | None], None]:
+    def sending(self, number: int, now: Callable[[], float]) -> Callback:
         """A write is about to be sent; what is returned hears what becomes of it."""
         began = now()
         self.delivered[number] = (Outcome.UNKNOWN, NO_OFFSET, began, began)
 
-        def heard(metadata: Any, error: BaseException | None) -> None:
-            if error is None:
+        def heard(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+            if metadata is not None:
                 self.delivered[number] = (Outcome.OK, metadata.offset, began, now())
 
         return heard

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidelog.client.admin.group_types import GroupDescription, MemberDescription
 
 
-class Standing(NamedTuple):
+class GroupStanding(NamedTuple):
     """One partition of a group, or a member without any (``topic`` and ``partition`` are then ``None``).
 
     ``current_offset`` is ``None`` where nothing is committed, ``log_end_offset`` where the partition is gone or
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
 
 def standings(
     group: GroupDescription, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> list[Standing]:
+) -> list[GroupStanding]:
     """Put together what is known of a group: partitions in order, then members that read none."""
     readers: dict[TopicPartition, MemberDescription] = {}
     for member in group.members:
@@ -43,7 +43,7 @@ def standings(
     for at in sorted(committed.keys() | readers.keys()):
         current, end, reader = committed.get(at), ends.get(at), readers.get(at)
         found.append(
-            Standing(
+            GroupStanding(
                 group.group_id,
                 at.topic,
                 at.partition,
@@ -56,7 +56,7 @@ def standings(
             )
         )
     found += [
-        Standing(group.group_id, None, None, None, None, None, idle.member_id, idle.host, idle.client_id)
+        GroupStanding(group.group_id, None, None, None, None, None, idle.member_id, idle.host, idle.client_id)
         for idle in group.members
         if not idle.assignment
     ]

@@ -63,8 +63,8 @@ def chain_of(definition: LinkDefinition, settings: Mapping[str, str]) -> tuple[s
 
 
 def copied(settings: Mapping[str, str], replicas: int) -> dict[str, str]:
-    """Pure. Those of a source topic's settings that the target takes, whose partitions have so many replicas: Kafka has
-    some that we do not know, and more replicas than there are cannot be in sync."""
+    """Pure. The settings of a source topic that a target with so many replicas takes. Some of Kafka's are unknown here,
+    and ``min.insync.replicas`` cannot ask for more replicas than there are."""
     found = {}
     for name, value in settings.items():
         setting = TOPIC_CONFIG_DEF.settings.get(name)

@@ -28,7 +28,7 @@ from tidelog.demo.log.row_judge import LogRecord, Source, Verdict, judge
 from tidelog.proto.calls.api import ConfigResource
 
 if TYPE_CHECKING:
-    from tidelog import Admin
+    from tidelog import Admin, Producer, RecordMetadata
 
 TOPIC: Final = "flights"
 UNPACED_TOPIC: Final = "flights-unpaced"
@@ -61,7 +61,7 @@ class Kill:
     first_acknowledged_s: float | None
     """Until a row sent after the kill was acknowledged in one of the partitions it had led."""
     last_acknowledged_s: float | None
-    """Until that was so in each of them."""
+    """Until such a row was acknowledged in each of them."""
     controller_s: float | None
     """Until the next change of metadata was committed, where the node was the active controller."""
     whole_s: float
@@ -156,7 +156,7 @@ class LogHalf:
 
     # --- Sending, and what happens meanwhile ---
 
-    def _send(self, cluster: LocalCluster, admin: Admin, producer: Any) -> None:
+    def _send(self, cluster: LocalCluster, admin: Admin, producer: Producer) -> None:
         pace = Pace(self._rows, self._seconds, time.monotonic())
         pace.hold_at(SECOND_KILL_AT)
         director = threading.Thread(target=self._direct, args=(cluster, admin, pace), name="director", daemon=True)
@@ -310,7 +310,7 @@ def load_flights(cluster: LocalCluster, admin: Admin, rows: int, say: Callable[[
     started = time.monotonic()
     failed: list[BaseException] = []
 
-    def settled(metadata: Any, error: BaseException | None) -> None:
+    def settled(metadata: RecordMetadata | None, error: BaseException | None) -> None:
         if error is not None:
             failed.append(error)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidelog.demo.log.flights import Flight, row_digest
+
+if TYPE_CHECKING:
+    from tidelog.client.delivery import Callback
 
 SLICE_S: Final = 0.01
 PROGRESS_ROWS: Final = 1_000
@@ -20,7 +23,15 @@ TRICKLE_PER_S: Final = 400.0
 class Sender(Protocol):
     """The producer, as far as it is used here."""
 
-    def send(self, topic: str, value: Any = None, key: Any = None, **more: Any) -> Any: ...
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        on_delivery: Callback | None = None,
+    ) -> object: ...
 
 
 class Failover:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tidelog.model.ids import DirectoryId, NodeId
 from tidelog.model.voter_set import VoterSet
-from tidelog.proto.transport.raft_messages import RaftMessage, Standing
+from tidelog.proto.transport.raft_messages import RaftMessage, VoterStanding
 
 # --- in -----------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ class LinkUp:
 
     peer: NodeId
     directory_id: DirectoryId
-    standing: Standing
+    standing: VoterStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class VotersChanged:
     """The voters from here on, committed or not, as far as this node knows. ``None``: it knows of none."""
 
     voters: VoterSet | None
-    standing: Standing
+    standing: VoterStanding
     directory_id: DirectoryId
     """This node's."""
 

@@ -40,18 +40,18 @@ class RaftMembership(RaftElection):
     """The part of one controller that knows the voters."""
 
     def __init__(self, parts: EngineParts) -> None:
-        self._met: dict[NodeId, tuple[Peer, rm.Standing]] = {}
+        self._met: dict[NodeId, tuple[Peer, rm.VoterStanding]] = {}
         """Each other controller's directory when the stream to it was last opened."""
         self._in_force: VoterSet | None = None
         self._led_term = 0
         super().__init__(parts)
 
     @property
-    def standing(self) -> rm.Standing:
+    def standing(self) -> rm.VoterStanding:
         """This directory's standing in its quorum."""
         if self.journal.is_old:
-            return rm.Standing.OLD
-        return rm.Standing.FRESH if self.journal.voters is None else rm.Standing.FOUNDED
+            return rm.VoterStanding.OLD
+        return rm.VoterStanding.FRESH if self.journal.voters is None else rm.VoterStanding.FOUNDED
 
     @property
     def _takes_part(self) -> bool:
@@ -86,13 +86,13 @@ class RaftMembership(RaftElection):
 
     # --- founding ------------------------------------------------------------------------------------
 
-    def _meet(self, node: Peer, standing: rm.Standing) -> None:
+    def _meet(self, node: Peer, standing: rm.VoterStanding) -> None:
         """A stream to another controller stands."""
         self._met[node.voter.node_id] = (node, standing)
-        if self.standing is rm.Standing.FOUNDED:
-            if standing is rm.Standing.FRESH:
+        if self.standing is rm.VoterStanding.FOUNDED:
+            if standing is rm.VoterStanding.FRESH:
                 self._tell_voters(node)
-        elif self.standing is rm.Standing.FRESH and standing is rm.Standing.OLD and not self.journal.may_join:
+        elif self.standing is rm.VoterStanding.FRESH and standing is rm.VoterStanding.OLD and not self.journal.may_join:
             raise self._refused(f"{node.voter} has the log of a quorum that this directory is not a part of")
         else:
             self._found_if_complete()

@@ -45,7 +45,7 @@ _HELD_READ_S: Final = 0.002
 log = logging.getLogger(__name__)
 
 Submit = Callable[[ev.EngineInput], None]
-Own = Callable[[], tuple[DirectoryId, rm.Standing]]
+Own = Callable[[], tuple[DirectoryId, rm.VoterStanding]]
 """This controller's directory and what it is to the quorum, as of now."""
 
 
@@ -117,7 +117,7 @@ class OutgoingLink:
         try:
             directory_id, standing = self._own()
             hello = rm.Hello(
-                rm.UNBOUND_VERSION if standing is rm.Standing.OLD else rm.PROTOCOL_VERSION,
+                rm.UNBOUND_VERSION if standing is rm.VoterStanding.OLD else rm.PROTOCOL_VERSION,
                 self._identity.cluster_id,
                 self._identity.node_id,
                 self._peer,
@@ -164,7 +164,7 @@ class OutgoingLink:
         self.to_old = not answer.directory_id
         if self.to_old:
             seat = directory_of_seat(self._identity.cluster_id, self._peer)
-            self._submit(ev.LinkUp(self._peer, seat, rm.Standing.OLD))
+            self._submit(ev.LinkUp(self._peer, seat, rm.VoterStanding.OLD))
         else:
             self._submit(ev.LinkUp(self._peer, answer.directory_id, answer.standing))
 
@@ -250,14 +250,14 @@ class RaftLinks:
         mine = self.identity
         standing = self.own()[1]
         version = rm.PROTOCOL_VERSION
-        if hello.version == rm.UNBOUND_VERSION and (hello.directory_id or standing is rm.Standing.OLD):
+        if hello.version == rm.UNBOUND_VERSION and (hello.directory_id or standing is rm.VoterStanding.OLD):
             version = rm.UNBOUND_VERSION
         expected_found: tuple[tuple[str, object, object], ...] = (
             ("Raft stream version", version, hello.version),
             ("cluster", mine.cluster_id, hello.cluster_id),
             ("a stream to node", mine.node_id, hello.peer_id),
         )
-        if standing is not rm.Standing.FOUNDED:  # from then on the log names the voters
+        if standing is not rm.VoterStanding.FOUNDED:  # from then on the log names the voters
             expected_found += (("controller.quorum.voters with the ids", list(mine.voters), list(hello.voters)),)
         for what, expected, found in expected_found:
             if expected != found:

@@ -25,11 +25,11 @@ from tidelog.proto.v1 import raft_pb2 as pb
 
 PROTOCOL_VERSION: Final = 2
 UNBOUND_VERSION: Final = 1
-"""That of release 0.1, where a voter was a node id alone. A directory that is :attr:`Standing.OLD` says it too, and
-names itself besides."""
+"""That of release 0.1, where a voter was a node id alone. A directory that is :attr:`VoterStanding.OLD` says it too,
+and names itself besides."""
 
 
-class Standing(enum.IntEnum):
+class VoterStanding(enum.IntEnum):
     """A controller's directory's standing in its quorum."""
 
     FRESH = 0
@@ -59,7 +59,7 @@ class HelloAnswer:
 
     refusal: str
     directory_id: DirectoryId = UNASSIGNED_DIRECTORY
-    standing: Standing = Standing.FRESH
+    standing: VoterStanding = VoterStanding.FRESH
 
 
 @dataclass(frozen=True, slots=True)

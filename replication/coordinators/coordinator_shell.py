@@ -60,7 +60,7 @@ class Refused(Protocol[R_co]):
     def __call__(self, error: ErrorCode, /, *, error_message: str) -> R_co: ...
 
 
-class Standing(enum.Enum):
+class LoadStanding(enum.Enum):
     LOADING = enum.auto()
     FAILED = enum.auto()
     """Loading failed, and is retried."""
@@ -76,7 +76,7 @@ class Led(Generic[ShardT]):
         self.partition = partition
         self.epoch = epoch
         self.shard = shard
-        self.standing = Standing.LOADING
+        self.standing = LoadStanding.LOADING
         self.loading: asyncio.Task[None] | None = None
 
 
@@ -184,15 +184,15 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         if led is None:
             return Refusal(ErrorCode.NOT_COORDINATOR)
         match led.standing:
-            case Standing.ACTIVE:
+            case LoadStanding.ACTIVE:
                 return led
-            case Standing.LOADING:
+            case LoadStanding.LOADING:
                 return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            case Standing.FAILED:
+            case LoadStanding.FAILED:
                 return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _actives(self) -> list[Led[ShardT]]:
-        return [led for led in self._led.values() if led.standing is Standing.ACTIVE]
+        return [led for led in self._led.values() if led.standing is LoadStanding.ACTIVE]
 
     # --- Requests -------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         now = self._now()
         for led in list(self._led.values()):
             deadline = led.shard.next_deadline()
-            if deadline is not None and deadline <= now.monotonic_ms and led.standing is Standing.ACTIVE:
+            if deadline is not None and deadline <= now.monotonic_ms and led.standing is LoadStanding.ACTIVE:
                 self._perform(led, led.shard.tick(now))
             else:
                 self._set_timer(deadline)
@@ -332,7 +332,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
                 break
             counters.failed_loads += 1
             logger.error("partition %d of %s cannot be loaded: %s", led.partition, self._topic, fault)
-            led.standing = Standing.FAILED
+            led.standing = LoadStanding.FAILED
             await asyncio.sleep(delay_ms / 1000)
             delay_ms = min(2 * delay_ms, LOAD_AGAIN_MS_MAX)
             led.shard = self._new_shard(led.partition, led.epoch)
@@ -341,7 +341,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         counters.loaded_records += led.shard.replayed
         counters.passed_over_records += led.shard.passed_over
         led.loading = None
-        led.standing = Standing.ACTIVE
+        led.standing = LoadStanding.ACTIVE
         self._perform(led, led.shard.loaded(self._now()))
 
     def _ended(self, task: asyncio.Task[None]) -> None:

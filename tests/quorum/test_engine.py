@@ -28,7 +28,7 @@ def directory(node: NodeId) -> DirectoryId:
 
 
 def up(peer: NodeId) -> ev.LinkUp:
-    return ev.LinkUp(peer, directory(peer), rm.Standing.FRESH)
+    return ev.LinkUp(peer, directory(peer), rm.VoterStanding.FRESH)
 
 
 class Bench:

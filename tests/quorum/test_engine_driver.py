@@ -50,7 +50,7 @@ def test_news_is_never_kept() -> None:
         assert not quiet.keep(refusing, 5.0)
     for other in (
         ev.LinkDown(A),
-        ev.LinkUp(A, DIRECTORY, rm.Standing.FOUNDED),
+        ev.LinkUp(A, DIRECTORY, rm.VoterStanding.FOUNDED),
         ev.PeerSuspected(A),
         ev.Received(A, DIRECTORY, (result(), result())),
     ):

@@ -48,7 +48,7 @@ def opened(node: int, files: MemoryFiles | None = None, *, may_join: bool = Fals
     return open_engine(disk, "/q", identity, QuorumTiming(), QuorumLimits(), random.Random(node), 1.0)
 
 
-def up(node: int, standing: rm.Standing = rm.Standing.FRESH, copy: int = 0) -> ev.LinkUp:
+def up(node: int, standing: rm.VoterStanding = rm.VoterStanding.FRESH, copy: int = 0) -> ev.LinkUp:
     return ev.LinkUp(NodeId(node), directory(node, copy), standing)
 
 
@@ -110,7 +110,7 @@ def test_before_it_knows_who_votes_a_directory_neither_follows_nor_votes() -> No
 def test_an_empty_directory_is_refused_where_others_vote(founder: bool) -> None:
     node, other = (1, 2) if founder else (2, 1)
     engine = opened(node, copy=5)
-    engine.step([up(other, rm.Standing.FOUNDED)], 1.0)
+    engine.step([up(other, rm.VoterStanding.FOUNDED)], 1.0)
     assert engine.journal.voters is None
     with pytest.raises(
         QuorumConfigurationError, match=f"expected the directory with which node {node} votes.*--format"
@@ -322,7 +322,7 @@ def from_old(node: int, *messages: rm.RaftMessage) -> ev.Received:
 def elected(disks: dict[int, MemoryFiles]) -> RaftEngine:
     """Node 1 leads, by the votes of the two others."""
     engine = opened(1, disks[1])
-    engine.step([ev.LinkUp(*voter, rm.Standing.OLD) for voter in SEATS.voters[1:]], 1.0)
+    engine.step([ev.LinkUp(*voter, rm.VoterStanding.OLD) for voter in SEATS.voters[1:]], 1.0)
     engine.step([], 60.0)
     granted = [from_old(node, rm.PreVoteResult(engine.term + 1, engine.term, granted=True)) for node in (2, 3)]
     engine.step([*granted], 60.0)
@@ -352,7 +352,7 @@ def read_by_0_1(disk: MemoryFiles) -> None:
 def test_a_directory_of_release_0_1_votes_and_leads_and_stays_readable_for_it() -> None:
     disks = {node: old(node) for node in (1, 2, 3)}
     engine = elected(disks)
-    assert engine.standing is rm.Standing.OLD
+    assert engine.standing is rm.VoterStanding.OLD
     assert engine.journal.voters == SEATS
     last = engine.journal.last_index
     assert last == 21, "the entry with which a leader begins"
@@ -365,7 +365,7 @@ def test_a_directory_of_release_0_1_votes_and_leads_and_stays_readable_for_it() 
     assert bytes(disks[1].content("/q/snapshot"))[:8] == b"TLQSNAP1"
     disks[1].restart(power_loss=True)
     again = opened(1, disks[1], copy=9)
-    assert (again.standing, again.journal.me) == (rm.Standing.OLD, SEATS.voters[0])
+    assert (again.standing, again.journal.me) == (rm.VoterStanding.OLD, SEATS.voters[0])
     assert (again.term, again.journal.last_index) == (engine.term, 22)
     read_by_0_1(disks[1])
 
@@ -385,13 +385,17 @@ def test_once_it_is_left_the_directories_vote() -> None:
     engine = elected(disks)
     engine.step([from_old(2, rm.AppendResult(engine.term, 22, success=True, reset=False))], 60.1)
     effects = engine.step([ev.Bind()], 60.2)
-    assert ev.VotersChanged(SEATS, rm.Standing.FOUNDED, SEATS.voters[0].directory_id) in effects
+    assert ev.VotersChanged(SEATS, rm.VoterStanding.FOUNDED, SEATS.voters[0].directory_id) in effects
     assert engine.journal.voters_index == engine.journal.last_index == 22, "for nodes that will get only the log"
     assert engine.step([ev.Bind()], 60.3) is not None
     assert engine.journal.last_index == 22
     disks[1].restart(power_loss=True)
     again = opened(1, disks[1], copy=9)
-    assert (again.standing, again.journal.me, again.journal.voters) == (rm.Standing.FOUNDED, SEATS.voters[0], SEATS)
+    assert (again.standing, again.journal.me, again.journal.voters) == (
+        rm.VoterStanding.FOUNDED,
+        SEATS.voters[0],
+        SEATS,
+    )
 
 
 def test_a_laggard_gets_the_voters_in_the_old_format_and_keeps_them() -> None:
@@ -401,7 +405,7 @@ def test_a_laggard_gets_the_voters_in_the_old_format_and_keeps_them() -> None:
     changed = SEATS.without(NodeId(2))
     entries = tuple(rm.Entry(5, command) for command in (b"\x01", VOTERS_COMMAND + changed.encode()))
     engine.step([from_old(1, rm.Append(5, 16, 17, 4, entries, notice=False))], 1.0)
-    assert (engine.standing, engine.journal.voters) == (rm.Standing.OLD, changed)
+    assert (engine.standing, engine.journal.voters) == (rm.VoterStanding.OLD, changed)
     disk.restart(power_loss=True)
     assert opened(3, disk).journal.voters == changed
     journal = RaftJournal(disk, "/q", QuorumIdentity("c", NodeId(3), IDS, directory(3)))
@@ -415,7 +419,7 @@ def test_a_laggard_gets_the_voters_in_the_old_format_and_keeps_them() -> None:
 def test_an_emptied_directory_does_not_vote_beside_logs_of_release_0_1() -> None:
     emptied = opened(2)
     with pytest.raises(QuorumConfigurationError, match="has the log of a quorum"):
-        emptied.step([ev.LinkUp(*SEATS.voters[0], rm.Standing.OLD)], 1.0)
+        emptied.step([ev.LinkUp(*SEATS.voters[0], rm.VoterStanding.OLD)], 1.0)
     whole = opened(1, old(1))
     granted = whole.step([up(2), ev.Received(NodeId(2), directory(2), (rm.PreVoteResult(5, 4, granted=True),))], 60.0)
     assert not whole.is_leader

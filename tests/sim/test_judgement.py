@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.chaos.simulated.simulation.cluster_scenario import scenario
 from tidelog.chaos.simulated.simulation.simulation import Simulation
 from tidelog.chaos.simulated.world.cluster import SimulatedCluster
+from tidelog.client.delivery import RecordMetadata
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, TopicPartition
 from tidelog.storage.disk.memory_files import MemoryFiles
 
@@ -30,7 +31,7 @@ def test_what_clients_are_told_wrong_is_found() -> None:
         await _at_work(sim)
         sender, reader = sim.senders[0], sim.readers[0]
         at = TopicPartition(sim.topic, 0)
-        metadata = SimpleNamespace(topic=sim.topic, partition=1, offset=0)
+        metadata = RecordMetadata(sim.topic, 1, 0, 0)
         sender._heard(10**6)(metadata, None)
         sender._under_way[10**6] = (at, {"value": b"p1:1000000:"}, sim.cluster.loop.now)
         sender._heard(10**6)(metadata, None)
@@ -44,7 +45,7 @@ def test_what_clients_are_told_wrong_is_found() -> None:
 
     _found(
         lies.run(1).violations,
-        "p1:1000000 had its outcome already, and now namespace(",
+        "p1:1000000 had its outcome already, and now RecordMetadata(",
         "p1:1000000 was sent to orders-0 and acknowledged at ",
         "orders-0 offset 1000000 was acknowledged; nodes [1, 2, 3] do not have it",
         "c0 is told the ends ",

@@ -11,11 +11,12 @@ import pytest
 from tests.transition_pages import diagram, table
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
+from tidelog.model.moment import Moment
 from tidelog.proto.logs.coordinator_records import CoordinatorRecord
 from tidelog.proto.logs.transaction_records import TransactionLogValue, encode_transaction_key, encode_transaction_value
 from tidelog.replication.coordinators.coordinator_log import Token
 from tidelog.transactions.effects import Append
-from tidelog.transactions.ledger_deciding import LedgerDeciding
+from tidelog.transactions.ledger_deciding import LedgerDeciding, _Move
 from tidelog.transactions.shard_state import ShardState
 from tidelog.transactions.transaction import NOBODY, Entry, Identity, Transaction, loaded
 from tidelog.transactions.transitions import TRANSITIONS, Cause, TransactionState, Transition
@@ -79,9 +80,10 @@ def test_every_transition_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardState, "move", watched)
     decide = LedgerDeciding._move
 
-    def watched_decision(self: Any, entry: Any, *, committed: bool, now: Any) -> Any:
+    def watched_decision(self: LedgerDeciding, entry: Entry, *, committed: bool, now: Moment) -> _Move:
         found = decide(self, entry, committed=committed, now=now)
         after = TransactionState.DEAD if found.after is None else found.after.state
+        assert entry.value is not None
         seen.add(Transition(entry.value.state, after, found.cause))
         return found
 

@@ -361,12 +361,12 @@ def deposed_is_asked(rng: random.Random, partition: int, n: str, victim: int) ->
     ]
 
 
-def places_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+def leaders_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """The leaders of partitions with open transactions go and come back, one after the other."""
     made: list[Act] = []
     at = 0.0
     for number in range(3):
-        made.append((at, rng.choice(("stop", "kill")), (f"place>s{n}{number}", _about(rng, 0.3))))
+        made.append((at, rng.choice(("stop", "kill")), (f"partition-leader>s{n}{number}", _about(rng, 0.3))))
         at += _about(rng, 2.0)
     return made
 
@@ -402,7 +402,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "unheard-promotion": unheard_promotion,
         "deposed-target": deposed_target,
         "zombie-copier": zombie_copier,
-        "places-in-turns": places_in_turns,
+        "leaders-in-turns": leaders_in_turns,
         "deposed-is-asked": deposed_is_asked,
     }
 )

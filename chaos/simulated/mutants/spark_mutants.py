@@ -29,9 +29,9 @@ MUTANTS: Final = (
         rule="decided",
         what="A fenced job is told so though its batch is decided: a driver that thaws cannot know that all is well.",
         module=_LEDGER,
-        old="        if batch <= self.last_batch:\n            return Standing.DECIDED\n",
-        new="        if job in self.fenced:\n            return Standing.FENCED\n"
-        "        if batch <= self.last_batch:\n            return Standing.DECIDED\n",
+        old="        if batch <= self.last_batch:\n            return JobStanding.DECIDED\n",
+        new="        if job in self.fenced:\n            return JobStanding.FENCED\n"
+        "        if batch <= self.last_batch:\n            return JobStanding.DECIDED\n",
         scenario="spark",
         more=(
             Edit(
@@ -53,8 +53,8 @@ MUTANTS: Final = (
         more=(
             Edit(
                 _LEDGER,
-                "        return self.standing(attempt.batch, attempt.job) is Standing.CURRENT\n",
-                "        return self.standing(attempt.batch, self.job) is Standing.CURRENT\n",
+                "        return self.standing(attempt.batch, attempt.job) is JobStanding.CURRENT\n",
+                "        return self.standing(attempt.batch, self.job) is JobStanding.CURRENT\n",
             ),
         ),
     ),

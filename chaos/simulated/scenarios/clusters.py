@@ -341,9 +341,9 @@ TRANSACTIONS: Final = Setting(
         *["between-two-steps"] * 2,
         *["zombie-copier"] * 2,
         "deposed-is-asked",
-        "places-in-turns",
+        "leaders-in-turns",
     ),
-    targets=("transactions", "transactions", "bank", "coordinator", "place"),
+    targets=("transactions", "transactions", "bank", "coordinator", "partition-leader"),
     work=TransactionWork,
 )
 
@@ -396,7 +396,7 @@ SINKS: Final = Setting(
     },
     victim_only=("power-loss",),
     plots=("between-sink-steps", "unheard-batch"),
-    targets=("sink", "sink", "sink", "place"),
+    targets=("sink", "sink", "sink", "partition-leader"),
     work=SinkWork,
 )
 

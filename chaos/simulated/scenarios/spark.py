@@ -66,6 +66,6 @@ SPARK: Final = Setting(
     },
     victim_only=("power-loss",),
     plots=(*["between-sink-steps"] * 2, "unheard-batch", *["driver-at-point"] * 2, "deposed-source", "late-loser"),
-    targets=("sink", "sink", "sink", "place", "source"),
+    targets=("sink", "sink", "sink", "partition-leader", "source"),
     work=SparkWork,
 )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.broker.node.node import Node
 from tidelog.chaos.checkers.brokers import (
     ChangeJudge,
@@ -216,7 +216,7 @@ class MetadataWatch:
         return Running(
             int(node.broker.broker_epoch()),
             ready=lifecycle is not None and lifecycle._lifecycle.ready,
-            wants_shut_down=standing in (Standing.SHUTTING_DOWN, Standing.STOPPED),
+            wants_shut_down=standing in (BrokerStanding.SHUTTING_DOWN, BrokerStanding.STOPPED),
             reachable=not is_cut and not cluster.hosts[node_id].process.paused,
         )
 

@@ -12,7 +12,7 @@ import os.path
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.chaos.checkers.history import History
 from tidelog.chaos.checkers.progress import Operation, no_progress, whole_intervals
 from tidelog.chaos.simulated.watch.metadata import MetadataWatch
@@ -80,7 +80,7 @@ class ProgressWatch:
             host = cluster.hosts[node_id]
             if host.files is None or host.process.paused or node.broker is None:
                 continue
-            if node.broker.standing is not Standing.RUNNING:
+            if node.broker.standing is not BrokerStanding.RUNNING:
                 return None
             running.append(node_id)
         voters = [node_id for node_id in running if node_id in cluster.controller_ids]

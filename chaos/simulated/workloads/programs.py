@@ -48,7 +48,7 @@ class Programs(SinkBooks):
         injector = sim.injector
         injector.roles |= {
             "sink": lambda: self.watch.coordinator(sinks[0]),
-            "place": lambda: sim.cluster.leader_of(target, 0),
+            "partition-leader": lambda: sim.cluster.leader_of(target, 0),
         }
         injector.acts |= {
             "kill-producer": lambda number, seconds: self._kill(int(number), seconds),

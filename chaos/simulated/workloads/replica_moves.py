@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SIZES: Final = (2, 3, 3, 4)
 ASK_S: Final = 6.0
 AT_ONCE_S: Final = 0.09
-"""Who was answered within that long has asked once: before ``retry_backoff_ms`` nobody asks again."""
+"""An answer within that time is the answer to a first request: nobody asks again before ``retry_backoff_ms``."""
 CORDONED_S: Final = 2.0
 """How long a drained node stays cordoned."""
 LIFT_S: Final = 60.0

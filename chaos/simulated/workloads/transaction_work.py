@@ -94,7 +94,7 @@ class TransactionWork(TransactionClients):
             "transactions": lambda: self.watch.coordinator(WRITERS[0]),
             "bank": lambda: self.watch.coordinator(TELLER),
             "coordinator": lambda: self.watch.group_coordinator(GROUP),
-            "place": lambda: sim.cluster.leader_of(MANY, 0),
+            "partition-leader": lambda: sim.cluster.leader_of(MANY, 0),
         }
         injector.acts |= {
             "kill-producer": lambda number, seconds: roster.kill(int(number), seconds),

@@ -319,7 +319,9 @@ def offsets(
             if not partitions or part.partition in partitions
         }
         if missing := set(partitions) - {at.partition for at in parts}:
-            raise CommandFailed(f"expected partitions that exist, found {min(missing)}: no topic asked for has it")
+            raise CommandFailed(
+                f"expected partitions that exist, found {min(missing)}: none of the named topics has it"
+            )
         led = [at for at, part in parts.items() if part.leader >= 0]
         found = admin.list_offsets(dict.fromkeys(led, spec)) if led else {}
     rows: list[dict[str, Any]] = []

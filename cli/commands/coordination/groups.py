@@ -17,7 +17,7 @@ from tidelog.cli.commands.coordination.reset_offsets import (
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
-from tidelog.cli.work.group_offsets import Standing, log_ends, standings
+from tidelog.cli.work.group_offsets import GroupStanding, log_ends, standings
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def described(admin: Admin, names: Sequence[str]) -> tuple[dict[str, GroupDescri
     return found, {**refused, **more}
 
 
-def _standings(admin: Admin, found: dict[str, GroupDescription]) -> list[Standing]:
+def _standings(admin: Admin, found: dict[str, GroupDescription]) -> list[GroupStanding]:
     committed = admin.list_consumer_group_offsets(dict.fromkeys(found)) if found else {}
     partitions = {at for offsets in committed.values() for at in offsets}
     for group in found.values():
@@ -194,7 +194,7 @@ def _standings(admin: Admin, found: dict[str, GroupDescription]) -> list[Standin
     ]
 
 
-def _show_standings(rows: Iterable[Standing]) -> None:
+def _show_standings(rows: Iterable[GroupStanding]) -> None:
     columns = (
         "group", "topic", "partition", "current offset", "log end offset", "lag", "consumer id", "host", "client id",
     )  # fmt: skip

@@ -179,7 +179,9 @@ def unregister(node: int, force: bool, bootstrap: str, as_json: bool) -> None:
 
 @brokers.command(short_help="Move every replica off brokers.")
 @click.argument("nodes", metavar="NODE...", type=_NODE, nargs=-1, required=True)
-@click.option("--dead", is_flag=True, help="The brokers are down for good: make their replicas anew from the others.")
+@click.option(
+    "--dead", is_flag=True, help="The brokers are down for good: make new copies of their replicas from the others."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
 @click.option("--cancel", "cancels", is_flag=True, help="Take back the moves under way, and end the cordon.")
 @pace_options

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.conftest import Ledger
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.api import DescribeLogDirsRequest, MetadataRequest
@@ -39,7 +39,7 @@ async def test_one_directory_fails_alone(error: int) -> None:
             await sent.finish()
         assert not sent.failed
         await sent.judge()
-        assert broker.standing is Standing.RUNNING
+        assert broker.standing is BrokerStanding.RUNNING
         assert cluster.failures == []
         address = cluster.nodes[NodeId(1)].client_address
         assert address is not None

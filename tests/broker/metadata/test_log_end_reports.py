@@ -127,7 +127,7 @@ async def test_it_reports_where_it_is_asked_and_again_until_there_is_a_leader(br
     "answer",
     [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT, ControllerUnavailable("none", unknown=True)],
 )
-async def test_it_bears_a_controller_that_refuses_or_is_away(broker: Broker, answer: Any) -> None:
+async def test_it_bears_a_controller_that_refuses_or_is_away(broker: Broker, answer: ErrorCode | Exception) -> None:
     broker.answers = [answer, answer]
     broker.applied()
     for _ in range(3):

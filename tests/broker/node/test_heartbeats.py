@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.lifecycle import LifecycleRunner
-from tidelog.broker.metadata.lifecycle_state import BrokerLifecycle, Identity, Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerLifecycle, BrokerStanding, Identity
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset
 from tidelog.proto.calls.controller_api import (
@@ -89,7 +89,7 @@ async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     await made.start()
     running = asyncio.ensure_future(made.runner.run())
-    assert await made.runner.wait_for(Standing.RUNNING, timeout_s=20)
+    assert await made.runner.wait_for(BrokerStanding.RUNNING, timeout_s=20)
     await made.settle()
     made.beats = 0
     yield made
@@ -129,7 +129,7 @@ async def test_who_is_not_running_keeps_to_its_own_times(rig: Rig) -> None:
     rig.clock.ms += 900
     rig.runner.sending()
     await rig.settle()
-    assert rig.runner.standing is Standing.FENCED
+    assert rig.runner.standing is BrokerStanding.FENCED
     assert rig.beats == 1
     rig.runner.sending()
     await rig.settle()

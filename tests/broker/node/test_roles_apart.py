@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker.conftest import Ledger
 from tidelog.aio import NewTopic
-from tidelog.broker.metadata.lifecycle_state import Standing
+from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.model.ids import NodeId
 from tidelog.testing.async_cluster import AsyncCluster
 
@@ -36,7 +36,7 @@ async def test_brokers_go_on_serving_without_a_controller(cluster: AsyncCluster)
         await sent.more(200)
         await cluster.kill(CONTROLLER)
         await sent.more(500)
-        assert all(cluster.nodes[NodeId(n)].standing is Standing.RUNNING for n in (2, 3, 4))
+        assert all(cluster.nodes[NodeId(n)].standing is BrokerStanding.RUNNING for n in (2, 3, 4))
         await cluster.restart(CONTROLLER)
         await cluster.wait_ready()
         await sent.more(200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.cli.work.group_offsets import Standing, standings
+from tidelog.cli.work.group_offsets import GroupStanding, standings
 from tidelog.client.admin.group_types import CoordinatorNode, GroupDescription, GroupState, MemberDescription
 from tidelog.model.ids import NodeId, TopicPartition
 
@@ -21,11 +21,11 @@ def member(name: str, *partitions: TopicPartition) -> MemberDescription:
 def test_partitions_come_first_then_members_that_read_none() -> None:
     found = standings(group(member("m1", A, B), member("m2")), {A: 5, C: 7, GONE: 3}, {A: 9, B: 4, C: 7})
     assert found == [
-        Standing("g", "old", 0, 3, None, None, None, None, None),
-        Standing("g", "t", 0, 5, 9, 4, "m1", "10.0.0.1", "client-m1"),
-        Standing("g", "t", 1, None, 4, None, "m1", "10.0.0.1", "client-m1"),
-        Standing("g", "t", 2, 7, 7, 0, None, None, None),
-        Standing("g", None, None, None, None, None, "m2", "10.0.0.1", "client-m2"),
+        GroupStanding("g", "old", 0, 3, None, None, None, None, None),
+        GroupStanding("g", "t", 0, 5, 9, 4, "m1", "10.0.0.1", "client-m1"),
+        GroupStanding("g", "t", 1, None, 4, None, "m1", "10.0.0.1", "client-m1"),
+        GroupStanding("g", "t", 2, 7, 7, 0, None, None, None),
+        GroupStanding("g", None, None, None, None, None, "m2", "10.0.0.1", "client-m2"),
     ]
 
 

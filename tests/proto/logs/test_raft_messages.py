@@ -18,10 +18,10 @@ from tidelog.proto.transport.raft_messages import (
     RaftMessage,
     SnapshotPart,
     SnapshotResult,
-    Standing,
     VoteGranted,
     VoteRequest,
     Voters,
+    VoterStanding,
     decode_frame,
     decode_hello,
     decode_hello_answer,
@@ -131,8 +131,8 @@ def test_hello() -> None:
 @pytest.mark.parametrize(
     ("answer", "released"),
     [
-        (HelloAnswer("no", DIRECTORY, Standing.FOUNDED), "0a026e6f1210000102030405060708090a0b0c0d0e0f1802"),
-        (HelloAnswer("", DIRECTORY, Standing.OLD), "1210000102030405060708090a0b0c0d0e0f1801"),
+        (HelloAnswer("no", DIRECTORY, VoterStanding.FOUNDED), "0a026e6f1210000102030405060708090a0b0c0d0e0f1802"),
+        (HelloAnswer("", DIRECTORY, VoterStanding.OLD), "1210000102030405060708090a0b0c0d0e0f1801"),
         (HelloAnswer(""), "121000000000000000000000000000000000"),
     ],
 )
@@ -142,7 +142,7 @@ def test_answers_to_a_hello(answer: HelloAnswer, released: str) -> None:
 
 
 def test_what_a_field_cannot_mean_is_refused() -> None:
-    with pytest.raises(BadFrame, match="expected a RaftHelloAnswer, found 9 is not a valid Standing"):
+    with pytest.raises(BadFrame, match="expected a RaftHelloAnswer, found 9 is not a valid VoterStanding"):
         decode_hello_answer(b"\x18\x09")
     with pytest.raises(BadFrame, match="voter"):
         decode_frame(b"".join(join_messages([b"\x4a\x00"])))
