@@ -16,6 +16,7 @@ from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.java_hash import coordinator_partition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.model.regular_expressions import BadPattern, compiled
 from tidelog.model.sinks import coordinator_key, job_fault, part_fault, sink_fault, sink_key
 from tidelog.proto.calls.backup_api import HOLD_MS_MAX, HoldTransactionsRequest, HoldTransactionsResponse
 from tidelog.proto.calls.group_api import GroupPartition
@@ -215,6 +216,10 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
     def list_transactions(
         self, request: ListTransactionsRequest, context: CallContext
     ) -> asyncio.Future[ListTransactionsResponse]:
+        try:
+            compiled(request.id_pattern)
+        except BadPattern as bad:
+            return done(ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=str(bad)))
         found = self._list(lambda shard: shard.list_transactions(request, self._now()))
         return done(ListTransactionsResponse(*found))
 

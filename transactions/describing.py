@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.regular_expressions import compiled
 from tidelog.proto.calls.group_api import GroupPartition
 from tidelog.proto.calls.transaction_api import DescribedTransaction, ListedTransaction, ListTransactionsRequest
 from tidelog.transactions.transaction import NO_START, Entry
@@ -35,10 +36,13 @@ def listed(entries: Iterable[Entry], request: ListTransactionsRequest, wall_ms: 
     does not matter."""
     states = {name.lower() for name in request.states}
     producer_ids = set(request.producer_ids)
+    matches = compiled(request.id_pattern).fullmatch if request.id_pattern else None
     found: list[ListedTransaction] = []
     for entry in entries:
         value = entry.value
         if value is None or (states and value.state.value.lower() not in states):
+            continue
+        if matches is not None and matches(entry.transactional_id) is None:
             continue
         if producer_ids and value.identity.producer_id not in producer_ids:
             continue

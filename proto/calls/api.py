@@ -161,13 +161,15 @@ EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 LATEST_TIERED_TIMESTAMP: Final = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
-    """``timestamp``: -1 latest (high watermark, or LSO for read_committed), -2 earliest, -3 the
-    record of the highest timestamp, -4 the earliest on a broker's own disks (here that is every one), -5 the
-    latest that lies elsewhere (here there is none), else the first record at or after that time."""
+    """``timestamp``: -1 latest (high watermark, or LSO for read_committed), -2 earliest, -3 the record of the highest
+    timestamp, -4 the earliest on a broker's own disks (here that is every one), -5 the latest that lies elsewhere and
+    -6 the earliest that waits to be copied there (here there is neither), else the first record at or after that
+    time."""
 
     topic: str
     partition: int

@@ -233,11 +233,13 @@ class DescribeTransactionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest(Request["ListTransactionsResponse"]):
-    """Those that this broker coordinates; empty filters: all. ``duration_ms`` at least, -1 any (KIP-994)."""
+    """Those that this broker coordinates; empty filters: all. ``duration_ms`` at least, -1 any (KIP-994).
+    ``id_pattern``: a regular expression of RE2 that the whole transactional id must match (KIP-1152)."""
 
     states: tuple[str, ...] = ()
     producer_ids: tuple[ProducerId, ...] = ()
     duration_ms: int = -1
+    id_pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)

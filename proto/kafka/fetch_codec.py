@@ -1,4 +1,4 @@
-"""Fetch requests and responses of Kafka's protocol, versions 4 to 17, by hand: records are sent as they were read.
+"""Fetch requests and responses of Kafka's protocol, versions 4 to 18, by hand: records are sent as they were read.
 
 Source: Kafka's ``FetchRequest.json`` and ``FetchResponse.json``.
 """
@@ -27,7 +27,7 @@ from tidelog.proto.transport.frames import FetchedPartition
 
 API_KEY: Final = 1
 LEAST: Final = 4
-MOST: Final = 17
+MOST: Final = 18
 FLEXIBLE: Final = 12
 BY_ID: Final = 13
 """From this version on topics are named by their ids (KIP-516)."""

@@ -1,4 +1,4 @@
-"""Produce requests and responses of Kafka's protocol, versions 0 to 12, by hand: records stay where they arrived.
+"""Produce requests and responses of Kafka's protocol, versions 0 to 13, by hand: records stay where they arrived.
 
 Source: Kafka's ``ProduceRequest.json`` and ``ProduceResponse.json``.
 """
@@ -25,8 +25,10 @@ from tidelog.proto.records.varint import write_uvarint
 from tidelog.proto.transport.frames import ProducedPartition
 
 API_KEY: Final = 0
-MOST: Final = 12
+MOST: Final = 13
 FLEXIBLE: Final = 9
+BY_ID: Final = 13
+"""From this version on topics are named by their ids (KIP-516)."""
 PARTITIONS_MAX: Final = 10_000
 """Most partitions of one request."""
 _TEXT_MAX: Final = 4_096
@@ -45,7 +47,8 @@ _NO_FAULT: Final = b"\x01\x00\x00"
 
 
 class KafkaProduce(NamedTuple):
-    """``topics``: name as on the wire and its number of partitions; ``parts``: (partition, records) in that order.
+    """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts``: (partition,
+    records) in that order.
 
     ``records`` is ``None`` where null was sent.
     """
@@ -63,12 +66,12 @@ def decode_produce(version: int, body: memoryview) -> KafkaProduce:
     Raises :class:`BadMessage`.
     """
     try:
-        return _decode_flexible(body) if version >= FLEXIBLE else _decode_legacy(version, body)
+        return _decode_flexible(version, body) if version >= FLEXIBLE else _decode_legacy(version, body)
     except (struct.error, IndexError) as error:
         raise BadMessage(f"produce request ends early: {error}") from None
 
 
-def _decode_flexible(body: memoryview) -> KafkaProduce:
+def _decode_flexible(version: int, body: memoryview) -> KafkaProduce:
     # A number below 128 is the byte that it is on the wire: worth not calling anybody for it.
     transactional_id, at = read_compact_string(body, 0) if body[0] else (None, 1)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
@@ -79,10 +82,12 @@ def _decode_flexible(body: memoryview) -> KafkaProduce:
     topic_count, at = (body[at], at + 1) if body[at] < 0x80 else read_uvarint(body, at)
     _check_count(topic_count - 1)
     for _ in range(topic_count - 1):
-        size, at = (body[at], at + 1) if body[at] < 0x80 else read_uvarint(body, at)
+        size = 17
+        if version < BY_ID:
+            size, at = (body[at], at + 1) if body[at] < 0x80 else read_uvarint(body, at)
         end = at + size - 1
         if not size or end > len(body):
-            raise BadMessage(f"expected a topic's name of at most {len(body) - at} bytes, found {size - 1}")
+            raise BadMessage(f"expected a topic of at most {len(body) - at} bytes, found {size - 1}")
         name = bytes(body[at:end])
         count, at = (body[end], end + 1) if body[end] < 0x80 else read_uvarint(body, end)
         _check_count(len(parts) + count - 1)
@@ -167,7 +172,10 @@ def _encode_flexible(
     write_uvarint(out, len(topics) + 1)
     at = 0
     for name, count in topics:
-        if len(name) < 0x7F > count:
+        if version >= BY_ID:
+            out += name
+            write_uvarint(out, count + 1)
+        elif len(name) < 0x7F > count:
             out.append(len(name) + 1)
             out += name
             out.append(count + 1)

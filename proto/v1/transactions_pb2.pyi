@@ -248,14 +248,16 @@ class DescribeTransactionsResponse(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[DescribedTransaction, _Mapping]]] = ...) -> None: ...
 
 class ListTransactionsRequest(_message.Message):
-    __slots__ = ("states", "producer_ids", "duration_ms")
+    __slots__ = ("states", "producer_ids", "duration_ms", "id_pattern")
     STATES_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    ID_PATTERN_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[str]
     producer_ids: _containers.RepeatedScalarFieldContainer[int]
     duration_ms: int
-    def __init__(self, states: _Optional[_Iterable[str]] = ..., producer_ids: _Optional[_Iterable[int]] = ..., duration_ms: _Optional[int] = ...) -> None: ...
+    id_pattern: str
+    def __init__(self, states: _Optional[_Iterable[str]] = ..., producer_ids: _Optional[_Iterable[int]] = ..., duration_ms: _Optional[int] = ..., id_pattern: _Optional[str] = ...) -> None: ...
 
 class ListedTransaction(_message.Message):
     __slots__ = ("transactional_id", "producer_id", "state")

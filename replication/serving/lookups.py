@@ -17,6 +17,7 @@ from tidelog.model.ids import (
 )
 from tidelog.proto.calls.api import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -144,10 +145,10 @@ def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed
             if isinstance(latest, Refusal):
                 return _refused(item, latest)
             return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, latest, leading.epoch)
-        case value if value == LATEST_TIERED_TIMESTAMP:
+        case value if value in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
             return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE)
-        case value if value < LATEST_TIERED_TIMESTAMP:
-            text = f"expected a timestamp of {LATEST_TIERED_TIMESTAMP} or more, found {item.timestamp}"
+        case value if value < EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            text = f"expected a timestamp of {EARLIEST_PENDING_UPLOAD_TIMESTAMP} or more, found {item.timestamp}"
             return _refused(item, Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
     if isinstance(latest, Refusal):
         return _refused(item, latest)

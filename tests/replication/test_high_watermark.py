@@ -113,7 +113,8 @@ def test_offsets_by_time_end_at_the_high_watermark(rig: MakeRig) -> None:
     assert at(-3).offset == 1
     assert at(-4).offset == at(-2).offset == 0  # all that there is lies on the broker's own disks
     assert (at(-5).error, at(-5).offset) == (ErrorCode.NONE, NO_OFFSET)
-    assert at(-6).error is ErrorCode.UNSUPPORTED_VERSION
+    assert (at(-6).error, at(-6).offset) == (ErrorCode.NONE, NO_OFFSET)
+    assert at(-7).error is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_epoch_ends(rig: MakeRig) -> None:

@@ -375,6 +375,7 @@ def test_listing() -> None:
     assert desk.listed(states=("ongoing", "PrepareCommit")) == ["open", "decided"]
     assert desk.listed(producer_ids=(1_001,)) == ["open"]
     assert desk.listed(duration_ms=4_000) == ["open"]
+    assert desk.listed(id_pattern=".*d") == ["decided"]
     assert desk.listed(states=("Nonsense",)) == []
 
 

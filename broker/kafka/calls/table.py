@@ -58,7 +58,7 @@ def served(node: Surroundings) -> Mapping[int, Api]:
         coordinators.APIS,
         groups.APIS,
         consumer_groups.APIS,
-        group_offsets.APIS,
+        group_offsets.apis(node.view),
         group_admin.APIS,
         transactions.APIS,
         transaction_admin.APIS,

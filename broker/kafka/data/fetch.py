@@ -149,7 +149,7 @@ class Fetch:
 
     def _denied(self, name: bytes, access: Access, *, by_id: bool) -> ErrorCode:
         if by_id:
-            return self._names.by_id(TopicId(name), access)
+            return self._names.by_id(TopicId(name), access, AclOperation.READ)
         may = access.topic(AclOperation.READ, text_of(name))
         return ErrorCode.NONE if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 

@@ -20,7 +20,14 @@ from tidelog.broker.quotas.usage import RequestUsage
 from tidelog.broker.traffic import Traffic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, ZERO_TOPIC_ID, TopicId
-from tidelog.proto.kafka.produce_codec import API_KEY, KafkaProduce, decode_produce, encode_produced, named_leaders
+from tidelog.proto.kafka.produce_codec import (
+    API_KEY,
+    BY_ID,
+    KafkaProduce,
+    decode_produce,
+    encode_produced,
+    named_leaders,
+)
 from tidelog.proto.records.batches import COMPRESSION_MASK, HEADER_SIZE, MAGIC
 from tidelog.proto.records.compression import Compression
 from tidelog.proto.transport.frames import ProducedPartition, ProducePartition, ProduceRequest
@@ -74,10 +81,10 @@ class Produce:
         at = 0
         denied = ErrorCode.NONE if access is None else transaction_fault(request.transactional_id, access)
         for name, count in request.topics:
-            topic_id = self._names.id_of(name)
+            topic_id = TopicId(name) if version >= BY_ID else self._names.id_of(name)
             fault = denied
-            if access is not None and not fault and not access.topic(AclOperation.WRITE, text_of(name)):
-                fault = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if access is not None and not fault:
+                fault = self._denied(name, access, by_id=version >= BY_ID)
             for number in range(at, at + count):
                 partition, records = request.parts[number]
                 if fault:
@@ -141,7 +148,7 @@ class Produce:
         for number, item in enumerate(results):
             if item.error:
                 if item.error is ErrorCode.UNKNOWN_TOPIC_ID:
-                    results[number] = item = self._elsewhere(item)
+                    results[number] = item = self._elsewhere(item, by_id=version >= BY_ID)
                 elif item.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
                     # Kafka never says so to a producer, and librdkafka would give the records up.
                     results[number] = item = item._replace(error=ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -161,8 +168,14 @@ class Produce:
             throttle_ms = usage.told_ms
         return (encode_produced(version, head, request.topics, results, endpoints, throttle_ms),)
 
-    def _elsewhere(self, item: ProducedPartition) -> ProducedPartition:
-        error, leader, epoch = self._names.not_here(item.topic_id, item.partition, by_id=False)
+    def _denied(self, name: bytes, access: Access, *, by_id: bool) -> ErrorCode:
+        if by_id:
+            return self._names.by_id(TopicId(name), access, AclOperation.WRITE)
+        may = access.topic(AclOperation.WRITE, text_of(name))
+        return ErrorCode.NONE if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def _elsewhere(self, item: ProducedPartition, *, by_id: bool) -> ProducedPartition:
+        error, leader, epoch = self._names.not_here(item.topic_id, item.partition, by_id=by_id)
         return item._replace(error=error, current_leader=leader, current_leader_epoch=epoch)
 
 

@@ -41,9 +41,9 @@ class TopicNames:
                 self._ids[name] = found
         return found
 
-    def by_id(self, topic_id: TopicId, access: Access) -> ErrorCode:
-        """Whether a topic may be read; one that may not be described is unknown."""
-        return topic_by_id(self._view.image, topic_id, access, AclOperation.READ)
+    def by_id(self, topic_id: TopicId, access: Access, operation: AclOperation) -> ErrorCode:
+        """Whether this may be done to a topic; one that may not be described is unknown."""
+        return topic_by_id(self._view.image, topic_id, access, operation)
 
     def not_here(self, topic_id: TopicId, partition: int, *, by_id: bool) -> tuple[ErrorCode, NodeId, LeaderEpoch]:
         """The error for a partition without a replica here, and its leader."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tidelog.broker.kafka.calls.coordination import (
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
 from tidelog.broker.kafka.wire.pending import CloseConnection
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId
+from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicId
 from tidelog.proto.calls.group_api import (
     CommittedOffset,
     Coordinator,
@@ -91,10 +92,14 @@ from tidelog.proto.transport.network import CallContext
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
-ALL = [
+TOPIC_ID = TopicId(bytes(range(16)))
+GONE_ID = TopicId(bytes(range(1, 17)))
+IMAGE = SimpleNamespace(topics={TOPIC_ID: SimpleNamespace(name="t")}, topic_ids={"t": TOPIC_ID})
+VIEW: Any = SimpleNamespace(image=IMAGE)
+ALL: list[Api] = [
     *coordinators.APIS,
     *groups.APIS,
-    *group_offsets.APIS,
+    *group_offsets.apis(VIEW),
     *group_admin.APIS,
     *transactions.APIS,
     *transaction_admin.APIS,
@@ -152,6 +157,7 @@ ANSWERS: dict[type[Any], Any] = {
 TOPICS = [
     {
         "name": "t",
+        "topic_id": TOPIC_ID,
         "partitions": [{"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 2}],
         "partition_indexes": [2],
     }
@@ -302,6 +308,28 @@ def test_all_offsets_of_a_group_or_those_named() -> None:
     ]
     assert node.asked[2].groups[1].partitions == (GroupPartition("t", 2),)
     assert [group.group_id for group in answer.groups] == ["a", "b"]
+
+
+def test_topics_named_by_id_are_answered_by_id() -> None:
+    """A topic that is not there is refused by itself; among all offsets, those of a deleted topic are left out."""
+    node = Node()
+    lost = [{"partition_index": 7, "committed_offset": 1}]
+    asked = [{"topic_id": GONE_ID, "partitions": lost, "partition_indexes": [7]}, *TOPICS]
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    node.answers[OffsetCommitRequest] = OffsetCommitResponse((OffsetCommitResult("t", 0, NONE),))
+    committed = node.ask(api(8), 10, {"group_id": "g", "topics": asked}).topics
+    told = [(topic.topic_id, each.partition_index, each.error_code) for topic in committed for each in topic.partitions]
+    assert told == [(GONE_ID, 7, unknown), (TOPIC_ID, 0, 0)]
+    assert [each.topic for each in node.asked[0].partitions] == ["t"]
+    (group,) = node.ask(api(9), 10, {"groups": [{"group_id": "g", "topics": asked}]}).groups
+    found = [
+        (each.topic_id, each.partitions[0].committed_offset, each.partitions[0].error_code) for each in group.topics
+    ]
+    assert found == [(GONE_ID, -1, unknown), (TOPIC_ID, 77, 0)]
+    offsets = tuple(CommittedOffset(name, 2, NONE, Offset(77), LeaderEpoch(5), "") for name in ("t", "deleted"))
+    node.answers[OffsetFetchRequest] = OffsetFetchResponse((OffsetFetchResult("g", NONE, offsets),))
+    (every,) = node.ask(api(9), 10, {"groups": [{"group_id": "g", "topics": None}]}).groups
+    assert [topic.topic_id for topic in every.topics] == [TOPIC_ID]
 
 
 def test_a_group_that_is_not_there_is_dead_or_an_error() -> None:

@@ -117,8 +117,8 @@ async def test_new_kinds_of_groups_are_not_advertised(kafka_cluster: Cluster) ->
     answer = await connection.ask(VERSIONS, 3, {"client_software_name": "raw", "client_software_version": "1"})
     served = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
     assert not served.keys() & {76, 77, 78, 79, 88, 89}
-    assert served[COMMIT] == (2, 9), "version 10 names topics by id"
-    assert served[FETCH] == (1, 9)
+    assert served[COMMIT] == (2, 10), "version 10 names topics by id"
+    assert served[FETCH] == (1, 10)
     await connection.close()
 
 

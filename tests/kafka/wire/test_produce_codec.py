@@ -13,7 +13,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, TopicId
 from tidelog.proto.kafka.endpoints import NodeEndpoint
 from tidelog.proto.kafka.messages import decode_response, encode_request
-from tidelog.proto.kafka.produce_codec import API_KEY, MOST, PARTITIONS_MAX, decode_produce, encode_produced
+from tidelog.proto.kafka.produce_codec import API_KEY, BY_ID, MOST, PARTITIONS_MAX, decode_produce, encode_produced
 from tidelog.proto.kafka.wire import BadMessage, write_compact_length
 from tidelog.proto.transport.frames import ProducedPartition
 
@@ -29,6 +29,7 @@ def request_values(rng: random.Random) -> dict[str, Any]:
         "topic_data": [
             {
                 "name": "tä" * rng.randint(1, 80),
+                "topic_id": rng.randbytes(16),
                 "partition_data": [
                     {"index": rng.randrange(1 << 31), "records": rng.choice([None, b"", rng.randbytes(300)])}
                     for _ in range(rng.randint(0, 3))
@@ -50,8 +51,9 @@ def test_requests_are_read_as_written_from_the_schema(version: int, seed: int) -
         values["acks"],
         values["timeout"],
     )
-    assert [(name.decode(), count) for name, count in found.topics] == [
-        (topic["name"], len(topic["partition_data"])) for topic in values["topic_data"]
+    assert found.topics == [
+        (topic["topic_id"] if version >= BY_ID else topic["name"].encode(), len(topic["partition_data"]))
+        for topic in values["topic_data"]
     ]
     assert [(partition, records) for partition, records in found.parts] == [
         (item["index"], item["records"]) for topic in values["topic_data"] for item in topic["partition_data"]
@@ -83,12 +85,16 @@ def test_responses_are_read_by_the_schema_as_they_were_meant(version: int) -> No
         ),
         ProducedPartition(ID, 300, ErrorCode.NONE, Offset(1 << 40)),
     ]
-    topics = [("a" * 200, 2), ("b", 1), ("c", 0)]
+    names = (b"a" * 200, b"b", b"c") if version < BY_ID else (b"A" * 16, b"B" * 16, b"C" * 16)
+    topics = list(zip(names, (2, 1, 0), strict=True))
     endpoint = NodeEndpoint(4, "host", 9096, "rack")
-    out = encode_produced(version, b"HEAD", [(name.encode(), count) for name, count in topics], results, [endpoint])
+    out = encode_produced(version, b"HEAD", topics, results, [endpoint])
     assert out[:4] == b"HEAD"
     found = decode_response(API_KEY, version, bytes(out[4:]))
-    assert [(topic.name, len(topic.partition_responses)) for topic in found.responses] == topics
+    assert [
+        (topic.topic_id if version >= BY_ID else topic.name.encode(), len(topic.partition_responses))
+        for topic in found.responses
+    ] == topics
     items = [item for topic in found.responses for item in topic.partition_responses]
     assert [(item.index, item.error_code, item.base_offset) for item in items] == [
         (0, 0, 17),

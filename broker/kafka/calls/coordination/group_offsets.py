@@ -1,11 +1,14 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. Versions that name topics by id are not served."""
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. From version 10 on the first two name topics by id."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.common.by_topic import by_topic
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
+from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from tidelog.proto.calls.group_api import (
@@ -22,17 +25,21 @@ from tidelog.proto.calls.group_api import (
     OffsetFetchResult,
 )
 from tidelog.proto.kafka.messages import field
+from tidelog.security.acls import AclOperation
 
 _GROUP_ERROR: Final = 2
 """From this version on an answer of OffsetFetch has an error of its own, beside those of partitions."""
 _SEVERAL_GROUPS: Final = 8
+_BY_ID: Final = 10
 
 
-def committed_partitions(topics: Any) -> tuple[OffsetCommitPartition, ...]:
+def committed_partitions(
+    topics: Any, name: Callable[[Any], str | None] = attrgetter("name")
+) -> tuple[OffsetCommitPartition, ...]:
     """The partitions of an OffsetCommit, or of a TxnOffsetCommit."""
     return tuple(
         OffsetCommitPartition(
-            topic.name,
+            name(topic) or "",
             each.partition_index,
             Offset(each.committed_offset),
             LeaderEpoch(field(each, "committed_leader_epoch", NO_LEADER_EPOCH)),
@@ -47,23 +54,69 @@ def error_only(result: OffsetCommitResult) -> dict[str, Any]:
     return {"error_code": result.error}
 
 
-async def offset_commit(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
+class _Topics:
+    """The topics of one request by name, whether it names them so or by id, and the way back. A topic that the sender
+    may not describe has no id here."""
+
+    def __init__(self, view: MetadataView, version: int, context: KafkaContext) -> None:
+        self._image = view.image
+        self._by_id = version >= _BY_ID
+        self._access = None if context.access is None else context.access.quiet
+
+    def name(self, topic: Any) -> str | None:
+        """``None``: there is no topic of this id."""
+        if not self._by_id:
+            return str(topic.name)
+        found = self._image.topics.get(topic.topic_id)
+        if found is None or not (self._access is None or self._access.topic(AclOperation.DESCRIBE, found.name)):
+            return None
+        return found.name
+
+    def known(self, topics: Any) -> list[Any]:
+        return [topic for topic in topics or () if self.name(topic) is not None]
+
+    def answered(
+        self, asked: Any, found: list[dict[str, Any]], missing: Callable[[Any], list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """``found`` as the request names topics; ``missing`` makes the partitions of one that is not there. Without an
+        id is left out what was not ``asked`` for: offsets of a topic that is deleted."""
+        if not self._by_id:
+            return found
+        gone = [topic for topic in asked or () if self.name(topic) is None]
+        out = [{"topic_id": topic.topic_id, "partitions": missing(topic)} for topic in gone]
+        for topic in found:
+            topic_id = self._image.topic_ids.get(topic["name"])
+            if topic_id is not None:
+                out.append({"topic_id": topic_id, **topic})
+        return out
+
+
+async def offset_commit(request: Any, version: int, context: KafkaContext, view: MetadataView) -> dict[str, Any]:
     """Retention times, which versions before 5 may name, are passed over: the life of the group decides (KIP-211)."""
     generation_id = field(request, "generation_id_or_member_epoch", NO_GENERATION)
+    topics = _Topics(view, version, context)
+    known = topics.known(request.topics)
     answer = await context.call(
         OffsetCommitRequest(
             request.group_id,
             generation_id,
             request.member_id,
             field(request, "group_instance_id", None),
-            committed_partitions(request.topics),
+            committed_partitions(known, topics.name),
         )
     )
-    topics = (topic.name for topic in request.topics)
-    return {"topics": by_topic(answer.results, error_only, topics=topics)}
+    found = by_topic(answer.results, error_only, topics=[topics.name(topic) or "" for topic in known])
+    return {"topics": topics.answered(request.topics, found, _not_committed)}
 
 
-async def offset_fetch(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+def _not_committed(topic: Any) -> list[dict[str, Any]]:
+    return [
+        {"partition_index": each.partition_index, "error_code": ErrorCode.UNKNOWN_TOPIC_ID} for each in topic.partitions
+    ]
+
+
+async def offset_fetch(request: Any, version: int, context: KafkaContext, view: MetadataView) -> dict[str, Any]:
+    topics = _Topics(view, version, context)
     asked = (
         tuple({group.group_id: group for group in request.groups}.values())
         if version >= _SEVERAL_GROUPS
@@ -72,7 +125,7 @@ async def offset_fetch(request: Any, version: int, context: KafkaContext) -> dic
     groups = tuple(
         OffsetFetchGroup(
             group.group_id,
-            _named(group.topics),
+            _named(topics, group.topics),
             all_partitions=group.topics is None,
             member_id=field(group, "member_id", None) or NO_MEMBER,
             member_epoch=field(group, "member_epoch", NO_GENERATION),
@@ -80,23 +133,33 @@ async def offset_fetch(request: Any, version: int, context: KafkaContext) -> dic
         for group in asked
     )
     answer = await context.call(OffsetFetchRequest(groups, field(request, "require_stable", False)))
-    found = [_fetched(group, result, version) for group, result in zip(asked, answer.groups, strict=True)]
+    found = [_fetched(group, result, version, topics) for group, result in zip(asked, answer.groups, strict=True)]
     return {"groups": found} if version >= _SEVERAL_GROUPS else found[0]
 
 
-def _named(topics: Any) -> tuple[GroupPartition, ...]:
-    return tuple(GroupPartition(topic.name, number) for topic in topics or () for number in topic.partition_indexes)
+def _named(topics: _Topics, asked: Any) -> tuple[GroupPartition, ...]:
+    return tuple(
+        GroupPartition(topics.name(topic) or "", number)
+        for topic in topics.known(asked)
+        for number in topic.partition_indexes
+    )
 
 
-def _fetched(asked: Any, found: OffsetFetchResult, version: int) -> dict[str, Any]:
+def _fetched(asked: Any, found: OffsetFetchResult, version: int, topics: _Topics) -> dict[str, Any]:
     """If the group itself is refused, its error stands alone, or in the oldest version at each partition."""
     refused = found.error is not ErrorCode.NONE and version >= _GROUP_ERROR
-    names = () if refused else (topic.name for topic in asked.topics or ())
+    names = () if refused else [topics.name(topic) or "" for topic in topics.known(asked.topics)]
+    offsets = by_topic(() if refused else found.offsets, _offset, topics=names)
     return {
         "group_id": found.group_id,
         "error_code": found.error,
-        "topics": by_topic(() if refused else found.offsets, _offset, topics=names),
+        "topics": topics.answered(() if refused else asked.topics, offsets, _not_fetched),
     }
+
+
+def _not_fetched(topic: Any) -> list[dict[str, Any]]:
+    unknown = {"committed_offset": -1, "metadata": "", "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
+    return [{"partition_index": number, **unknown} for number in topic.partition_indexes]
 
 
 def _offset(found: CommittedOffset) -> dict[str, Any]:
@@ -117,8 +180,13 @@ async def offset_delete(request: Any, _: int, context: KafkaContext) -> dict[str
     return {"error_code": answer.error, "topics": topics}
 
 
-APIS: Final = (
-    Api(8, 2, 9, offset_commit),
-    Api(9, 1, 9, offset_fetch),
-    Api(47, 0, 0, offset_delete),
-)
+def apis(view: MetadataView) -> tuple[Api, ...]:
+    """``view`` turns ids of topics into their names."""
+
+    async def commit(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+        return await offset_commit(request, version, context, view)
+
+    async def fetch(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+        return await offset_fetch(request, version, context, view)
+
+    return Api(8, 2, 10, commit), Api(9, 1, 10, fetch), Api(47, 0, 0, offset_delete)

@@ -65,6 +65,7 @@ async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict
             states,
             tuple(ProducerId(each) for each in request.producer_id_filters),
             field(request, "duration_filter", -1),
+            field(request, "transactional_id_pattern", None) or "",
         )
     )
     return {
@@ -135,7 +136,7 @@ def _written(result: AddedPartition) -> dict[str, Any]:
 
 APIS: Final = (
     Api(65, 0, 0, describe_transactions),
-    Api(66, 0, 1, list_transactions),
+    Api(66, 0, 2, list_transactions),
     Api(61, 0, 0, describe_producers),
     Api(27, 1, 2, write_markers),
 )

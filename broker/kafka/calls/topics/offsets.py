@@ -11,6 +11,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, NodeId, Offset
 from tidelog.proto.calls.api import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -34,6 +35,7 @@ _SPECIAL_SINCE: Final = MappingProxyType(
         MAX_TIMESTAMP: 7,
         EARLIEST_LOCAL_TIMESTAMP: 8,
         LATEST_TIERED_TIMESTAMP: 9,
+        EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
     }
 )
 """Time that is none → the version of ListOffsets that brought it."""
@@ -45,7 +47,7 @@ def apis(view: MetadataView) -> tuple[Api, ...]:
     async def epochs(request: Any, version: int, context: KafkaContext) -> Answer:
         return await offset_for_leader_epoch(request, version, context, view)
 
-    return (Api(2, 1, 10, list_offsets), Api(21, 0, 2, delete_records), Api(23, 2, 4, epochs))
+    return (Api(2, 1, 11, list_offsets), Api(21, 0, 2, delete_records), Api(23, 2, 4, epochs))
 
 
 async def list_offsets(request: Any, version: int, context: KafkaContext) -> Answer:
