@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -196,9 +196,11 @@ class Logins:
         tokens: TokenCredentials | None,
         clock: Clock,
         threads: Threads,
+        mechanisms: tuple[str, ...] | None = None,
     ) -> None:
+        """``mechanisms``: instead of those that the listener's settings name."""
         found = config.security_of(listener)
-        self.mechanisms: Final = found.sasl_enabled_mechanisms
+        self.mechanisms: Final = found.sasl_enabled_mechanisms if mechanisms is None else mechanisms
         self.receive_bytes_max: Final = found.sasl_server_max_receive_size
         self.threads_of: Final = threads
         self._protocol: SecurityProtocol = config.protocol_of(listener)
@@ -276,12 +278,21 @@ FindLogins = Callable[[str], Logins | None]
 class NodeLogins:
     """The logins of a node's listeners."""
 
-    def __init__(self, config: NodeConfig, image: Image, clock: Clock) -> None:
+    def __init__(
+        self, config: NodeConfig, image: Image, clock: Clock, only: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
+        """``only``: these listeners, each with its mechanisms, and not those that have a login by their protocol."""
         self._threads = ThreadPoolExecutor(THREADS, "login")  # it starts none before there is work
         self._waiting = ThreadPoolExecutor(THREADS, "issuer")
         users = Users(image)
         key = config.delegation_token_secret_key
         tokens = TokenCredentials(key, lambda: image().delegation_tokens, clock.now_ms) if key else None
+        if only is not None:
+            self._logins = {
+                name: Logins(config, name, users, tokens, clock, self._threads_of, mechanisms)
+                for name, mechanisms in only.items()
+            }
+            return
         self._logins = {
             found.name: Logins(config, found.name, users, tokens, clock, self._threads_of)
             for found in config.listeners

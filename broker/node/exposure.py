@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.model.settings.access_settings import ANONYMOUS
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
+from tidelog.model.settings.http_auth import NO_AUTH
 from tidelog.model.settings.listener_security import CLIENT_AUTH_REQUIRED
 
 
@@ -17,6 +18,8 @@ def exposed_listeners(config: NodeConfig) -> list[str]:
     for listener in (*config.listeners, *http):
         protocol, found = config.protocol_of(listener.name), config.security_of(listener.name)
         if listener.loopback or found.allow_anonymous or protocol.sasl:
+            continue
+        if listener in http and config.http_auth != NO_AUTH:
             continue
         if protocol.tls and (found.ssl_client_auth == CLIENT_AUTH_REQUIRED or (judged and listener not in http)):
             continue

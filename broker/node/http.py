@@ -11,9 +11,10 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tidelog.broker.access.http_login import Admission, HttpLogin
 from tidelog.broker.kafka.wire.junk import stranger
 from tidelog.broker.notices import Notices
 from tidelog.proto.transport.http2_referral import Referral
@@ -28,26 +29,39 @@ answered, however many connections hold half a request."""
 REQUEST_TIMEOUT_S: Final = 10.0
 """How long a connection may take to send a request, and may stay idle between two."""
 READ_BYTES: Final = 16 * 1024
+FOR_STRANGERS: Final = ("/health", "/ready")
+"""Pages that have a word for everybody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """An answer. ``word``: what strangers get instead of the body."""
 
     status: int
     content_type: str
     body: bytes
+    word: str = ""
 
 
-def text_page(status: int, text: str) -> Page:
-    return Page(status, "text/plain; charset=utf-8", text.encode())
+def text_page(status: int, text: str, word: str = "") -> Page:
+    return Page(status, "text/plain; charset=utf-8", text.encode(), word)
+
+
+Make = Callable[[], Page | Awaitable[Page]]
 
 
 class HttpServer:
     """Serves ``pages``: a path's function makes its answer when asked, perhaps in steps."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page | Awaitable[Page]]], elsewhere: str = "") -> None:
-        """``elsewhere`` tells clients of other protocols where they belong."""
+    def __init__(
+        self,
+        pages: Mapping[str, Make],
+        elsewhere: str = "",
+        login: HttpLogin | None = None,
+    ) -> None:
+        """``elsewhere`` tells clients of other protocols where they belong; ``login`` knows strangers, without it
+        there are none."""
+        self._login = login
         self._pages = pages
         self._elsewhere = elsewhere
         self._notices = Notices()
@@ -68,6 +82,8 @@ class HttpServer:
         return Address(host, port)
 
     async def close(self) -> None:
+        if self._login is not None:
+            self._login.close()
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -144,12 +160,11 @@ class HttpServer:
         elif (make := self._pages.get(path)) is None:
             page = text_page(404, f"no such page: {path}; available: {', '.join(sorted(self._pages))}\n")
         else:
-            made = make()
-            page = made if isinstance(made, Page) else await made
-        head = h11.Response(
-            status_code=page.status,
-            headers=[("Content-Type", page.content_type), ("Content-Length", str(len(page.body)))],
-        )
+            page = await self._page(path, make, writer, request)
+        headers = [("Content-Type", page.content_type), ("Content-Length", str(len(page.body)))]
+        if page.status == 401 and self._login is not None and self._login.challenge:
+            headers.append(("WWW-Authenticate", self._login.challenge))
+        head = h11.Response(status_code=page.status, headers=headers)
         out = connection.send(head)
         if request.method != b"HEAD":
             out += connection.send(h11.Data(page.body))
@@ -157,10 +172,35 @@ class HttpServer:
         writer.write(out)
         await writer.drain()
 
+    async def _page(self, path: str, make: Make, writer: asyncio.StreamWriter, request: Any) -> Page:
+        login = self._login
+        if login is None:
+            return await _made(make)
+        shown = next((value for name, value in request.headers if name == b"authorization"), b"")
+        tls = writer.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        peer = Address(*writer.get_extra_info("peername")[:2])
+        found = await login.admit(peer, shown.decode("latin-1"), certificate)
+        if found is Admission.ALL:
+            return await _made(make)
+        if path in FOR_STRANGERS:
+            page = await _made(make)
+            return replace(page, body=f"{page.word}\n".encode(), content_type="text/plain; charset=utf-8")
+        if found is Admission.DENIED:
+            return text_page(403, "expected DESCRIBE on the cluster (tidelog acls), found none\n")
+        return text_page(401, f"expected http.auth={login.auth}, found no identity that is good here\n")
+
+
+async def _made(make: Make) -> Page:
+    page = make()
+    return page if isinstance(page, Page) else await page
+
 
 def _renewing(tls: TlsStore) -> ssl.SSLContext:
-    """A context that hands each new connection to that of the moment."""
+    """A context that hands each new connection to that of the moment. Whether a certificate is asked for stays as the
+    connection began, and does not come with another context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = tls.context.verify_mode
 
     def lead(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = tls.context

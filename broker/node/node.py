@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.forwarded import judged
+from tidelog.broker.access.http_login import HttpLogin
 from tidelog.broker.access.nodes import NodeGuard
 from tidelog.broker.kafka.calls.services import ServeKafka
 from tidelog.broker.metadata.controller_channel import ControllerChannel
@@ -40,6 +41,7 @@ from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumD
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
 from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.http_auth import NO_AUTH
 from tidelog.proto.logs.metadata_records import MetadataRecord
 from tidelog.proto.transport.network import Address, Network, Server, Service
 from tidelog.replication.flushing import RunBlocking, run_inline
@@ -130,6 +132,7 @@ class Node:
         self._servers: list[Server] = []
         self._channel: ControllerChannel | None = None
         self._own_controller: Service | None = None
+        self._controllers_access: AccessControl | None = None
         self._logs: LogManager | None = None
         self._http: HttpServer | None = None
         self._metrics_page: MetricsPage | None = None
@@ -330,7 +333,7 @@ class Node:
             refuses=self._network.refuses,
         )
         await self.controller.start()
-        access = AccessControl(config, self.audit)
+        access = self._controllers_access = AccessControl(config, self.audit)
         self.controller.subscribe(access.take_over)
         service = controller.service()
         judges = partial(judged, service.calls, access, lambda: controller.image, lambda: controller.active)
@@ -409,6 +412,10 @@ class Node:
         listener = self.config.http_listener
         if listener is None:
             return
+        tls = self.tls.find(listener.name)
+        login = None
+        if self.config.http_auth != NO_AUTH:
+            login = HttpLogin(self.config, listener.name, tls, self._access, lambda: self.view.image, self._clock)
         pages: dict[str, Callable[[], Page | Awaitable[Page]]] = {
             "/health": self._health,
             "/ready": self._readiness,
@@ -416,8 +423,12 @@ class Node:
         }
         if self.config.is_broker:
             pages["/client-metrics"] = self._client_metrics
-        self._http = HttpServer(pages, self.config.where_clients_belong)
-        self.http_address = await self._http.start(Address(listener.host, listener.port), self.tls.find(listener.name))
+        self._http = HttpServer(pages, self.config.where_clients_belong, login)
+        self.http_address = await self._http.start(Address(listener.host, listener.port), tls)
+
+    def _access(self) -> AccessControl | None:
+        """What decides who may see what, once there is metadata."""
+        return self._controllers_access if self.broker is None else self.broker.access
 
     async def _close_network(self, grace_s: float) -> None:
         servers, self._servers = self._servers, []
@@ -466,9 +477,9 @@ class Node:
 
     def _health(self) -> Page:
         if self.failure:
-            return text_page(503, f"failed: {self.failure}\n")
+            return text_page(503, f"failed: {self.failure}\n", "failed")
         if waits := self._waits_for:
-            return text_page(503, f"waiting: {waits}\n")
+            return text_page(503, f"waiting: {waits}\n", "waiting")
         damaged = {} if self.broker is None else self.broker.scrubbing.damaged
         lines = [f"damaged: {log.name} on disk: {each}" for log, damage in damaged.items() for each in damage]
         if self._own_health is None:
@@ -476,7 +487,7 @@ class Node:
 
             self._own_health = OwnHealth(self.config.node_id, self)
         found = [f"{one.severity.value}: {one.what}: {one.do}" for one in self._own_health.findings()]
-        return text_page(200, "\n".join(("alive", *found, *lines[:DAMAGE_SHOWN_MAX], "")))
+        return text_page(200, "\n".join(("alive", *found, *lines[:DAMAGE_SHOWN_MAX], "")), "alive")
 
     def _metrics(self) -> Page:
         if self._metrics_page is None:
@@ -492,9 +503,9 @@ class Node:
 
     def _readiness(self) -> Page:
         if waits := self._waits_for:
-            return text_page(503, f"waiting: {waits}\n")
+            return text_page(503, f"waiting: {waits}\n", "waiting")
         if self.config.is_broker and self.standing is not BrokerStanding.RUNNING:
-            return text_page(503, f"the broker is {(self.standing or BrokerStanding.REGISTERING).value}\n")
+            return text_page(503, f"the broker is {(self.standing or BrokerStanding.REGISTERING).value}\n", "starting")
         if self.active_controller == NO_NODE:
-            return text_page(503, "no active controller is known\n")
-        return text_page(200, "ready\n")
+            return text_page(503, "no active controller is known\n", "waiting")
+        return text_page(200, "ready\n", "ready")

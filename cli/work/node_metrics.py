@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ipaddress
 import ssl
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from tidelog.broker import metrics as m
 from tidelog.broker.health.facts import Labels, NodeMetrics
+from tidelog.client.config.security import ClientSecurity
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.model.settings.http_auth import BASIC, BEARER
+from tidelog.model.settings.listener_security import OAUTHBEARER
+from tidelog.security.sasl import LoginRefused
 
 TIMEOUT_S: Final = 5.0
 PAGE_BYTES_MAX: Final = 16 * 2**20
@@ -67,21 +76,50 @@ def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def read_page(url: str, context: ssl.SSLContext) -> Page:
-    """Raises :class:`PageUnread`."""
+def read_page(url: str, context: ssl.SSLContext, settings: Mapping[str, Any] = MappingProxyType({})) -> Page:
+    """``settings``: those of the client, which logs in if the page asks it to. Raises :class:`PageUnread`."""
     began, began_s = time.monotonic(), time.time()
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )  # a proxy of the environment is for other places than one's own nodes
     try:
-        with opener.open(url, timeout=TIMEOUT_S) as answer:
-            body = answer.read(PAGE_BYTES_MAX + 1)
-    except (OSError, http.client.HTTPException) as error:
+        body = _body(opener, url, settings)
+    except (OSError, http.client.HTTPException, LoginRefused, ConfigError) as error:
         raise PageUnread(f"{url}: {error}") from None
     if len(body) > PAGE_BYTES_MAX:
         raise PageUnread(f"{url}: expected at most {PAGE_BYTES_MAX:,} bytes")
     took_s = time.monotonic() - began
     return Page(began_s + took_s / 2, took_s, parse(body.decode("utf-8", "replace"), url))
+
+
+def _body(opener: urllib.request.OpenerDirector, url: str, settings: Mapping[str, Any]) -> bytes:
+    try:
+        with opener.open(url, timeout=TIMEOUT_S) as answer:
+            return bytes(answer.read(PAGE_BYTES_MAX + 1))
+    except urllib.error.HTTPError as error:
+        with error:
+            asks = error.headers.get("WWW-Authenticate", "") if error.code == HTTPStatus.UNAUTHORIZED else ""
+            said = error.read(PAGE_BYTES_MAX).decode("utf-8", "replace").strip()
+        shown = _authorization(asks.partition(" ")[0].lower(), url, settings)
+        if shown is None:
+            raise PageUnread(f"{url}: {error.code} {error.reason}: {said[:200]}") from None
+    asked = urllib.request.Request(url, headers={"Authorization": shown})
+    with opener.open(asked, timeout=TIMEOUT_S) as answer:
+        return bytes(answer.read(PAGE_BYTES_MAX + 1))
+
+
+def _authorization(scheme: str, url: str, settings: Mapping[str, Any]) -> str | None:
+    """What to show to a page that asks for ``scheme``; ``None`` if there is nothing, or others could read it."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        return None
+    user, secret = settings.get("sasl_username"), settings.get("sasl_password")
+    if scheme == BASIC and user and secret:
+        return "Basic " + base64.b64encode(f"{user}:{secret}".encode()).decode()
+    if scheme == BEARER and settings.get("sasl_mechanism") == OAUTHBEARER:
+        named = {name: value for name, value in settings.items() if name in ClientSecurity.__dataclass_fields__}
+        return f"Bearer {ClientSecurity(**named).token_source()()}"
+    return None
 
 
 def parse(text: str, url: str) -> dict[str, dict[Labels, float]]:
@@ -124,13 +162,12 @@ class Pages:
         self._before = pages
         return metrics, {node: str(page) for node, page in found.items() if isinstance(page, PageUnread)}
 
-    @staticmethod
     def _read(
-        pool: ThreadPoolExecutor, urls: Mapping[int, str], context: ssl.SSLContext
+        self, pool: ThreadPoolExecutor, urls: Mapping[int, str], context: ssl.SSLContext
     ) -> dict[int, Page | PageUnread]:
         def one(url: str) -> Page | PageUnread:
             try:
-                return read_page(url, context)
+                return read_page(url, context, self._settings)
             except PageUnread as error:
                 return error
 

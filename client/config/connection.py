@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.client.config.security import ClientSecurity, SecuritySettings
+from tidelog.client.config.security import ClientSecurity, SpeltOtherwise
 from tidelog.model.settings.config_def import INT_MAX, integer, long, text
 
 
-class ConnectionSettings(SecuritySettings, total=False):
+class ConnectionSettings(SpeltOtherwise, total=False):
     """The keyword arguments of every client."""
 
     client_id: str

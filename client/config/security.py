@@ -39,6 +39,8 @@ KAFKA_NAMES: Final = {
     "sasl.oauthbearer.client.credentials.client.secret": "sasl_oauthbearer_client_secret",
 }
 """Names of Kafka's Java clients and of librdkafka, with ours."""
+OTHER_SPELLINGS: Final = {name.replace(".", "_"): ours for name, ours in KAFKA_NAMES.items()}
+"""The same in Python's spelling, as keyword arguments."""
 JAAS: Final = "sasl.jaas.config"
 """Where Kafka's Java clients have user and password."""
 
@@ -59,6 +61,19 @@ class SecuritySettings(TypedDict, total=False):
     sasl_oauthbearer_client_secret: str | None
     sasl_oauthbearer_scope: str | None
     sasl_oauth_token_provider: Callable[[], str] | None
+
+
+class SpeltOtherwise(SecuritySettings, total=False):
+    """The same, and :data:`OTHER_SPELLINGS`."""
+
+    ssl_truststore_location: str | None
+    ssl_ca_location: str | None
+    ssl_keystore_location: str | None
+    ssl_certificate_location: str | None
+    ssl_key_location: str | None
+    sasl_mechanisms: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
 
 
 @dataclass(frozen=True)
@@ -105,7 +120,7 @@ class ClientSecurity:
         if how is not None and stray:
             raise ConfigError(f"sasl_mechanism: expected another than {how}, as {', '.join(sorted(stray))} is set")
         if how == OAUTHBEARER:
-            token = self._token_source()
+            token = self.token_source()
             return lambda: OAuthClient(token)
         if how is None or not user or not secret:
             raise ConfigError(
@@ -120,7 +135,7 @@ class ClientSecurity:
         mechanism = BY_SASL_NAME[how]
         return lambda: ScramClient(mechanism, user, secret, secrets.token_urlsafe(NONCE_BYTES), by_token=by_token)
 
-    def _token_source(self) -> Callable[[], str]:
+    def token_source(self) -> Callable[[], str]:
         """What brings tokens, one for all connections of a client. Raises :class:`ConfigError`."""
         provider, url = self.sasl_oauth_token_provider, self.sasl_oauthbearer_token_endpoint_url
         if (provider is None) == (url is None):

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from tidelog.client.config.security import OTHER_SPELLINGS
 from tidelog.model.secret import Secret
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, Setting, ValueType, unknown_setting
 from tidelog.proto.transport.network import Address
@@ -34,14 +35,18 @@ def build(config: type[C], definition: ConfigDef, values: Mapping[str, Any]) -> 
     """Return ``config(**values)`` with every value checked against the definition.
 
     Raises :class:`ConfigError` for an unknown name (naming the nearest known one), a wrong type or a
-    value out of bounds. A field without a setting (a serializer, an interceptor) is passed through.
+    value out of bounds. A field without a setting (a serializer, an interceptor) is passed through. The names of
+    Kafka's Java clients and of librdkafka are good for what secures a client.
     """
     fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     checked: dict[str, Any] = {}
     for given, value in values.items():
-        name = given.replace(".", "_")
+        spelt = given.replace(".", "_")
+        name = OTHER_SPELLINGS.get(spelt, spelt)
         if name not in fields:
             raise ConfigError(unknown_setting(given, sorted(fields)))
+        if name in checked:
+            raise ConfigError(f"{given}: expected it once, found {name} too, which is the same setting")
         setting = definition.settings.get(name.replace("_", "."))
         checked[name] = value if setting is None else _check(name, setting, value)
     return config(**checked)

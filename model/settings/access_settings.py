@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.model.settings.config_def import ConfigError, ValueType, boolean, integer, listing, structured, text
+from tidelog.model.settings.http_auth import HTTP_AUTH, NO_AUTH
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """Kafka's name for the authorizer whose decisions are made here."""
@@ -106,6 +107,13 @@ class AccessSettings:
     )
     allow_everyone_if_no_acl_found: bool = boolean(
         False, "Whether everybody may use a resource that no access control list is about."
+    )
+    http_auth: str = text(
+        NO_AUTH,
+        "How clients prove who they are at http.listener: a user's password (basic), a token of the issuer (bearer), a "
+        "certificate (mtls), or not at all. Metrics need DESCRIBE on the cluster; others get one word of /health and "
+        "/ready.",
+        choices=HTTP_AUTH,
     )
     node_principal_pattern: str | None = structured(
         None,

@@ -31,6 +31,7 @@ from tidelog.model.settings.config_def import (
 from tidelog.model.settings.controller_settings import ControllerSettings
 from tidelog.model.settings.coordinator_settings import GroupSettings, TransactionSettings
 from tidelog.model.settings.delegation_token_settings import DelegationTokenSettings
+from tidelog.model.settings.http_auth import check_http_auth
 from tidelog.model.settings.kafka_only_settings import NOT_YET, WITHOUT_COUNTERPART
 from tidelog.model.settings.listener_security import (
     LISTENER_PREFIX,
@@ -447,6 +448,9 @@ class NodeConfig(
                     "nodes prove who they are by certificates"
                 )
             self.security_of(name).check_sasl(name)
+        if (listener := self.http_listener) is not None:
+            own = self.security_of(listener.name)
+            check_http_auth(self.http_auth, listener, own, tls=self.protocol_of(listener.name).tls)
 
     def _says_only_that_http_is_open(self, setting: str) -> bool:
         own = dict(self.listener_overrides).get(HTTP, ())
@@ -519,6 +523,7 @@ OWN_SETTINGS: Final = frozenset(
         "replication.transport",
         "replication.transport.port",
         "http.listener",
+        "http.auth",
         "allow.anonymous",
         "node.principal.pattern",
         "delegation.token.max.per.owner",

@@ -11,7 +11,7 @@ from tidelog.client.config.admin import AdminConfig, AdminSettings
 from tidelog.client.config.assignment import rebalance_protocol
 from tidelog.client.config.consumer import ConsumerConfig, ConsumerSettings, OffsetReset
 from tidelog.client.config.producer import ProducerConfig, ProducerSettings
-from tidelog.client.config.security import OF_PASSWORDS, OF_TOKENS
+from tidelog.client.config.security import KAFKA_NAMES, OF_PASSWORDS, OF_TOKENS, OTHER_SPELLINGS
 from tidelog.client.config.settings import parse_bootstrap
 from tidelog.client.errors import ConfigError
 from tidelog.model.assignors import RangeAssignor, RebalanceProtocol, RoundRobinAssignor
@@ -121,7 +121,8 @@ def test_defaults_are_kafkas(config: Any, defaults: dict[str, Any], own: set[str
     [(ProducerConfig, ProducerSettings), (ConsumerConfig, ConsumerSettings), (AdminConfig, AdminSettings)],
 )
 def test_the_typed_keywords_are_the_settings(config: Any, keywords: Any) -> None:
-    assert set(keywords.__annotations__) == {field.name for field in dataclasses.fields(config)}
+    fields = {field.name for field in dataclasses.fields(config)}
+    assert set(keywords.__annotations__) == fields | set(OTHER_SPELLINGS)
     if config is AdminConfig:
         hints = get_type_hints(keywords)
         assert all(hints[name] == kind for name, kind in get_type_hints(config).items() if name != "DEFINITION")
@@ -140,6 +141,16 @@ def test_the_typed_keywords_are_the_settings(config: Any, keywords: Any) -> None
 def test_a_setting_of_the_other_group_protocol_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ConsumerConfig.of({"group_id": "g", "group_protocol": "consumer"} | settings)
+
+
+@pytest.mark.parametrize("spelling", sorted({*OTHER_SPELLINGS, *KAFKA_NAMES}))
+def test_what_secures_a_client_may_have_the_names_of_other_clients(spelling: str) -> None:
+    ours = OTHER_SPELLINGS[spelling.replace(".", "_")]
+    value = "PLAIN" if ours == "sasl_mechanism" else "a value"
+    found = AdminConfig.of({spelling: value})
+    assert getattr(found, ours) == value
+    with pytest.raises(ConfigError, match=f"expected it once, found {ours} too"):
+        AdminConfig.of({ours: value, spelling: value})
 
 
 def test_values_may_be_text_and_names_may_have_dots() -> None:
