@@ -173,6 +173,25 @@ FAILED_AUTHENTICATIONS: Final = _sockets(
     "failed-authentication-total",
     "Refused logins, at Kafka's and at gRPC listeners, and TLS handshakes that failed at Kafka's.",
 )
+AUTHENTICATIONS_REFUSED: Final = _own(
+    "authentications_refused",
+    COUNTER,
+    "The same, by mechanism (SSL for handshakes) and cause.",
+    "mechanism",
+    "cause",
+)
+AUTHORIZATIONS_DENIED: Final = MetricName(
+    "kafka_server_authorizer_metrics_authorization_denied",
+    COUNTER,
+    "kafka.server:type=authorizer-metrics,name=authorization-denied-rate-per-minute",
+    "What the authorizer denied; names that were left out of lists are among it.",
+)
+ACLS: Final = MetricName(
+    "kafka_server_authorizer_metrics_acls",
+    GAUGE,
+    "kafka.server:type=authorizer-metrics,name=acls-total-count",
+    "Access control entries that the authorizer knows.",
+)
 
 PARTITION_COUNT: Final = _replicas("PartitionCount", "Replicas on this node.")
 LEADER_COUNT: Final = _replicas("LeaderCount", "Partitions that this node leads.")
@@ -354,7 +373,8 @@ BROKER_STATE: Final = _kafka(
 TLS_EXPIRY: Final = _own(
     "tls_certificate_expiry_seconds",
     GAUGE,
-    "Time until the first of this node's certificates expires; +Inf without any.",
+    "Time until the certificate of a listener expires.",
+    "listener",
 )
 TLS_RELOADS: Final = _own("tls_reloads", COUNTER, "How often a listener took a new key or certificates.")
 TLS_RELOADS_REFUSED: Final = _own(

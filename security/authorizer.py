@@ -79,6 +79,8 @@ class StandardAuthorizer:
         self._super_users = frozenset(super_users)
         self._allows_unnamed = allows_unnamed
         self._acls: dict[bytes, AclBinding] = {}
+        self.denials = 0
+        """How often :meth:`allows` said no."""
         self._literal: dict[tuple[ResourceType, str], _Entries] = {}
         self._prefixed: dict[tuple[ResourceType, str], _Entries] = {}
         self._lengths: dict[ResourceType, Counter[int]] = {}
@@ -147,6 +149,8 @@ class StandardAuthorizer:
             if len(self._cached) >= CACHED_MAX:
                 self._cached.clear()
             known = self._cached[key] = self.judge(who, operation, resource_type, name).allowed
+        if not known:
+            self.denials += 1
         return known
 
     def judge(self, who: Who, operation: AclOperation, resource_type: ResourceType, name: str) -> Judgement:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tidelog.model.settings.listener_security import OAUTHBEARER
-from tidelog.security.sasl import Accepted, Challenge, Costly, LoginRefused, Rejected, Step
+from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, LoginRefused, Rejected, Step
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
 """Tokens also pass in HTTP headers, which are no longer."""
@@ -52,7 +52,7 @@ class OAuthServer:
 
     def _outcome(self, found: Accepted | Rejected | Challenge, authorized: str | None) -> Accepted | Challenge:
         if isinstance(found, Accepted) and authorized and _name_in(authorized) != found.name:
-            found = Rejected("expected no authorization id, or the token's own name (CVE-2017-12610)")
+            found = Rejected("expected no authorization id, or the token's own name (CVE-2017-12610)", Cause.PRINCIPAL)
         if isinstance(found, Rejected):
             self._refused = found
             return Challenge(REFUSED)

@@ -5,6 +5,7 @@ Source: RFC 4422, RFC 4616.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -42,11 +43,23 @@ class Accepted:
     delegation_token: str = ""
 
 
+class Cause(enum.StrEnum):
+    """Why a login or a handshake failed, for metrics."""
+
+    CREDENTIALS = "credentials"
+    TOKEN = "token"
+    MESSAGE = "message"
+    MECHANISM = "mechanism"
+    PRINCIPAL = "principal"
+    HANDSHAKE = "handshake"
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """The login failed. ``reason`` is for the node's log, and names no secret."""
 
     reason: str
+    cause: Cause = Cause.MESSAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +113,12 @@ class PlainServer:
         if not name or not password:
             return Rejected("expected a user and a password, found an empty one")
         if authorized not in ("", name):
-            return Rejected("expected no authorization id, or the user's own (CVE-2017-12610)")
+            return Rejected("expected no authorization id, or the user's own (CVE-2017-12610)", Cause.PRINCIPAL)
 
         def work() -> Accepted | Rejected:
-            return Accepted(name) if self._check(name, password) else Rejected("wrong user or password")
+            return (
+                Accepted(name) if self._check(name, password) else Rejected("wrong user or password", Cause.CREDENTIALS)
+            )
 
         return Costly(work)
 

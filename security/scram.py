@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from tidelog.security.sasl import Accepted, Challenge, Costly, LoginRefused, Rejected, Step
+from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, LoginRefused, Rejected, Step
 
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
@@ -206,7 +206,7 @@ class ScramServer:
             return Rejected("expected a user's name, and no channel binding, in the client-first message")
         self.tried = name
         if authorized and _name_in(authorized) != name:
-            return Rejected("expected no authorization id, or the user's own (CVE-2017-12610)")
+            return Rejected("expected no authorization id, or the user's own (CVE-2017-12610)", Cause.PRINCIPAL)
         self._name, self._header, self._bare = name, header.encode(), bare
         self._nonce = client_nonce + self._server_nonce
         if not _says_token(extensions):
@@ -243,7 +243,7 @@ class ScramServer:
         if len(shown) != len(signature):
             return Rejected("expected a proof as long as the mechanism's keys")
         if not hmac.compare_digest(_stored_key(mechanism, _xor(shown, signature)), credential.stored_key):
-            return Rejected("wrong user or password")
+            return Rejected("wrong user or password", Cause.CREDENTIALS)
         verifier = _encoded(_hmac(mechanism, credential.server_key, message))
         return Accepted(self._name, f"v={verifier}".encode("ascii"), self._until_ms, self._token_id)
 

@@ -22,7 +22,7 @@ from jwt import exceptions as faults
 
 from tidelog.security.acls import WILDCARD
 from tidelog.security.issuer import IssuerError, fetch
-from tidelog.security.sasl import Accepted, Costly, Rejected
+from tidelog.security.sasl import Accepted, Cause, Costly, Rejected
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class TokenJudge:
         try:
             header = jwt.get_unverified_header(token)
         except _UNREADABLE:
-            return Rejected("expected a JSON Web Token, found something else")
+            return Rejected("expected a JSON Web Token, found something else", Cause.TOKEN)
         kid, algorithm = header.get("kid"), str(header.get("alg"))
         if not self._keys.worth_a_fetch(kid):
             return self._verified(token, kid, algorithm)
@@ -148,11 +148,11 @@ class TokenJudge:
         candidates = self._keys.find(kid)
         if not candidates:
             named = "without the name of a key" if kid is None else f"of key {kid[:40]!r}"
-            return Rejected(f"expected a token signed by a key of the issuer's JWKS, found one {named}")
+            return Rejected(f"expected a token signed by a key of the issuer's JWKS, found one {named}", Cause.TOKEN)
         key = next((found for found in candidates if algorithm in found.algorithms), None)
         if key is None:
             fit = ", ".join(name for found in candidates for name in found.algorithms)
-            return Rejected(f"expected a token signed by {fit}, as its key is, found {algorithm[:20]!r}")
+            return Rejected(f"expected a token signed by {fit}, as its key is, found {algorithm[:20]!r}", Cause.TOKEN)
         expected = self._expected
         try:
             claims = jwt.decode(
@@ -165,10 +165,12 @@ class TokenJudge:
                 leeway=expected.clock_skew_s,
             )
         except _UNREADABLE as error:
-            return Rejected(self._told(error))
+            return Rejected(self._told(error), Cause.TOKEN)
         name = claims[expected.subject_claim]
         if not isinstance(name, str) or not name or name == WILDCARD or not name.isprintable():
-            return Rejected(f"expected the name of a user as claim {expected.subject_claim}, found something else")
+            return Rejected(
+                f"expected the name of a user as claim {expected.subject_claim}, found something else", Cause.TOKEN
+            )
         return Accepted(name, until_ms=int(claims["exp"]) * 1000)
 
     def _told(self, error: Exception) -> str:

@@ -6,6 +6,7 @@ asked anywhere. The audit log hears of denials, logins and, if it wants to, of w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import Refusal
 from tidelog.model.names import AUDIT_TOPIC
 from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.listener_security import MECHANISMS
 from tidelog.proto.calls.acl_api import binding_of
 from tidelog.proto.calls.forwarded import Forwarded
 from tidelog.proto.transport.network import CallContext
@@ -21,8 +23,13 @@ from tidelog.security.acls import CLUSTER_NAME, IMPLIES, AclOperation, ResourceT
 from tidelog.security.audit import Audit, AuditEvent, AuditKind, Touched
 from tidelog.security.authorizer import StandardAuthorizer, Who
 from tidelog.security.principal import ANONYMOUS, USER
+from tidelog.security.sasl import Cause
 from tidelog.security.session import Session
 
+TLS: Final = "SSL"
+"""In the place of a mechanism, for handshakes."""
+OTHER: Final = "other"
+"""In the place of a mechanism that is none."""
 CALLERS_MAX: Final = 10_000
 """Connections whose callers are remembered; with more, all are forgotten."""
 
@@ -128,8 +135,8 @@ class AccessControl:
         self.audit = audit
         self.node_listeners = config.replication_listeners
         """Where brokers come with what they ask of each other."""
-        self.failed_logins = 0
-        """Handshakes and logins that were refused, at any listener."""
+        self.failed_logins: Counter[tuple[str, str]] = Counter()
+        """Handshakes and logins that were refused, at any listener, by mechanism and cause."""
         self.authorizer: StandardAuthorizer | None = None
         if config.authorizer_class_name is not None:
             self.authorizer = StandardAuthorizer(
@@ -166,15 +173,16 @@ class AccessControl:
             self.logged_in(context.listener, who, session.protocol.name)
         return who
 
-    def login_failed(self, context: CallContext, tried: str, protocol: str, reason: str) -> None:
+    def login_failed(
+        self, context: CallContext, tried: str, protocol: str, reason: str, mechanism: str, cause: Cause
+    ) -> None:
         """``tried``: the user that the sender said it is, "" if it did not; nobody knows whether it is."""
+        self.failed_logins[mechanism if mechanism in (*MECHANISMS, TLS) else OTHER, cause.value] += 1
         who = Who(f"{USER}:{tried}" if tried else "", context.host)
         self.logged_in(context.listener, who, protocol, reason)
 
     def logged_in(self, listener: str, who: Who, protocol: str, refused: str = "") -> None:
         """Somebody proved an identity, or did not: ``refused`` says why, in words without a secret."""
-        if refused:
-            self.failed_logins += 1
         if self.audit is not None:
             event = AuditEvent(AuditKind.AUTHENTICATION, *who, listener, not refused, protocol)
             self.audit.note(event, lambda: refused)

@@ -108,7 +108,8 @@ class HttpLogin:
             return known[0].session
         found = await self._judge(shown)
         if isinstance(found, LoginFailed):
-            control.login_failed(context, found.tried, f"HTTP {self.auth}", found.reason)
+            mechanism = MECHANISMS[self.auth]
+            control.login_failed(context, found.tried, f"HTTP {self.auth}", found.reason, mechanism, found.cause)
             return None
         if len(self._known) >= KEPT_MAX:
             self._known.clear()

@@ -26,7 +26,7 @@ from tidelog.security.delegation_tokens import TokenCredentials
 from tidelog.security.issuer import IssuerError, check_url, is_file
 from tidelog.security.oauthbearer import Judge, OAuthServer
 from tidelog.security.principal import USER, Principal
-from tidelog.security.sasl import Accepted, Challenge, Costly, PlainServer, Rejected, ServerMechanism, Step
+from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, PlainServer, Rejected, ServerMechanism, Step
 from tidelog.security.scram import (
     BY_SASL_NAME,
     ITERATIONS_MIN,
@@ -153,6 +153,7 @@ class LoginFailed:
 
     reason: str
     tried: str = ""
+    cause: Cause = Cause.MESSAGE
 
 
 class Login:
@@ -173,7 +174,7 @@ class Login:
             case Accepted():
                 return self._logins.logged_in(found, self.mechanism)
             case _:
-                return await self._logins.failed(found.reason, began_s, self._server.tried)
+                return await self._logins.failed(found.reason, began_s, self._server.tried, found.cause)
 
     async def _judge(self, token: bytes) -> Challenge | Accepted | Rejected:
         if len(token) > MESSAGE_BYTES_MAX:
@@ -242,13 +243,15 @@ class Logins:
             return lambda: True  # the issuer's users are not the cluster's
         return lambda: self._users.is_there(accepted.name)
 
-    async def failed(self, reason: str, began_s: float | None = None, tried: str = "") -> LoginFailed:
+    async def failed(
+        self, reason: str, began_s: float | None = None, tried: str = "", cause: Cause = Cause.MESSAGE
+    ) -> LoginFailed:
         """Return when the client may hear of it; ``began_s``: when it sent what was judged, now if left out."""
         now_s = asyncio.get_running_loop().time()
         left_s = (now_s if began_s is None else began_s) + self._delay_s - now_s
         if left_s > 0:
             await asyncio.sleep(left_s)
-        return LoginFailed(reason, tried)
+        return LoginFailed(reason, tried, cause)
 
 
 def _judge_of(listener: str, found: ListenerSecurity) -> Judge:

@@ -18,7 +18,7 @@ from tidelog.broker.services import Calls
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.user_api import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.proto.transport.network import CallContext
-from tidelog.security.sasl import failure
+from tidelog.security.sasl import Cause, failure
 from tidelog.security.session import FindSession, Session
 
 EXCHANGES_MAX: Final = 1_000
@@ -65,7 +65,8 @@ class TokenLogins:
         login = logins.begin(request.mechanism) if not request.exchange else None if began is None else began.login
         if login is None and not request.exchange:
             text = f"expected one of {', '.join(logins.mechanisms)} (sasl_mechanism), found {request.mechanism[:40]!r}"
-            self._note(context, (await logins.failed(text)).reason)
+            refused = await logins.failed(text, cause=Cause.MECHANISM)
+            self._note(context, refused, refused.reason, request.mechanism)
             return SaslAuthenticateResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, error_message=text)
         now_s = asyncio.get_running_loop().time()
         if login is None or (began is not None and (began.host != context.host or now_s > began.until_s)):
@@ -106,13 +107,14 @@ class TokenLogins:
     def _failed(
         self, context: CallContext, failed: LoginFailed, request: SaslAuthenticateRequest
     ) -> SaslAuthenticateResponse:
-        self._note(context, f"{failed.reason} ({request.mechanism[:40]!r})", failed.tried)
+        self._note(context, failed, f"{failed.reason} ({request.mechanism[:40]!r})", request.mechanism)
         return SaslAuthenticateResponse(
             ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failure(request.mechanism[:40])
         )
 
-    def _note(self, context: CallContext, reason: str, tried: str = "") -> None:
+    def _note(self, context: CallContext, failed: LoginFailed, reason: str, mechanism: str) -> None:
         """Tell the operator."""
         listener, now_s = context.listener, asyncio.get_running_loop().time()
         self._notices.say(now_s, listener, context.peer, reason, "refusing the login of")
-        self._control.login_failed(context, tried, context.session.protocol.name, reason)
+        protocol = context.session.protocol.name
+        self._control.login_failed(context, failed.tried, protocol, reason, mechanism, failed.cause)

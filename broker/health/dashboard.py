@@ -96,7 +96,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel("Memory", "bytes", ((f"process_resident_memory_bytes{{{_ONLY}}}", _NODE),)),
             Panel("Connections", "short", ((_gauge(m.KAFKA_CONNECTIONS), f"Kafka's protocol {_NODE}"),)),
             Panel("Replication lag", "short", ((_gauge(m.MAX_LAG), _NODE),)),
-            Panel("Certificates expire in", "s", ((f"{_gauge(m.TLS_EXPIRY)} < 1e9", _NODE),)),
+            Panel("Certificates expire in", "s", ((_gauge(m.TLS_EXPIRY), f"{{{{listener}}}} {_NODE}"),)),
         ),
     ),
     (

@@ -480,7 +480,7 @@ class KafkaConnection:
         reply = await login.take(frame)
         self._incoming.frame_bytes_min = 0 if login.bare else FRAME_MIN
         if reply.over is not None:
-            raise LoginOver(reply.over, reply.answer, reply.tried)
+            raise LoginOver(reply.over, reply.answer, reply.failed, reply.mechanism)
         if reply.logged_in is not None:
             context = self._call_context
             self._call_context = CallContext(context.listener, context.peer, reply.logged_in.session)
@@ -515,7 +515,7 @@ class KafkaConnection:
 
     def _turn_away(self, over: LoginOver, slot: Slot) -> None:
         """A login failed: say so, and part."""
-        self._host.login_failed(self._peer, str(over), over.tried)
+        self._host.login_failed(self._peer, over)
         slot.pieces = () if over.answer is None else (over.answer,)
         self._answered()
         if self._outgoing and not self._writing:

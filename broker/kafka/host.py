@@ -10,6 +10,7 @@ from tidelog.broker.access.logins import Logins
 from tidelog.broker.kafka.calls.cluster.api_versions import ApiVersions
 from tidelog.broker.kafka.data.fetch import Fetch
 from tidelog.broker.kafka.data.produce import Produce
+from tidelog.broker.kafka.login import LoginOver
 from tidelog.broker.kafka.wire.apis import Api
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
 from tidelog.broker.kafka.wire.limits import KafkaLimits
@@ -46,7 +47,7 @@ class Host(Protocol):
     def bug(self, error: BaseException) -> None:
         """A handler raised what it must not."""
 
-    def login_failed(self, peer: str, why: str, tried: str = "") -> None:
+    def login_failed(self, peer: str, over: LoginOver) -> None:
         """Log it, and tell the audit log."""
 
     def notice(self, peer: str, text: str) -> None:

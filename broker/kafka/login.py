@@ -29,7 +29,7 @@ from tidelog.broker.kafka.wire.pending import CloseConnection
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, read_request_header, response_header
 from tidelog.proto.kafka.messages import decode_request, encode_response
-from tidelog.security.sasl import failure
+from tidelog.security.sasl import Cause, failure
 
 SASL_HANDSHAKE: Final = 17
 HANDSHAKE_MOST: Final = 1
@@ -50,21 +50,25 @@ class _State(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Reply:
     """``logged_in``: the login is done with it. ``over``: the connection ends after it; the text is for the log.
-    ``tried``: the user that the client said it is."""
+    ``failed``: what was judged, if it was, and by which mechanism."""
 
     answer: bytes
     logged_in: LoggedIn | None = None
     over: str | None = None
-    tried: str = ""
+    failed: LoginFailed | None = None
+    mechanism: str = ""
 
 
 class LoginOver(CloseConnection):
     """A login failed: its client hears ``answer``, and the connection ends."""
 
-    def __init__(self, reason: str, answer: bytes | None = None, tried: str = "") -> None:
+    def __init__(
+        self, reason: str, answer: bytes | None = None, failed: LoginFailed | None = None, mechanism: str = ""
+    ) -> None:
         super().__init__(reason)
         self.answer = answer
-        self.tried = tried
+        self.failed = LoginFailed(reason) if failed is None else failed
+        self.mechanism = mechanism
 
 
 class KafkaLogin:
@@ -121,9 +125,10 @@ class KafkaLogin:
         login = self._logins.begin(asked)
         if login is None or (self._before is not None and asked != self._mechanism):
             what = ", ".join(self._logins.mechanisms) if login is None else f"{self._mechanism} again"
-            failed = await self._logins.failed(f"expected the mechanism {what}, found {asked[:40]!r}")
+            text = f"expected the mechanism {what}, found {asked[:40]!r}"
+            failed = await self._logins.failed(text, cause=Cause.MECHANISM)
             answer = self._handshaken(header, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
-            return Reply(answer, over=failed.reason)
+            return Reply(answer, over=failed.reason, failed=failed, mechanism=asked)
         self._login, self._mechanism = login, asked
         self._state = _State.TOKENS
         self.bare = header.api_version == 0
@@ -145,9 +150,9 @@ class KafkaLogin:
             reason = f"{found.reason} ({self._mechanism})"
             text = failure(self._mechanism)
             if header is None:
-                raise LoginOver(reason, tried=found.tried)
+                raise LoginOver(reason, None, found, self._mechanism)
             answer = _authenticated(header, ErrorCode.SASL_AUTHENTICATION_FAILED, text)
-            return Reply(answer, over=reason, tried=found.tried)
+            return Reply(answer, over=reason, failed=found, mechanism=self._mechanism)
         done = found if isinstance(found, LoggedIn) else None
         if done is not None:
             self._state, self._login, self._before, self.bare = _State.DONE, None, done, False
@@ -158,7 +163,9 @@ class KafkaLogin:
     async def _same(self, before: LoggedIn, found: LoggedIn) -> LoggedIn | LoginFailed:
         """A client that logs in again must be the same principal as before."""
         was, now = before.session.principal, found.session.principal
-        return found if was == now else await self._logins.failed(f"expected {was} again, found {now}")
+        if was == now:
+            return found
+        return await self._logins.failed(f"expected {was} again, found {now}", cause=Cause.PRINCIPAL)
 
     def _handshaken(self, header: RequestHeader, error: ErrorCode) -> bytes:
         values = {"error_code": error, "mechanisms": self._logins.mechanisms}

@@ -8,6 +8,7 @@ import logging
 import socket
 from typing import Final
 
+from tidelog.broker.access.access import TLS
 from tidelog.broker.kafka.calls.cluster.api_versions import ApiVersions
 from tidelog.broker.kafka.calls.services import KafkaServices
 from tidelog.broker.kafka.connection import KafkaConnection
@@ -15,6 +16,7 @@ from tidelog.broker.kafka.data.fetch import Fetch
 from tidelog.broker.kafka.data.produce import Produce
 from tidelog.broker.kafka.data.topic_names import TopicNames
 from tidelog.broker.kafka.handshakes import HandshakeFailed, Handshakes
+from tidelog.broker.kafka.login import LoginOver
 from tidelog.broker.kafka.wire.incoming import shared_buffer
 from tidelog.broker.kafka.wire.limits import KafkaLimits
 from tidelog.broker.notices import Notices
@@ -23,6 +25,7 @@ from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.schemas import load_schemas
 from tidelog.proto.transport.http2_referral import Referral
 from tidelog.proto.transport.network import Address, CallContext
+from tidelog.security.sasl import Cause
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +219,8 @@ class KafkaListener:
             found, session = await handshakes.shake(sock, host)
         except HandshakeFailed as failed:
             self.notice(peer, str(failed))
-            self._services.control.login_failed(CallContext(self.listener, peer), "", "SSL", str(failed))
+            context = CallContext(self.listener, peer)
+            self._services.control.login_failed(context, "", TLS, str(failed), TLS, Cause.HANDSHAKE)
             self._left(host)
         except asyncio.CancelledError:
             self._left(host)
@@ -236,11 +240,13 @@ class KafkaListener:
         """A handler raised what it must not: the node ends."""
         self._services.on_bug(error)
 
-    def login_failed(self, peer: str, why: str, tried: str = "") -> None:
+    def login_failed(self, peer: str, over: LoginOver) -> None:
         """Log it, and tell the audit log."""
+        why, failed = str(over), over.failed
         self.notice(peer, why)
         protocol = self._services.config.protocol_of(self.listener)
-        self._services.control.login_failed(CallContext(self.listener, peer), tried, protocol.name, why)
+        context = CallContext(self.listener, peer)
+        self._services.control.login_failed(context, failed.tried, protocol.name, why, over.mechanism, failed.cause)
 
     def notice(self, peer: str, text: str) -> None:
         """Log the closed connection and the reason."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from tidelog.broker import metrics as m
+from tidelog.broker.access.access import AccessControl
 from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.coordinators.transactions import Transactions
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic, error_name
@@ -80,14 +81,14 @@ class NodeSource:
         yield Reading(m.UPTIME, node.uptime_s)
         yield Reading(m.CLOCK, time.time())
         yield from self._loop()
-        yield from _tls(node.tls.stores.values())
+        yield from _tls(node.tls.stores)
         yield from _audit(node.audit, node.audit_writer, node.audit_queue)
         if node.controller is not None:
             yield from _controller(node.controller)
         if node.broker is not None:
             yield from _traffic(node.broker)
             yield from _kafka(node.broker.kafka_traffic)
-            yield Reading(m.FAILED_AUTHENTICATIONS, node.broker.access.failed_logins)
+            yield from _access(node.broker.access)
             yield from _quotas(node.broker.client_quotas)
             yield from _client_metrics(node.broker.telemetry)
             yield from _replicas(node.broker)
@@ -151,11 +152,21 @@ def _traffic(broker: BrokerRole) -> Iterator[Reading]:
     yield Reading(m.BROKER_STATE, _STATES[broker.standing])
 
 
-def _tls(stores: Collection[TlsStore]) -> Iterator[Reading]:
-    expiries = [store.identity.expires_s for store in stores if store.identity is not None]
-    yield Reading(m.TLS_EXPIRY, min(expiries, default=float("inf")) - time.time())
-    yield Reading(m.TLS_RELOADS, sum(store.reloads for store in stores))
-    yield Reading(m.TLS_RELOADS_REFUSED, sum(store.refused for store in stores))
+def _tls(stores: Mapping[str, TlsStore]) -> Iterator[Reading]:
+    for listener, store in stores.items():
+        if store.identity is not None:
+            yield Reading(m.TLS_EXPIRY, store.identity.expires_s - time.time(), (listener,))
+    yield Reading(m.TLS_RELOADS, sum(store.reloads for store in stores.values()))
+    yield Reading(m.TLS_RELOADS_REFUSED, sum(store.refused for store in stores.values()))
+
+
+def _access(access: AccessControl) -> Iterator[Reading]:
+    yield Reading(m.FAILED_AUTHENTICATIONS, access.failed_logins.total())
+    for (mechanism, cause), count in sorted(access.failed_logins.items()):
+        yield Reading(m.AUTHENTICATIONS_REFUSED, count, (mechanism, cause))
+    authorizer = access.authorizer
+    yield Reading(m.AUTHORIZATIONS_DENIED, 0 if authorizer is None else authorizer.denials)
+    yield Reading(m.ACLS, 0 if authorizer is None else len(authorizer))
 
 
 def _audit(audit: Audit | None, writer: AuditWriter | None, queue: AuditQueue | None) -> Iterator[Reading]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog import Admin, ClientQuotaEntity
-from tidelog.broker.metrics import ALL_METRICS
-from tidelog.client.errors import SaslAuthenticationError
+from tidelog import Admin, ClientQuotaEntity, NewTopic
+from tidelog.broker.metrics import ALL_METRICS, AUTHENTICATIONS_REFUSED, TLS_EXPIRY
+from tidelog.client.errors import SaslAuthenticationError, TopicAuthorizationFailedError
 from tidelog.testing.cluster import Cluster
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -57,7 +57,7 @@ def test_the_page_the_document_and_the_code_name_the_same_metrics(cluster: Clust
         assert found["kafka_server_produce_byte_rateANONYMOUS"] > 0 < found["kafka_server_fetch_byte_rateANONYMOUS"]
         families = {family.name for family in text_string_to_metric_families(scrape(cluster))}
     ours = {name for name in families if name.startswith(("kafka_", "tidelog_"))}
-    assert ours == set(ALL_METRICS)
+    assert ours == set(ALL_METRICS) - {TLS_EXPIRY.name, AUTHENTICATIONS_REFUSED.name}  # without TLS and failures
     assert "process_resident_memory_bytes" in families
 
 
@@ -164,7 +164,9 @@ def test_refused_logins_are_counted_at_both_kinds_of_listener() -> None:
 
     name = "kafka_server_socket_server_metrics_failed_authentication_total"
     with Cluster(security="scram", config={"http.listener": "HTTP://127.0.0.1:0"}) as cluster:
-        assert values(scrape(cluster))[name] == 0
+        denied = "kafka_server_authorizer_metrics_authorization_denied_total"
+        before = values(scrape(cluster))
+        assert before[name] == before[denied] == 0
         wrong: dict[str, Any] = {**cluster.client_settings(), "sasl_password": "guess"}
         with Admin(cluster.bootstrap, **wrong) as admin, pytest.raises(SaslAuthenticationError):
             admin.list_topics()
@@ -181,6 +183,22 @@ def test_refused_logins_are_counted_at_both_kinds_of_listener() -> None:
         while values(scrape(cluster))[name] == after:
             assert time.monotonic() < deadline
             stranger.poll(0.1)
+        by_token: dict[str, Any] = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": lambda: "x",
+        }
+        with Admin(cluster.bootstrap, **by_token) as admin, pytest.raises(SaslAuthenticationError):
+            admin.list_topics()
+        found = scrape(cluster)
+        by_cause = 'tidelog_authentications_refused_total{cause="%s",mechanism="%s"} '
+        for mechanism, cause in (("SCRAM-SHA-512", "credentials"), ("OAUTHBEARER", "mechanism")):
+            assert by_cause % (cause, mechanism) in found
+        cluster.add_user("alice", "hers")
+        alice = cluster.client_settings("alice")
+        with Admin(cluster.bootstrap, **alice) as admin, pytest.raises(TopicAuthorizationFailedError):
+            admin.create_topics([NewTopic("t", 1)])
+        assert values(scrape(cluster))[denied] > 0
 
 
 def test_under_replicated_partitions_are_counted() -> None:

@@ -144,6 +144,9 @@ def test_a_certificate_shows_metrics(certificates: Certificates) -> None:
     with serving("https", **settings) as (cluster, url):
         allow(cluster, "alice")
         assert look(url, certificates.client("alice")) == "seen"
+        alice = certificates.client("alice")
+        values = read_page(url + "/metrics", tls_context(alice), alice).values
+        assert values[m.TLS_EXPIRY.exported].keys() == {("HTTPS",)}
         assert "403" in look(url, certificates.client("bob"))
         assert "401" in look(url, certificates.client(None))
         context = tls_context(certificates.client(None))
