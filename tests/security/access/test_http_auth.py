@@ -168,7 +168,7 @@ def test_a_certificate_that_is_required_is_asked_for(certificates: Certificates)
         ({"http.auth": "basic", "http.listener": "HTTP://10.0.0.1:1"}, "HTTPS"),
         ({"http.auth": "mtls", "http.listener": "HTTP://127.0.0.1:1"}, "ssl.client.auth"),
         ({"http.auth": "bearer", "http.listener": "HTTP://127.0.0.1:1"}, "sasl.oauthbearer.jwks.endpoint.url"),
-        ({"http.auth": "digest"}, "none, basic, bearer, mtls"),
+        ({"http.auth": "digest"}, "none | basic | bearer | mtls"),
     ],
 )
 def test_settings_under_which_nobody_could_be_known_are_refused(settings: dict[str, str], said: str) -> None:
