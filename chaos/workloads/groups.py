@@ -18,9 +18,11 @@ from tidelog.client.errors import (
     RequestTimedOutError,
     RetriableCommitFailedError,
     TidelogError,
+    exception_for,
 )
 from tidelog.client.group_types import ConsumerRebalanceListener
-from tidelog.model.ids import TopicPartition
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import TopicId, TopicPartition
 
 POLL_S: Final = 1.0
 ASKS: Final = 0.3
@@ -29,6 +31,8 @@ COMMITS: Final = ("auto", "auto", "sync", "async")
 LAST_COMMITS: Final = 8
 """How often a member that commits by itself tries to, before it leaves."""
 MEMBERS_MAX: Final = 6
+MAX_POLL_INTERVAL_MS: Final = 5_000
+UnreleasedInstanceIdError: Final = type(exception_for(ErrorCode.UNRELEASED_INSTANCE_ID))
 
 
 class Listener(Protocol):
@@ -121,7 +125,12 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
     async def _round(self) -> None:
         self.operations += 1
         began = self.world.now()
-        records = await self.consumer.poll(POLL_S)
+        try:
+            records = await self.consumer.poll(POLL_S)
+        except UnreleasedInstanceIdError:  # the one before it has a session left
+            self.world.note(f"{self.name} waits for its instance id")
+            await asyncio.sleep(POLL_S)
+            return
         for at, got in by_partition(records).items():
             self._given.append((at, got[0][0], got[-1][0]))
             for text in self._listener.handed_out(self.name, at, got[0][0], got[-1][0]):
@@ -246,6 +255,11 @@ class Group(Roster[GroupMember]):
         """The generation in which a client believes itself; None for a stranger."""
         return next((member.believed for member in self.members if member.name == client), None)
 
+    def name_in(self, client: str, topic_id: TopicId) -> str | None:
+        """What a member calls a topic."""
+        member = next((member for member in self.members if member.name == client), None)
+        return None if member is None else member.consumer._core.cluster.cache.name_of(topic_id)
+
     def assignments(self) -> dict[str, list[TopicPartition]]:
         return {member.name: member.assignment for member in self.living}
 
@@ -264,13 +278,15 @@ class Group(Roster[GroupMember]):
 
     def _member(self, slot: str, name: str) -> GroupMember:
         rng, scale = self.rng, self.world.scale
+        heart: dict[str, Any] = {}
+        if self._settings.get("group_protocol") != "consumer":
+            heart = {"session_timeout_ms": 3_000 * scale, "heartbeat_interval_ms": rng.choice((300, 800)) * scale}
         settings: dict[str, Any] = {
             "group_id": self.name,
             "group_instance_id": self._instances[slot],
             "auto_offset_reset": "earliest",
-            "session_timeout_ms": 3_000 * scale,
-            "heartbeat_interval_ms": rng.choice((300, 800)) * scale,
-            "max_poll_interval_ms": 5_000 * scale,
+            **heart,
+            "max_poll_interval_ms": MAX_POLL_INTERVAL_MS * scale,
             "auto_commit_interval_ms": rng.choice((300, 1_500, 60_000)),
             "max_poll_records": rng.choice(self._polls),
             "request_timeout_ms": 3_000,

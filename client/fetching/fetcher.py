@@ -99,7 +99,7 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._topics: set[str] = set()
-        self._unknown_since: dict[str, int] = {}
+        self._unknown_since: dict[TopicPartition, int] = {}
         cluster.on_change(lambda _: self._wake.set())
 
     # --- lifecycle ----------------------------------------------------------------------------------
@@ -164,7 +164,8 @@ class Fetcher:
             topics = {at.topic for at in self._assignment.partitions}
             for gone in self._topics - topics:
                 self._cluster.unwant(gone)
-                self._unknown_since.pop(gone, None)
+            if topics != self._topics:
+                self._unknown_since = {at: since for at, since in self._unknown_since.items() if at.topic in topics}
             self._topics = topics
             room = self._config.fetch_max_bytes - self._assignment.buffered_bytes
             ahead = max(1, self._config.max_partition_fetch_bytes)
@@ -183,6 +184,8 @@ class Fetcher:
                 if topic is None or node == NO_NODE:
                     look_again = min(look_again, self._without_leader(state, topic, now))
                     continue
+                if self._unknown_since:
+                    self._unknown_since.pop(state.at, None)
                 view = topic.partitions[state.at.partition]
                 if state.reset is not None:
                     state.asking = True
@@ -227,8 +230,8 @@ class Fetcher:
             topic is not None and at.partition >= len(topic.partitions)
         )
         if not unknown:
-            self._unknown_since.pop(at.topic, None)
-        elif now - self._unknown_since.setdefault(at.topic, now) > UNKNOWN_TOPIC_GRACE_MS:
+            self._unknown_since.pop(at, None)
+        elif now - self._unknown_since.setdefault(at, now) > UNKNOWN_TOPIC_GRACE_MS:
             code, message = self._cluster.cache.errors.get(at.topic, (ErrorCode.NONE, ""))
             if code is not ErrorCode.NONE:
                 state.error = exception_for(code, f"{at}: {message or 'the cluster knows no such topic'}")

@@ -61,7 +61,7 @@ class ServerAssignedGroup(PolledGroup):
         with self._lock:
             is_other = cluster.has_all_topics and subscription.match(cluster.cache.topics)
             target = self.membership.target
-        unknown = target is not None and any(cluster.cache.name_of(each) is None for each, _ in target.partitions)
+        unknown = target is not None and any(not self._is_known(*each) for each in target.partitions)
         if is_other:
             self._pin()
         if is_other or self.membership.state is MemberState.RECONCILING or changed:
@@ -72,19 +72,23 @@ class ServerAssignedGroup(PolledGroup):
         else:
             self._refreshes = 0
 
+    def _is_known(self, topic_id: TopicId, partition: int) -> bool:
+        """Whether our metadata has it: the coordinator's may be newer."""
+        view = self._cluster.cache.topics.get(self._cluster.cache.name_of(topic_id) or "")
+        return view is not None and partition < len(view.partitions)
+
     def _known(self, target: Target) -> dict[TopicPartition, TopicId]:
         """The lock is held. What of the target we know by name, and still want."""
         cache, subscription = self._cluster.cache, self.subscription
         open_only = subscription.regex is not None and self.config.exclude_internal_topics
-        names = {topic_id: cache.name_of(topic_id) for topic_id, _ in target.partitions}
-        if None in names.values():
-            self._io_loop.call(self._cluster.request_refresh)
         found: dict[TopicPartition, TopicId] = {}
         for topic_id, partition in sorted(target.partitions):
-            name = names[topic_id]
-            if name is None or (open_only and cache.topics[name].is_internal):
-                continue
-            if subscription.covers(at := TopicPartition(name, partition)):
+            name = cache.name_of(topic_id)
+            if name is None or not self._is_known(topic_id, partition):
+                self._io_loop.call(self._cluster.request_refresh)
+            elif subscription.covers(at := TopicPartition(name, partition)) and not (
+                open_only and cache.topics[name].is_internal
+            ):
                 found[at] = topic_id
         return found
 

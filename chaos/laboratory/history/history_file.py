@@ -296,7 +296,7 @@ def _take(recorded: Recorded, row: dict[str, Any]) -> None:
             recorded.elections.append(row)
         case "replicas":
             recorded.replicas.append(row)
-        case "join" | "sync" | "commit" | "fetched" | "member" | "settled":
+        case "join" | "sync" | "heartbeat" | "commit" | "fetched" | "member" | "settled":
             recorded.groups.append(row)
         case "committed":
             recorded.committed.append(row)

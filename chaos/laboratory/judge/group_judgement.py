@@ -11,10 +11,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tidelog.chaos.checkers.consumer_groups import ConsumerGroupJudge
 from tidelog.chaos.checkers.groups import CommitKey, GroupJudge
 from tidelog.chaos.checkers.history import Polled
 from tidelog.chaos.laboratory.history.history_file import Recorded
+from tidelog.chaos.laboratory.processes.laboratory import CONSUMER_SESSION_MS
+from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld
+from tidelog.chaos.workloads.groups import MAX_POLL_INTERVAL_MS
 from tidelog.model.ids import TopicPartition
+from tidelog.proto.calls.consumer_group_api import JOIN_EPOCH
 
 Event = tuple[float, Callable[[], list[str]]]
 
@@ -34,7 +39,12 @@ class _Group:
     def __init__(self, recorded: Recorded, lines: list[Mapping[str, Any]]) -> None:
         self._recorded = recorded
         self._lines = lines
-        self._judge = GroupJudge()
+        self._assigned_by_server: ConsumerGroupJudge | None = None
+        if any(line["kind"] == "heartbeat" for line in lines):
+            self._assigned_by_server = ConsumerGroupJudge(
+                CONSUMER_SESSION_MS / 1_000, MAX_POLL_INTERVAL_MS * LaboratoryWorld.scale / 1_000
+            )
+        self._judge = self._assigned_by_server or GroupJudge()
         self._servers: dict[TopicPartition, str] = {}
         """Partition → the member that last reported a commit."""
 
@@ -71,6 +81,9 @@ class _Group:
                 )
             case "sync":
                 yield line["ended"], lambda: self._assigned(line)
+            case "heartbeat":
+                yield line["began"], lambda: self._beat_sent(line)
+                yield line["ended"], lambda: self._beat_answered(line)
             case "commit":
                 yield line["began"], lambda: self._commit_sent(line)
                 yield line["ended"], lambda: self._commit_answered(line)
@@ -82,6 +95,25 @@ class _Group:
     def _assigned(self, line: Mapping[str, Any]) -> list[str]:
         places = _places(line["partitions"])
         return self._judge.assigned(line["generation"], line["member"], line["instance"], places, line["ended"])
+
+    def _beat_sent(self, line: Mapping[str, Any]) -> list[str]:
+        judge = self._assigned_by_server
+        assert judge is not None
+        if line["epoch"] <= JOIN_EPOCH:
+            judge.has_nothing(line["member"])
+        elif line["owned"] is not None:
+            return judge.says(line["who"], line["member"], line["epoch"], _places(line["owned"]))
+        return []
+
+    def _beat_answered(self, line: Mapping[str, Any]) -> list[str]:
+        judge = self._assigned_by_server
+        assert judge is not None
+        if line["told"] is None or line["told"] < JOIN_EPOCH:
+            return []
+        judge.heard(line["member"], line["told"], line["began"])
+        if line["given"] is None:
+            return []
+        return judge.told(line["member"], line["told"], _places(line["given"]), line["ended"])
 
     def _commit_sent(self, line: Mapping[str, Any]) -> list[str]:
         found = []

@@ -48,9 +48,13 @@ CLIENT: Final = "CLIENT"
 KAFKA: Final = "KAFKA"
 BETWEEN_NODES: Final = (REPLICATION, CONTROLLER)
 FOR_CLIENTS: Final = (CLIENT, KAFKA)
+CONSUMER_SESSION_MS: Final = 6_000
+"""Of members whose group's coordinator assigns."""
 SETTINGS: Final[Mapping[str, str]] = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "3000",
+    "group.consumer.session.timeout.ms": str(CONSUMER_SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": "800",
     "controlled.shutdown.timeout.ms": "5000",
     "leader.imbalance.check.interval.seconds": "5",
     "auto.create.topics.enable": "false",

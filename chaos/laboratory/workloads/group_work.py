@@ -1,6 +1,7 @@
 """The workload of groups: members come, leave, are killed, stand still and are replaced, under faults of the cluster.
 
-Two groups read the same topic: one rebalances eagerly, one cooperatively; a third of each one's members are static.
+Three groups read the same topic: one rebalances eagerly, one cooperatively, and the third one's coordinator assigns
+(KIP-848); a third of each one's members are static.
 """
 
 from __future__ import annotations
@@ -17,22 +18,28 @@ TOPIC: Final = "shared"
 PARTITIONS: Final = 6
 EAGER: Final = "eager"
 COOPERATIVE: Final = "cooperative"
+ASSIGNED: Final = "assigned"
 MEMBERS: Final = 3
 CHANGES: Final = ("kill", "kill", "leave", "second", "second", "join", "pause", "stall")
+_WITHOUT_SECONDS: Final = tuple(change for change in CHANGES if change != "second")
+"""A second member of an instance id is refused as long as the first lives."""
 _EAGER_STRATEGIES: Final = ("range", "roundrobin", "sticky")
 
 
 class GroupWork(ClientWork):
-    """Producers to one topic, and two groups that read it."""
+    """Producers to one topic, and three groups that read it."""
 
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage, "groups", ("gp0", "gp1"))
-        self.targets = Targets(self.partitions, stage.rng("groups").choice((EAGER, COOPERATIVE)))
+        self.targets = Targets(self.partitions, stage.rng("groups").choice((EAGER, COOPERATIVE, ASSIGNED)))
         eager = stage.rng("groups-strategy").choice(_EAGER_STRATEGIES)
-        for name, strategy in ((EAGER, eager), (COOPERATIVE, "cooperative-sticky")):
-            settings = {"partition_assignment_strategy": strategy}
+        for name, settings, changes in (
+            (EAGER, {"partition_assignment_strategy": eager}, CHANGES),
+            (COOPERATIVE, {"partition_assignment_strategy": "cooperative-sticky"}, CHANGES),
+            (ASSIGNED, {"group_protocol": "consumer"}, _WITHOUT_SECONDS),
+        ):
             self.groups.append(
-                RecordedGroup(stage, name, self.topics, MEMBERS, settings, lambda slot: slot % MEMBERS == 0, CHANGES)
+                RecordedGroup(stage, name, self.topics, MEMBERS, settings, lambda slot: slot % MEMBERS == 0, changes)
             )

@@ -288,9 +288,14 @@ class KafkaReader(KafkaClient):
         *,
         committed: bool,
         group: str = "",
+        by_server: bool = False,
     ) -> None:
+        """``by_server``: the group's coordinator assigns (KIP-848)."""
         super().__init__(name, cluster, history, rng)
         self.polls = 0
+        self._protocol: dict[str, Any] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_000}
+        if by_server:
+            self._protocol = {"group.protocol": "consumer"}
         self.positions = dict.fromkeys(partitions, 0)
         self._committed = committed
         self._group = group
@@ -308,8 +313,7 @@ class KafkaReader(KafkaClient):
                 "group.id": self._group or self.name,
                 "enable.auto.commit": bool(self._group),
                 "auto.commit.interval.ms": 500,
-                "session.timeout.ms": 6_000,
-                "heartbeat.interval.ms": 1_000,
+                **self._protocol,
                 "auto.offset.reset": "earliest" if self._group else "error",
                 "isolation.level": "read_committed" if self._committed else "read_uncommitted",
                 "enable.partition.eof": True,

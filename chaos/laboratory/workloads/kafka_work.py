@@ -19,12 +19,14 @@ LOG: Final = "k-log"
 MANY: Final = "k-many"
 PARTITIONS: Final = 3
 GROUP: Final = "k-readers"
+ASSIGNED_GROUP: Final = "k-assigned"
+"""Its coordinator assigns (KIP-848)."""
 WRITER: Final = "kw0"
 END_S: Final = 15.0
 
 
 class KafkaWork:
-    """Two idempotent producers, a transactional one, readers of all isolation levels, a group."""
+    """Two idempotent producers, a transactional one, readers of all isolation levels, a group of each protocol."""
 
     topics: Mapping[str, int] = {LOG: PARTITIONS, MANY: PARTITIONS}
     configs: Mapping[str, Mapping[str, str]] = {}
@@ -66,10 +68,17 @@ class KafkaWork:
             KafkaReader(name, cluster, log, history, stage.rng(f"kafka-{name}"), committed=False, group=GROUP)
             for name in ("kg0", "kg1")
         ]
+        self._assigned = [
+            KafkaReader(
+                name, cluster, log, history, stage.rng(f"kafka-{name}"),
+                committed=False, group=ASSIGNED_GROUP, by_server=True,
+            )
+            for name in ("ka0", "ka1")
+        ]  # fmt: skip
 
     @property
     def _everybody(self) -> list[KafkaClient]:
-        return [*self._appenders, self._writer, *self._readers, *self._members]
+        return [*self._appenders, self._writer, *self._readers, *self._members, *self._assigned]
 
     async def begin(self) -> None:
         for client in self._everybody:
@@ -77,7 +86,11 @@ class KafkaWork:
 
     def heard(self) -> Mapping[str, int]:
         appended = {appender.name: appender.done for appender in self._appenders}
-        return {**appended, WRITER: self._writer.done, GROUP: sum(member.polls for member in self._members)}
+        polled = {
+            name: sum(member.polls for member in members)
+            for name, members in ((GROUP, self._members), (ASSIGNED_GROUP, self._assigned))
+        }
+        return {**appended, WRITER: self._writer.done, **polled}
 
     def calm(self) -> None:
         """Nobody is disturbed."""

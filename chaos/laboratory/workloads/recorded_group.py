@@ -6,6 +6,9 @@
 ``join``       a JoinGroup that was answered without an error: ``member``, ``instance`` (static, or null),
                ``generation``, ``began``, ``ended``
 ``sync``       a SyncGroup likewise, and ``partitions`` that were assigned
+``heartbeat``  of the consumer protocol (KIP-848): ``member``, ``epoch``, ``owned`` (partitions that it says it has;
+               null: as before), ``told`` (its epoch by the answer; null: none came, or a refusal), ``given``
+               (partitions that it may have from then on; null: as before), ``began``, ``ended``
 ``commit``     ``member``, ``instance``, ``generation``, ``server``, ``offsets`` (topic, partition, offset, error each;
                null: no answer came), ``began``, ``ended``, ``outcome``
 ``fetched``    what is committed, as a member was told: ``generation``, ``server``, ``offsets``, ``began``, ``ended``
@@ -28,7 +31,12 @@ from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWor
 from tidelog.chaos.workloads.groups import Group
 from tidelog.chaos.workloads.world import partitions_of
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import TopicPartition
+from tidelog.model.ids import TopicId, TopicPartition
+from tidelog.proto.calls.consumer_group_api import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    IdAssignment,
+)
 from tidelog.proto.calls.group_api import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -49,6 +57,7 @@ REFUSED: Final = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
 """What a coordinator says of a commit that it has not taken in, and never will."""
@@ -58,13 +67,20 @@ class GroupScribe:
     """Writes down what the members of a group ask, are told and do: their
     :class:`~tidelog.chaos.workloads.groups.Listener`."""
 
-    def __init__(self, history: HistoryFile, group: str, generation_of: Callable[[str], int | None]) -> None:
-        """``generation_of``: in which one a member believes itself."""
+    def __init__(
+        self,
+        history: HistoryFile,
+        group: str,
+        generation_of: Callable[[str], int | None],
+        name_of: Callable[[str, TopicId], str | None],
+    ) -> None:
+        """``generation_of``: in which one a member believes itself; ``name_of``: what a member calls a topic."""
         self.done: dict[TopicPartition, int] = {}
         """Partition → behind the last record that a member has worked off."""
         self._history = history
         self._group = group
         self._generation_of = generation_of
+        self._name_of = name_of
 
     def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None:
         self._did(member, "owns", generation=generation, partitions=_pairs(partitions))
@@ -99,6 +115,8 @@ class GroupScribe:
         match request:
             case JoinGroupRequest() | SyncGroupRequest():
                 return lambda answer, server: self._member_of(who, request, answer, began)
+            case ConsumerGroupHeartbeatRequest():
+                return lambda answer, server: self._beaten(who, request, answer, began)
             case OffsetCommitRequest():
                 return lambda answer, server: self._committed(who, request, answer, server, began)
             case OffsetFetchRequest():
@@ -135,6 +153,26 @@ class GroupScribe:
                     generation=request.generation_id,
                     partitions=_pairs(given),
                 )
+
+    def _beaten(self, who: str, request: ConsumerGroupHeartbeatRequest, answer: Response | None, began: float) -> None:
+        taken = isinstance(answer, ConsumerGroupHeartbeatResponse) and answer.error is ErrorCode.NONE
+        told = answer if taken and isinstance(answer, ConsumerGroupHeartbeatResponse) else None
+        self._answered(
+            "heartbeat",
+            who,
+            began,
+            member=request.member_id,
+            epoch=request.member_epoch,
+            owned=self._named(who, request.owned),
+            told=None if told is None else told.member_epoch,
+            given=None if told is None else self._named(who, told.assignment),
+        )
+
+    def _named(self, who: str, assignment: IdAssignment | None) -> list[list[Any]] | None:
+        if assignment is None:
+            return None
+        names = {each.topic_id: self._name_of(who, each.topic_id) for each in assignment.topics}
+        return [[names[each.topic_id], at] for each in assignment.topics for at in each.partitions]
 
     def _committed(
         self, who: str, request: OffsetCommitRequest, answer: Response | None, server: Address, began: float
@@ -202,7 +240,9 @@ class RecordedGroup(Group):
         changes: Sequence[str] = (),
     ) -> None:
         """``size``: so many members are there while nothing happens to it; ``changes``: what does, of its methods."""
-        self._scribe = scribe = GroupScribe(stage.history, name, lambda who: self.generation_of(who))
+        self._scribe = scribe = GroupScribe(
+            stage.history, name, lambda who: self.generation_of(who), lambda who, topic: self.name_in(who, topic)
+        )
         self._laboratory = world = LaboratoryWorld(stage, f"group-{name}", asked=scribe.asked)
         super().__init__(
             world,

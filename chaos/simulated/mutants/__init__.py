@@ -8,6 +8,7 @@ from __future__ import annotations
 from tidelog.chaos.simulated.mutants.access_mutants import MUTANTS as _ACCESS
 from tidelog.chaos.simulated.mutants.answer_mutants import MUTANTS as _ANSWERS
 from tidelog.chaos.simulated.mutants.compaction_mutants import MUTANTS as _COMPACTION
+from tidelog.chaos.simulated.mutants.consumer_group_mutants import MUTANTS as _CONSUMER_GROUPS
 from tidelog.chaos.simulated.mutants.credential_mutants import MUTANTS as _CREDENTIALS
 from tidelog.chaos.simulated.mutants.damage_mutants import MUTANTS as _DAMAGE
 from tidelog.chaos.simulated.mutants.group_mutants import MUTANTS as _GROUPS
@@ -34,6 +35,7 @@ ALL: tuple[Mutant, ...] = (
     *_REASSIGNMENT,
     *_MOVES,
     *_GROUPS,
+    *_CONSUMER_GROUPS,
     *_COMPACTION,
     *_TRANSACTIONS,
     *_SINKS,

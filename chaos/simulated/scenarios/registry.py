@@ -53,6 +53,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "removal": _cluster("REMOVAL", "tidelog.chaos.simulated.scenarios.moves"),
         "compaction": _cluster("COMPACTION"),
         "groups": _cluster("GROUPS"),
+        "consumer-groups": _cluster("CONSUMER_GROUPS", "tidelog.chaos.simulated.scenarios.consumer_groups"),
         "transactions": _cluster("TRANSACTIONS"),
         "sinks": _cluster("SINKS"),
         "bit-rot": _cluster("BIT_ROT"),

@@ -39,8 +39,9 @@ class GroupWatch:
         group: str,
         generation_of: Callable[[str], int | None],
         is_member: Callable[[str], bool],
+        judge: GroupJudge,
     ) -> None:
-        self.judge = GroupJudge()
+        self.judge = judge
         self.events: Counter[str] = Counter()
         self.members: dict[int, dict[str, str | None]] = {}
         """Generation → member ids that were let in, and their instance ids."""
@@ -119,7 +120,7 @@ class GroupWatch:
                 if response.error is ErrorCode.NONE:
                     self._joined(server, request, response)
                 elif response.error is not ErrorCode.MEMBER_ID_REQUIRED:
-                    self.events[f"join-{_word(response.error)}"] += 1
+                    self.events[f"join-{word(response.error)}"] += 1
             case SyncGroupRequest(), SyncGroupResponse() if request.group_id == self._group:
                 if response.error is ErrorCode.NONE:
                     self._synced(server, request, response)
@@ -141,9 +142,7 @@ class GroupWatch:
     def _synced(self, server: str, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
         if request.generation_id > self.judge.newest_generation:
             self.events["generation"] += 1
-            if self._coordinator not in ("", server):
-                self.events["coordinator-moved"] += 1
-            self._coordinator = server
+            self._moved(server)
         try:
             given = decode_assignment(response.assignment).partitions if response.assignment else ()
         except BadConsumerProtocol as error:
@@ -153,6 +152,12 @@ class GroupWatch:
             self.judge.assigned(request.generation_id, request.member_id, request.group_instance_id, given, self._now)
         )
 
+    def _moved(self, server: str) -> None:
+        """It coordinates the group now."""
+        if self._coordinator not in ("", server):
+            self.events["coordinator-moved"] += 1
+        self._coordinator = server
+
     def _committed(self, request: OffsetCommitRequest, response: OffsetCommitResponse, asked_s: float) -> None:
         errors = {(result.topic, result.partition): result.error for result in response.results}
         for item in request.partitions:
@@ -161,7 +166,7 @@ class GroupWatch:
                 self.events["commit"] += 1
                 self._tell(self.judge.commit_acknowledged(_commit(request, item), asked_s, self._now))
             elif error is not None:
-                self.events[f"commit-{_word(error)}"] += 1
+                self.events[f"commit-{word(error)}"] += 1
 
     def _fetched(self, server: str, request: OffsetFetchRequest, response: OffsetFetchResponse) -> None:
         asked = self._asked.pop(id(request), None)
@@ -190,5 +195,5 @@ def _commit(request: OffsetCommitRequest, item: OffsetCommitPartition) -> Commit
     return CommitKey(request.member_id, request.group_instance_id, request.generation_id, at, item.offset)
 
 
-def _word(error: ErrorCode) -> str:
+def word(error: ErrorCode) -> str:
     return error.name.lower().replace("_", "-")

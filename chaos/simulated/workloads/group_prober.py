@@ -40,6 +40,7 @@ _ELSEWHERE: Final = frozenset(
     }
 )
 """Says nothing of who asked."""
+_REFUSED: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupProber:
@@ -66,16 +67,21 @@ class GroupProber:
         while not self._stopping:
             await asyncio.sleep(self._rng.uniform(0.05, 0.3))
             node = self._watch.coordinator if self._sim.cluster.nodes else None
-            forged = self._forged() if self._rng.random() < FORGES else None
-            if node is not None and forged is not None:
-                await self._send(node, *forged)
-            elif node is not None:
-                await self._ask(node, OffsetFetchRequest((OffsetFetchGroup(self._group, all_partitions=True),)))
+            if node is not None:
+                await self._act(node)
         for connection in self._connections.values():
             await connection.close()
 
-    def _forged(self) -> tuple[int, str, str | None, ErrorCode] | None:
-        """Generation, member id and instance id that nobody may have now, and the error that says so."""
+    async def _act(self, node: NodeId) -> None:
+        forged = self._forged() if self._rng.random() < FORGES else None
+        if forged is not None:
+            await self._send(node, *forged)
+        else:
+            await self._ask(node, OffsetFetchRequest((OffsetFetchGroup(self._group, all_partitions=True),)))
+
+    def _forged(self) -> tuple[int, str, str | None, ErrorCode, TopicPartition | None] | None:
+        """Generation, member id and instance id that nobody may have now, and the error that says so; and the partition
+        if it matters."""
         rng, watch = self._rng, self._watch
         newest = watch.judge.newest_generation
         members = watch.members.get(newest)
@@ -84,25 +90,32 @@ class GroupProber:
         older = [generation for generation in watch.members if generation < newest]
         match rng.choice(("stranger", "older", "later", "replaced")):
             case "stranger":
-                return newest, f"nobody-{rng.randrange(1 << 32):x}", None, ErrorCode.UNKNOWN_MEMBER_ID
+                return newest, f"nobody-{rng.randrange(1 << 32):x}", None, ErrorCode.UNKNOWN_MEMBER_ID, None
             case "older" if older:
                 generation = rng.choice(older)
                 member_id = rng.choice(sorted(watch.members[generation]))
-                return generation, member_id, watch.members[generation][member_id], ErrorCode.ILLEGAL_GENERATION
+                return generation, member_id, watch.members[generation][member_id], ErrorCode.ILLEGAL_GENERATION, None
             case "later":
                 member_id = rng.choice(sorted(members))
-                return newest + 1_000, member_id, members[member_id], ErrorCode.ILLEGAL_GENERATION
+                return newest + 1_000, member_id, members[member_id], ErrorCode.ILLEGAL_GENERATION, None
             case "replaced" if replaced := watch.judge.replaced():
                 member_id, instance_id = rng.choice(replaced)
-                return newest, member_id, instance_id, ErrorCode.FENCED_INSTANCE_ID
+                return newest, member_id, instance_id, ErrorCode.FENCED_INSTANCE_ID, None
         return None
 
     async def _send(
-        self, node: NodeId, generation: int, member_id: str, instance_id: str | None, due: ErrorCode
+        self,
+        node: NodeId,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        due: ErrorCode,
+        at: TopicPartition | None = None,
     ) -> None:
-        topics = sorted(self._sim.topics.items())
-        topic, partitions = self._rng.choice(topics)
-        at = TopicPartition(topic, self._rng.randrange(partitions))
+        """``at``: a partition whose commit must be refused; else any will do."""
+        if at is None:
+            topic, partitions = self._rng.choice(sorted(self._sim.topics.items()))
+            at = TopicPartition(topic, self._rng.randrange(partitions))
         item = OffsetCommitPartition(at.topic, at.partition, Offset(0), metadata=FORGED)
         request = OffsetCommitRequest(self._group, generation, member_id, instance_id, (item,))
         response = await self._ask(node, request)
@@ -113,7 +126,7 @@ class GroupProber:
             return
         self.refused += 1
         # The member may be gone, or its group rebalance: that comes first, and is as good.
-        if error not in (due, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
+        if error not in (due, *_REFUSED):
             self._sim.world.violated(
                 f"fenced: a commit for {at} by {member_id} ({instance_id}) in generation {generation}: expected "
                 f"{due.name}, found {error.name}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.chaos.checkers.groups import GroupJudge
 from tidelog.chaos.simulated.watch.groups import GroupWatch
 from tidelog.chaos.simulated.workloads.group_prober import NAME as PROBER
 from tidelog.chaos.simulated.workloads.group_prober import GroupProber
@@ -40,19 +41,19 @@ class GroupWork:
         self._sim = sim
         self._cluster = sim.cluster
         self._rng = rng = random.Random(f"group-{sim.world.seed}")
-        self._strategy = rng.choice(_STRATEGIES)
+        self._kind = self._settings()
         self._static = rng.choice((0.0, 0.0, 0.5, 1.0))
         """The share of members that are static."""
         self._by_pattern = rng.random() < 0.4
         self._first = rng.choice((2, 3, 4))
-        self.watch = GroupWatch(sim.world, GROUP, self._generation_of, lambda client: client != PROBER)
+        self.watch = self._watch(sim)
         self._group = group = Group(
             sim.clients,
             rng,
             GROUP,
             self.watch.judge,
             f"{sim.topic}.*" if self._by_pattern else (sim.topic,),
-            {"partition_assignment_strategy": self._strategy},
+            self._kind,
             prefix="m",
             polls=(3, 500),
             works_s=(0.0, 0.02, 0.3),
@@ -76,6 +77,20 @@ class GroupWork:
             "at-coordinator-loaded": self._at_coordinator_loaded,
         }
 
+    def _settings(self) -> dict[str, Any]:
+        """Of every member: what kind of group it is."""
+        return {"partition_assignment_strategy": self._rng.choice(_STRATEGIES)}
+
+    def _watch(self, sim: Simulation) -> GroupWatch:
+        return GroupWatch(sim.world, GROUP, self._generation_of, self._is_member, GroupJudge())
+
+    def _probe(self) -> GroupProber:
+        return GroupProber(self._sim, self.watch, GROUP)
+
+    @staticmethod
+    def _is_member(client: str) -> bool:
+        return client != PROBER
+
     @property
     def operations(self) -> int:
         return sum(member.operations for member in self._group.members)
@@ -88,7 +103,7 @@ class GroupWork:
                 "redelivered": self.watch.judge.redelivered,
                 "lost-partitions": sum(member.lost for member in everyone),
                 "fenced-member": sum(member.fenced for member in everyone),
-                "cooperative": int(self._strategy == ("cooperative-sticky",)),
+                "cooperative": int(self._kind.get("partition_assignment_strategy") == ("cooperative-sticky",)),
                 "forged-commit": 0 if self._prober is None else self._prober.refused,
             }
         )
@@ -97,12 +112,10 @@ class GroupWork:
         return self.watch.judge.newest_generation if client == PROBER else self._group.generation_of(client)
 
     async def begin(self) -> None:
-        self._sim.world.note(
-            f"the group: {'/'.join(self._strategy)}, static {self._static}, by pattern {self._by_pattern}"
-        )
+        self._sim.world.note(f"the group: {self._kind}, static {self._static}, by pattern {self._by_pattern}")
         for _ in range(self._first):
             self._group.add()
-        self._prober = GroupProber(self._sim, self.watch, GROUP)
+        self._prober = self._probe()
 
     # --- faults -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,131 @@
+"""The judge of a group whose coordinator assigns (KIP-848). Its rules are those of
+:mod:`tidelog.chaos.checkers.groups`, but for these:
+
+===================  ========================================================================================
+one owner            nobody is told that a partition is its own while another may have it: one that was told
+                     so, has not said that it gave the partition up, and was neither silent for its session
+                     timeout nor slow to give it up for its rebalance timeout
+owned only           besides: a member that says what it has, has nothing else
+fenced               a commit is acknowledged only to the member that was last told that the partition is its own
+forward only         the commits that a member sends do not go back behind what was committed when it was told
+                     that the partition is its own
+===================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.chaos.checkers.groups import CommitKey, GroupJudge, _Floor
+from tidelog.model.ids import TopicPartition
+
+SURELY: Final = 0.9
+"""The part of a timeout that has passed for a coordinator whose clock runs as fast as it may."""
+
+
+class ConsumerGroupJudge(GroupJudge):
+    def __init__(self, session_s: float, rebalance_s: float) -> None:
+        super().__init__()
+        self.former: list[tuple[str, int, TopicPartition]] = []
+        """Members that gave a partition up which another one has had since, and their epoch of that time."""
+        self._session_s = session_s
+        self._rebalance_s = rebalance_s
+        self._may_have: dict[str, set[TopicPartition]] = {}
+        """Member id → what it may have, as far as anybody outside can know."""
+        self._going_s: dict[tuple[str, TopicPartition], float] = {}
+        """Since when a member knows that it must give a partition up."""
+        self._heard_s: dict[str, float] = {}
+        self._given: dict[TopicPartition, list[tuple[float, str]]] = {}
+        """Who was told that a partition is its own, and when."""
+        self._epoch_of: dict[tuple[str, TopicPartition], int] = {}
+        """Member id and partition → the member's epoch while it had it."""
+
+    # --- what members say -------------------------------------------------------------------------------
+
+    def has_nothing(self, member_id: str) -> None:
+        """A member joins, or leaves."""
+        for partition in self._may_have.get(member_id, ()):
+            self._going_s.pop((member_id, partition), None)
+        self._may_have[member_id] = set()
+
+    def says(self, client: str, member_id: str, epoch: int, owned: Iterable[TopicPartition]) -> list[str]:
+        """A member says what it has: nothing else."""
+        has = set(owned)
+        mine = self._may_have.setdefault(member_id, set())
+        for partition in mine - has:
+            self._going_s.pop((member_id, partition), None)
+            self._epoch_of[member_id, partition] = epoch
+        mine &= has
+        held = self._held.get(client)
+        return [
+            f"owned only: {client} says in epoch {epoch} that it has not got {partition}, and has it"
+            for partition in sorted(() if held is None else held.partitions.keys() - has)
+        ]
+
+    # --- what coordinators answer -----------------------------------------------------------------------
+
+    def heard(self, member_id: str, epoch: int, at_s: float) -> None:
+        """The coordinator has taken a heartbeat."""
+        self._heard_s[member_id] = max(at_s, self._heard_s.get(member_id, 0.0))
+        self.newest_generation = max(self.newest_generation, epoch)
+
+    def told(self, member_id: str, epoch: int, partitions: Iterable[TopicPartition], at_s: float) -> list[str]:
+        """A member is told what it may have from now on."""
+        given = frozenset(partitions)
+        mine = self._may_have.setdefault(member_id, set())
+        found = []
+        for partition in sorted(given - mine):
+            for other, theirs in self._may_have.items():
+                if other == member_id or partition not in theirs:
+                    continue
+                if not self._may_be_gone(other, at_s):
+                    silent_s = at_s - self._heard_s.get(other, 0.0)
+                    found.append(
+                        f"one owner: {partition} is {member_id}'s in epoch {epoch}; {other} may have it, and was heard "
+                        f"{silent_s:.3f} s before"
+                    )
+                theirs.discard(partition)
+            before = self._given.setdefault(partition, [])
+            if before and before[-1][1] != member_id:
+                former = before[-1][1]
+                if (held_in := self._epoch_of.get((former, partition))) is not None:
+                    self.former.append((former, held_in, partition))
+            before.append((at_s, member_id))
+        for partition in mine - given:
+            self._going_s.setdefault((member_id, partition), at_s)
+        for partition in given:
+            self._going_s.pop((member_id, partition), None)
+        mine |= given
+        return found
+
+    def _may_be_gone(self, member_id: str, at_s: float) -> bool:
+        """Whether its coordinator may have removed it, with all that it has."""
+        silent = at_s - self._heard_s.get(member_id, 0.0) >= SURELY * self._session_s
+        going_s = min((since_s for (member, _), since_s in self._going_s.items() if member == member_id), default=at_s)
+        return silent or at_s - going_s >= SURELY * self._rebalance_s
+
+    def commit_acknowledged(self, commit: CommitKey, arrived_s: float, at_s: float) -> list[str]:
+        if commit.generation < 0:
+            return []
+        owners = [member for since_s, member in self._given.get(commit.partition, ()) if since_s < arrived_s]
+        self._raise_floor(commit.partition, commit.offset, commit.generation, at_s, f"acknowledged to {commit[0]}")
+        if owners and owners[-1] == commit.member_id:
+            return []
+        return [
+            f"fenced: the commit of {commit.offset} for {commit.partition} by {commit.member_id} in epoch "
+            f"{commit.generation} was acknowledged; when it was asked for, the partition was "
+            f"{owners[-1] if owners else 'nobody'}'s"
+        ]
+
+    def _came_late(self, partition: TopicPartition, offset: int, floor: _Floor) -> bool:
+        """A member's commit may have been held up on its way in whatever epoch."""
+        arrivals = self._arrived.get(partition, ())
+        higher_s = min((a.at_s for a in arrivals if a.commit.offset == floor.offset), default=floor.told_s)
+        return any(a.commit.offset == offset and a.at_s >= higher_s for a in arrivals)
+
+    def _floor_at_begin(self, commit: CommitKey) -> int:
+        begun = [since_s for since_s, member in self._given.get(commit.partition, ()) if member == commit.member_id]
+        if not begun:
+            return 0
+        return max((f.offset for f in self._floors.get(commit.partition, ()) if f.told_s < begun[-1]), default=0)
