@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tidelog import TopicPartition
+from tidelog import Admin, TopicPartition
 from tidelog.cli.root import run
 from tidelog.client.admin.types import OffsetSpec
 from tidelog.client.backup import restoring
@@ -133,15 +133,22 @@ def test_everything_comes_back_at_its_offset(source: Cluster, made: Path, empty:
         resource = ConfigResource("topic", "log.of-keys")
         settings = new.describe_configs([resource])[resource]
         assert settings["cleanup.policy"].value == "compact"
+        known = producer_ids(new)
     with empty.producer(transactional_id="id-None") as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send("t", b"new", partition=0)
+    with empty.admin() as new:
+        assert min(producer_ids(new) - known) > max(known), "nobody gets the id of a producer in the backup"
     assert b"new" in [value for _, value, _, _ in records(empty, "t").values()]
     leader = empty.leader_of("t", 0)
     assert leader is not None
     empty.kill(leader)
     assert records(empty, "t").keys() >= after.keys(), "the followers have it as well"
+
+
+def producer_ids(admin: Admin) -> set[int]:
+    return {one.producer_id for some in admin.describe_producers(T).values() for one in some}
 
 
 class Died(Exception):

@@ -93,6 +93,7 @@ def test_whatever_is_open_at_the_end_is_aborted_there(steps: list[tuple[str, int
     transactions = OpenTransactions()
     for batch in batches:
         transactions.take(batch)
+    assert transactions.producer_id_max == max((batch.producer_id for batch in batches), default=-1)
     position = batches[-1].next_offset if batches else 0
     closed = [Batch(memoryview(one)) for one in closing(transactions, position, end, 5)]
     due = position

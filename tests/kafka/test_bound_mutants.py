@@ -254,6 +254,13 @@ BOUNDS = (
         "links/test_promoted.py::test_a_sealed_partition_has_everything_in_sync_that_its_leader_took",
     ),
     bound(
+        "a-link-does-not-ask-where-leader-epochs-end",
+        "client.links.following",
+        "        if not position or epoch < 0:\n            return\n",
+        "        return\n",
+        "links/test_diverged.py::test_a_link_takes_nothing_from_a_leader_that_lacks_what_is_here",
+    ),
+    bound(
         "a-linked-topic-takes-anybodys-records",
         "replication.partition.partition",
         "        if self.state.config.link_name and origin is Origin.CLIENT:\n",
@@ -273,6 +280,13 @@ BOUNDS = (
         "        if link == self.link_name and (not link or self.link_state == LINK_ACTIVE):\n",
         "        if not link or self.link_state == LINK_ACTIVE:\n",
         "links/test_links.py::test_a_topic_takes_the_records_of_its_own_link_alone",
+    ),
+    bound(
+        "a-backup-forgets-whose-records-it-has",
+        "client.backup.copying",
+        "        self.producer_id_max = max(self.producer_id_max, batch.producer_id)\n",
+        "",
+        "backup/test_files.py::test_whatever_is_open_at_the_end_is_aborted_there",
     ),
     bound(
         "a-backup-leaves-transactions-open",
