@@ -10,7 +10,7 @@ from typing import Any, Final
 from tidelog import OffsetSpec, TopicPartition
 from tidelog.cli.commands.coordination.groups import described
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.work.group_offsets import Standing, bounds_of, led_partitions, log_ends, standings
+from tidelog.cli.work.group_offsets import GroupStanding, bounds_of, led_partitions, log_ends, standings
 from tidelog.cli.work.reset_plan import (
     ResetPlan,
     ShiftBy,
@@ -137,7 +137,7 @@ def _described(one: GroupDescription) -> dict[str, Any]:
     }
 
 
-async def _seconds_behind(desk: Desk, behind: Sequence[Standing]) -> dict[tuple[str | None, int | None], float]:
+async def _seconds_behind(desk: Desk, behind: Sequence[GroupStanding]) -> dict[tuple[str | None, int | None], float]:
     """How old the next record is that a group reads, to the time of its batch. Left out where this person may not read
     the topic, or nobody answers now."""
     found: dict[tuple[str | None, int | None], float] = {}
