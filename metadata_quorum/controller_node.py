@@ -29,7 +29,6 @@ from tidelog.metadata_quorum.raft.files import QuorumFiles
 from tidelog.metadata_quorum.raft.types import NotLeading, OutcomeUnknown, QuorumTiming
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
-from tidelog.model.features import DIRECTORIES_VOTE, METADATA_VERSION
 from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId, Offset
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.proto.calls.api import (
@@ -58,6 +57,7 @@ from tidelog.proto.calls.reassignment_api import (
 )
 from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch
 from tidelog.proto.logs.metadata_records import BrokerRegistrationChangeRecord, MetadataRecord
+from tidelog.proto.logs.record_levels import DIRECTORIES_VOTE
 from tidelog.proto.transport.network import Address, CallContext, CallHandler, Network, Service, StreamKind
 
 ENTRIES_UNDER_WAY_MAX: Final = 3_000
@@ -281,7 +281,7 @@ class ControllerNode:
 
     def _tell(self, delta: MetadataDelta) -> None:
         image = self.controller.committed
-        if image.features.get(METADATA_VERSION, 0) >= DIRECTORIES_VOTE:
+        if DIRECTORIES_VOTE.is_open(image.features):
             self.quorum.bind()
         for listener in self._image_listeners:
             listener(image, delta)

@@ -1,7 +1,7 @@
 """The features on whose levels a cluster agrees (KIP-584), and the levels that this version knows.
 
 A record or behaviour that older nodes do not understand gets a level here, and nothing uses it below that level. The
-gates of records are in :mod:`tidelog.proto.logs.record_levels`.
+gates are all in :mod:`tidelog.proto.logs.record_levels`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
 }
 """Feature → lowest and highest level. A feature of level 0 is off; a cluster does not mention it."""
-
-DIRECTORIES_VOTE: Final = 2
-"""The ``metadata.version`` from which on a controller votes by its directory, in formats that release 0.1 cannot
-read."""
 
 MEANINGS: Final[dict[tuple[str, int], str]] = {
     (METADATA_VERSION, 1): "the records of release 0.1, and its formats of the quorum's files and streams",

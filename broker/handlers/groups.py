@@ -16,7 +16,6 @@ from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.model.errors import ErrorCode
-from tidelog.model.features import GROUP_VERSION
 from tidelog.proto.calls.consumer_group_api import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -39,6 +38,7 @@ from tidelog.proto.calls.group_api import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from tidelog.proto.logs.record_levels import REQUEST_GATES
 from tidelog.proto.transport.network import CallContext
 from tidelog.security.acls import AclOperation
 
@@ -74,9 +74,9 @@ class GroupCalls:
         self, request: ConsumerGroupHeartbeatRequest, context: CallContext
     ) -> ConsumerGroupHeartbeatResponse:
         """A regular expression matches no topic that the member may not describe."""
-        if not self._view.image.features.get(GROUP_VERSION, 0):
-            text = f"expected feature {GROUP_VERSION} at level 1, found it off: run `tidelog features upgrade`"
-            return ConsumerGroupHeartbeatResponse(ErrorCode.UNSUPPORTED_VERSION, text)
+        fault = REQUEST_GATES[type(request)].fault(self._view.image.features)
+        if fault is not None:
+            return ConsumerGroupHeartbeatResponse(ErrorCode.UNSUPPORTED_VERSION, fault)
         access = self._access.of(context, "ConsumerGroupHeartbeat")
         quiet = None if access is None else access.quiet
 

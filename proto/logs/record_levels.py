@@ -1,4 +1,4 @@
-"""The ``metadata.version`` that a record of the metadata log, or a request, needs: the gates, in one place.
+"""The level that a record of the metadata log, a request or a format needs: the gates, all of them, in one place.
 
 The controller refuses a request whose records the level in use does not allow, and the metadata image remembers the
 highest level that a record needed, so that a downgrade below it is refused. A broker refuses a request after which an
@@ -8,10 +8,11 @@ older release could not take over its disks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tidelog.model.features import METADATA_VERSION
+from tidelog.model.features import GROUP_VERSION, METADATA_VERSION
 from tidelog.proto.calls.api import AlterReplicaLogDirsRequest
+from tidelog.proto.calls.consumer_group_api import ConsumerGroupHeartbeatRequest
 from tidelog.proto.logs.metadata_records import (
     DecoySecretRecord,
     DelegationTokenRecord,
@@ -34,22 +35,42 @@ RECORD_LEVELS: Final[dict[type[Any], int]] = {
 """Kind of record → lowest level that may write it. Kinds that are not named belong to the first level."""
 
 
-REQUEST_LEVELS: Final[dict[type[Any], int]] = {
-    AlterReplicaLogDirsRequest: 2,  # release 0.1 knows no half of a move: it would begin the log anew, empty
+class Gate(NamedTuple):
+    """What is closed below a level of a feature."""
+
+    feature: str
+    level: int
+
+    def is_open(self, features: Mapping[str, int]) -> bool:
+        return features.get(self.feature, 0) >= self.level
+
+    def fault(self, features: Mapping[str, int]) -> str | None:
+        """Say why the levels in use do not allow it."""
+        if self.is_open(features):
+            return None
+        return (
+            f"expected {self.feature} {self.level} or higher, found {features.get(self.feature, 0)}: run `tidelog "
+            "features upgrade` once all nodes have been upgraded"
+        )
+
+
+DIRECTORIES_VOTE: Final = Gate(METADATA_VERSION, 2)
+"""A controller votes by its directory, in formats that release 0.1 cannot read."""
+CONSUMER_PROTOCOL: Final = Gate(GROUP_VERSION, 1)
+"""Kafka's clients are told of the consumer protocol."""
+
+REQUEST_GATES: Final[dict[type[Any], Gate]] = {
+    # Release 0.1 knows no half of a move: it would begin the log anew, empty.
+    AlterReplicaLogDirsRequest: Gate(METADATA_VERSION, 2),
+    ConsumerGroupHeartbeatRequest: CONSUMER_PROTOCOL,
 }
-"""Kind of request → lowest level that may do it."""
+"""Kind of request → what it needs."""
 
 
 def too_low(needed: int, features: Mapping[str, int]) -> str | None:
-    """Say why the levels in use do not allow what needs a ``metadata.version``. A new cluster has none yet, and may
+    """Say why the levels in use do not allow records of a ``metadata.version``. A new cluster has none yet, and may
     write what it begins with."""
-    found = features.get(METADATA_VERSION, needed)
-    if needed <= found:
-        return None
-    return (
-        f"expected {METADATA_VERSION} {needed} or higher, found {found}: run `tidelog features upgrade` once all nodes "
-        "have been upgraded"
-    )
+    return Gate(METADATA_VERSION, needed).fault(features) if METADATA_VERSION in features else None
 
 
 def level_of(records: Iterable[MetadataRecord]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,7 +17,7 @@ from tidelog.proto.calls.api import FeatureUpdate, UpdateFeaturesRequest, Update
 from tidelog.proto.calls.controller_api import RegisterControllerRequest, RegisterControllerResponse, SupportedFeature
 from tidelog.proto.calls.user_api import AlterUserScramCredentialsRequest, ScramUpsertion
 from tidelog.proto.logs.metadata_records import ConfigRecord, MetadataRecord
-from tidelog.proto.logs.record_levels import RECORD_LEVELS
+from tidelog.proto.logs.record_levels import CONSUMER_PROTOCOL, DIRECTORIES_VOTE, RECORD_LEVELS, REQUEST_GATES
 
 from .conftest import Bench
 
@@ -252,3 +254,28 @@ def test_kinds_of_records_have_their_gates() -> None:
     assert set(MEANINGS) == {
         (name, level) for name, (_, high) in SUPPORTED_FEATURES.items() for level in range(1, high + 1)
     }
+
+
+def test_gates_are_in_one_table_and_say_what_to_do() -> None:
+    """Nothing else compares a level in use with a number."""
+    root = Path(__file__).parents[2]
+    by_hand = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for folder in ("broker", "groups", "metadata_quorum", "replication", "storage", "transactions")
+        for path in (root / folder).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"features(\.get\(|\[)\w*(_VERSION\b|\"\w+\.version)", line)
+    ]
+    assert by_hand == []
+    gates = [DIRECTORIES_VOTE, *REQUEST_GATES.values()]
+    for gate in gates:
+        low, high = SUPPORTED_FEATURES[gate.feature]
+        assert low < gate.level <= high
+        below = {gate.feature: gate.level - 1}
+        assert not gate.is_open(below)
+        fault = gate.fault(below)
+        assert fault is not None
+        assert f"expected {gate.feature} {gate.level} or higher, found {gate.level - 1}: run `tidelog feat" in fault
+        for level in range(gate.level, high + 1):
+            assert gate.fault({gate.feature: level}) is None
+    assert not CONSUMER_PROTOCOL.is_open({})

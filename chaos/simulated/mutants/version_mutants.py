@@ -74,7 +74,7 @@ MUTANTS: Final = (
         rule="the formats of release 0.1 stay until the level is taken",
         what="A controller leaves the formats of release 0.1 with the first entry that it hears of.",
         module=_CONTROLLER_NODE,
-        old="        if image.features.get(METADATA_VERSION, 0) >= DIRECTORIES_VOTE:\n",
+        old="        if DIRECTORIES_VOTE.is_open(image.features):\n",
         new="        if image.features:\n",
         scenario="versions",
     ),

@@ -13,12 +13,13 @@ from tidelog.broker.kafka.wire.apis import Api
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
-from tidelog.model.features import GROUP_VERSION, SUPPORTED_FEATURES
+from tidelog.model.features import SUPPORTED_FEATURES
 from tidelog.model.ids import Offset
 from tidelog.proto.kafka import fetch_codec, produce_codec
 from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, response_header
 from tidelog.proto.kafka.messages import decode_request, encode_response
 from tidelog.proto.kafka.wire import BadMessage
+from tidelog.proto.logs.record_levels import CONSUMER_PROTOCOL
 
 MOST: Final = 4
 CONSUMER_GROUP_APIS: Final = frozenset((68, 69))
@@ -78,7 +79,7 @@ class ApiVersions:
 
     def _keys_for(self, image: MetadataImage) -> list[dict[str, int]]:
         """The consumer protocol is offered once its feature is on."""
-        return self._keys if image.features.get(GROUP_VERSION, 0) else self._keys_below_groups
+        return self._keys if CONSUMER_PROTOCOL.is_open(image.features) else self._keys_below_groups
 
 
 def _features(version: int, image: MetadataImage) -> dict[str, Any]:
