@@ -77,6 +77,7 @@ _COMMANDS: Final = {
     "security": ("access.security:security", "Make certificates of nodes and users, for TLS."),
     "produce": ("records.produce:produce", "Send lines of a file or of standard input as records."),
     "consume": ("records.consume:consume", "Print records of a topic."),
+    "dlq": ("records.dlq:dlq", "Look into a topic of dead letters, move letters back, delete them."),
     "verifiable-producer": (
         "records.verifiable:verifiable_producer",
         "Send numbers and say of each whether it was acknowledged, as JSON.",

@@ -1,0 +1,241 @@
+"""``tidelog dlq``: what lies in a topic of dead letters, moves it back, deletes it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.records import record_json, time_text
+from tidelog.model.escaping import escaped
+
+if TYPE_CHECKING:
+    from tidelog import Consumer, TopicPartition
+    from tidelog.client.workers.dead_letters import Letter
+
+READ_MAX: Final = 100_000
+SHOWN_MAX: Final = 2_000
+"""Characters of a value that are shown."""
+_PLACE: Final = re.compile(r"(\d+):(\d+)")
+
+
+@click.group()
+def dlq() -> None:
+    """Look into a topic of dead letters, move letters back to where they came from, delete them.
+
+    Workers write such topics (`dead_letters=`), and so do Kafka's share groups (KIP-1191).
+    """
+
+
+def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--exception", metavar="TEXT", help="Only letters whose exception has this in its name or text."),
+        click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic."),
+        click.option("--reason", help="Only letters with this reason: attempts, rejected, invalid."),
+    ):
+        command = option(command)
+    return command
+
+
+def _chosen(reason: str | None, origin: str | None, exception: str | None) -> Callable[[Letter], bool]:
+    def chosen(letter: Letter) -> bool:
+        return (
+            (reason is None or letter.reason == reason)
+            and (origin is None or letter.origin == origin)
+            and (exception is None or exception in f"{letter.exception or ''} {letter.message or ''}")
+        )
+
+    return chosen
+
+
+@contextmanager
+def _reader(bootstrap: str, topic: str) -> Iterator[tuple[Consumer, list[TopicPartition]]]:
+    from tidelog import Consumer, TopicPartition
+
+    settings = {"isolation_level": "read_committed", "allow_auto_create_topics": False, **secured()}
+    with Consumer(bootstrap, **settings) as consumer:
+        partitions = [TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)]
+        consumer.assign(partitions)
+        yield consumer, partitions
+
+
+@dlq.command("list")
+@click.argument("topic")
+@click.option("--max", "most", type=click.IntRange(1), default=READ_MAX, help=f"Read so many ({READ_MAX:,}).")
+@_filters
+@bootstrap_option
+@json_option
+def list_letters(
+    topic: str, most: int, reason: str | None, origin: str | None, exception: str | None, bootstrap: str, as_json: bool
+) -> None:
+    """Count the letters in TOPIC by reason, origin and exception, with the times of the first and last."""
+    from tidelog.client.workers.dead_letters import Letter
+
+    chosen, read = _chosen(reason, origin, exception), 0
+    counts: Counter[tuple[str | None, str | None, str | None]] = Counter()
+    times: dict[tuple[str | None, str | None, str | None], tuple[int, int]] = {}
+    with _reader(bootstrap, topic) as (consumer, partitions):
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        while read < most and any(consumer.position(at) < end for at, end in ends.items()):
+            for record in consumer.poll(1.0, max_records=min(1_000, most - read)):
+                read += 1
+                letter = Letter(record)
+                if chosen(letter):
+                    kind = letter.reason, letter.origin, letter.exception
+                    counts[kind] += 1
+                    first, last = times.get(kind, (letter.last_failed_ms, letter.last_failed_ms))
+                    times[kind] = min(first, letter.last_failed_ms), max(last, letter.last_failed_ms)
+        whole = all(consumer.position(at) >= end for at, end in ends.items())
+    if as_json:
+        print_json(
+            {
+                "read": read,
+                "whole": whole,
+                "letters": [
+                    {"reason": kind[0], "origin": kind[1], "exception": kind[2], "count": count,
+                     "first_ms": times[kind][0], "last_ms": times[kind][1]}
+                    for kind, count in counts.most_common()
+                ],
+            }
+        )  # fmt: skip
+        return
+    rows = [(*kind, count, *map(time_text, times[kind])) for kind, count in counts.most_common()]
+    print_rows(("reason", "origin", "exception", "letters", "first", "last"), rows)
+    if not whole:
+        say(f"read the first {read:,}; --max reads more")
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("place", metavar="PARTITION:OFFSET")
+@bootstrap_option
+@json_option
+def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
+    """Show one letter of TOPIC: where it came from, why it died, its key, headers and value."""
+    from tidelog import TopicPartition
+    from tidelog.client.workers.dead_letters import Letter
+
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise click.UsageError(f"expected PARTITION:OFFSET, such as 0:17, found {place!r}")
+    at, offset = TopicPartition(topic, int(match[1])), int(match[2])
+    with _reader(bootstrap, topic) as (consumer, partitions):
+        if at not in partitions:
+            raise CommandFailed(f"{topic}: expected a partition of 0 to {len(partitions) - 1}, found {at.partition}")
+        first, end = consumer.beginning_offsets([at])[at], consumer.end_offsets([at])[at]
+        consumer.assign([at])
+        consumer.seek(at, max(first, min(offset, end)))
+        records = consumer.poll(10.0, max_records=1) if first <= offset < end else []
+    if not records or records[0].offset != offset:
+        raise CommandFailed(f"{at}: expected the offset of a record from {first} to {end - 1}, found {offset}")
+    letter = Letter(records[0])
+    told = record_json(letter.record)
+    if as_json:
+        print_json(told)
+        return
+    rows = [
+        ("came from", f"{letter.origin}-{letter.origin_partition} offset {letter.origin_offset}, group {letter.group}"),
+        ("reason", f"{letter.reason}, after {letter.deliveries} tries, {time_text(letter.last_failed_ms)}"),
+        ("exception", f"{letter.exception}: {letter.message}"),
+        ("redriven", f"{letter.redrives} times"),
+        ("key", str(told["key"])),
+        *((f"header {name}", str(value)) for name, value in _headers(letter)),
+        ("value", str(told["value"])[:SHOWN_MAX]),
+    ]
+    for name, value in rows:
+        click.echo(f"{escaped(name)}: {escaped(value)}")
+    if letter.stack:
+        click.echo("\n".join(escaped(line) for line in letter.stack.splitlines()))
+
+
+def _headers(letter: Letter) -> list[tuple[str, Any]]:
+    from tidelog.cli.terminal.records import text_or_base64
+
+    return [(name, text_or_base64(value)) for name, value in letter.original_headers()]
+
+
+@dlq.command(short_help="Move letters back to where they came from.")
+@click.argument("topic")
+@click.option("--to", metavar="TOPIC", help="Move them there instead.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N letters a second.")
+@click.option("--dry-run", is_flag=True, help="Count what would be moved; move nothing.")
+@_filters
+@bootstrap_option
+@json_option
+def redrive(
+    topic: str,
+    to: str | None,
+    rate: float | None,
+    dry_run: bool,
+    reason: str | None,
+    origin: str | None,
+    exception: str | None,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Move the letters of TOPIC back, each once, with the headers that they had before.
+
+    An interrupted redrive goes on where it was. Letters that a filter leaves out stay for a later one. A record that
+    was redriven three times already stays too: what kills it again and again is not mended by another try.
+    """
+    from tidelog.client.workers.redrive import REDRIVES_MAX, Redrive
+
+    if to == topic:
+        raise click.UsageError(f"--to: expected another topic than {topic}, found the same")
+    job = Redrive(
+        bootstrap, topic, chosen=_chosen(reason, origin, exception), to=to, rate=rate, dry_run=dry_run, **secured()
+    )
+    counts = job.run()
+    if as_json:
+        print_json(
+            {"moved": counts.moved, "left": counts.left, "looping": counts.looping, "unknown": counts.unknown,
+             "dry_run": dry_run}
+        )  # fmt: skip
+        return
+    would = "would be moved" if dry_run else "moved"
+    say(f"{counts.moved} letters {would}")
+    for count, why in (
+        (counts.left, "left, as the filter says"),
+        (counts.looping, f"left: redriven {REDRIVES_MAX} times already"),
+        (counts.unknown, "left: nothing says where they came from; --to names a topic"),
+    ):
+        if count:
+            say(f"{count} {why}")
+
+
+@dlq.command()
+@click.argument("topic")
+@click.option("--before-offset", "places", metavar="PARTITION:OFFSET", multiple=True, help="Up to here; repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Everything that is in it now.")
+@bootstrap_option
+@json_option
+def purge(topic: str, places: tuple[str, ...], everything: bool, bootstrap: str, as_json: bool) -> None:
+    """Delete letters of TOPIC for good, from the start of each partition on."""
+    from tidelog import Admin, TopicPartition
+
+    if everything == bool(places):
+        raise click.UsageError("expected --all or --before-offset, found neither or both")
+    wanted: dict[TopicPartition, int] = {}
+    for place in places:
+        match = _PLACE.fullmatch(place)
+        if match is None:
+            raise click.UsageError(f"--before-offset: expected PARTITION:OFFSET, such as 0:17, found {place!r}")
+        wanted[TopicPartition(topic, int(match[1]))] = int(match[2])
+    if everything:
+        with _reader(bootstrap, topic) as (_, partitions):
+            wanted = dict.fromkeys(partitions, -1)
+    with Admin(bootstrap, **secured()) as admin:
+        first = admin.delete_records(wanted)
+    if as_json:
+        print_json([{"partition": at.partition, "first_offset": offset} for at, offset in sorted(first.items())])
+        return
+    for at, offset in sorted(first.items()):
+        say(f"{at}: begins at offset {offset} now")
