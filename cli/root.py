@@ -42,7 +42,7 @@ _COMMANDS: Final = {
     "quotas": ("access.quotas:quotas", "Show and change quotas of users, client ids and addresses."),
     "users": ("access.users:users", "List users that log in by password; set and delete passwords."),
     "tokens": ("access.tokens:tokens", "Create, renew, expire and list delegation tokens."),
-    "configs": ("administration.configs:configs", "Show and change settings of topics and brokers."),
+    "configs": ("administration.configs:configs", "Show and change settings of topics, groups and brokers."),
     "client-metrics": (
         "administration.client_metrics:client_metrics",
         "Subscribe to metrics that Kafka's clients push.",

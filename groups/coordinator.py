@@ -154,7 +154,8 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         """``may_see``: the topics that the member may describe."""
         host = f"/{context.host}"
         refused = ConsumerGroupHeartbeatResponse
-        return self._ask(_key(request.group_id), refused, Shard.consumer_heartbeat, request, host, may_see)
+        key = _key(request.group_id, error=ErrorCode.INVALID_REQUEST)
+        return self._ask(key, refused, Shard.consumer_heartbeat, request, host, may_see)
 
     # --- Offsets ------------------------------------------------------------------------------------
 
@@ -272,9 +273,9 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
                 self._append(led, effect.token, batch_of(effect))
 
 
-def _key(group_id: str, *, may_be_empty: bool = False) -> str | Refusal:
+def _key(group_id: str, *, may_be_empty: bool = False, error: ErrorCode = ErrorCode.INVALID_GROUP_ID) -> str | Refusal:
     fault = group_id_fault(group_id, may_be_empty=may_be_empty)
-    return group_id if fault is None else Refusal(ErrorCode.INVALID_GROUP_ID, fault)
+    return group_id if fault is None else Refusal(error, fault)
 
 
 _offsets_key: Final = partial(_key, may_be_empty=True)

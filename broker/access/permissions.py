@@ -281,12 +281,14 @@ async def _delete_topics(request: DeleteTopicsRequest, access: Access, image: Me
 
 
 def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
-    """A topic's settings need ``operation`` on it, all others on the cluster."""
+    """A topic's or group's settings need ``operation`` on it, all others on the cluster."""
 
     def fault(_: Any, item: Any, access: Access, __: MetadataImage) -> ErrorCode:
         resource = getattr(item, "resource", item)
         if resource.resource_type == "topic":
             return NONE if access.topic(operation, resource.name) else NO_TOPIC
+        if resource.resource_type == "group":
+            return NONE if access.group(operation, resource.name) else NO_GROUP
         return NONE if access.cluster(operation) else NO_CLUSTER
 
     return fault

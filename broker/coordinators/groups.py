@@ -16,14 +16,15 @@ from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.groups.adding import AddPartitions
 from tidelog.groups.coordinator import GroupCoordinator
-from tidelog.groups.state.settings import GroupSettings
+from tidelog.groups.state.settings import ConsumerTimes, GroupSettings
 from tidelog.groups.state.topics import TopicShape
 from tidelog.metadata_quorum.image.change import MetadataDelta
-from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.metadata_quorum.image.image import GROUP, MetadataImage
 from tidelog.model.clock import Clock
 from tidelog.model.ids import TopicId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.group_config import in_force
 from tidelog.replication.manager import ReplicaManager
 
 
@@ -44,7 +45,7 @@ class Groups:
     ) -> None:
         self._config = config
         self.coordinator = GroupCoordinator(
-            group_settings(config),
+            group_settings(config, lambda: view.image),
             clock,
             rng,
             ReplicatedCoordinatorLog(replicas, GROUP_OFFSETS_TOPIC),
@@ -107,9 +108,15 @@ class ImageTopics:
         return sorted(self._image.topic_ids)
 
 
-def group_settings(config: NodeConfig) -> GroupSettings:
-    """A node's settings, as far as they are about groups."""
+def group_settings(config: NodeConfig, image: Callable[[], MetadataImage]) -> GroupSettings:
+    """A node's settings, as far as they are about groups, and those that groups have themselves."""
+
+    def times_of(group_id: str) -> ConsumerTimes | None:
+        values = image().config(GROUP, group_id)
+        return ConsumerTimes(*in_force(config, values)) if values else None
+
     return GroupSettings(
+        consumer_times_of=times_of,
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from tidelog.broker.metadata.dynamic_config import Settings
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
-from tidelog.metadata_quorum.image.image import BROKER, CLIENT_METRICS, TOPIC
+from tidelog.metadata_quorum.image.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.names import topic_name_fault
@@ -22,7 +22,7 @@ from tidelog.proto.calls.api import (
 )
 from tidelog.proto.transport.network import CallContext
 
-RESOURCE_TYPES = (TOPIC, BROKER, CLIENT_METRICS)
+RESOURCE_TYPES = (TOPIC, BROKER, CLIENT_METRICS, GROUP)
 
 
 class Configs:
@@ -85,4 +85,5 @@ class Configs:
             text = f"expected the name of a {resource.resource_type} resource, found none"
             return DescribedResource(resource, ErrorCode.INVALID_REQUEST, (), text)
         values = self._view.image.config(resource.resource_type, resource.name)
-        return DescribedResource(resource, ErrorCode.NONE, settings.describe_client_metrics(values, synonyms=synonyms))
+        describe = settings.describe_group if resource.resource_type == GROUP else settings.describe_client_metrics
+        return DescribedResource(resource, ErrorCode.NONE, describe(values, synonyms=synonyms))

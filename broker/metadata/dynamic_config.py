@@ -15,6 +15,7 @@ from typing import Any
 from tidelog.model.settings.broker_config import NODE_CONFIG_DEF, NodeConfig
 from tidelog.model.settings.client_metrics_config import CLIENT_METRICS_CONFIG_DEF
 from tidelog.model.settings.config_def import ConfigError, Setting, Update
+from tidelog.model.settings.group_config import GROUP_CONFIG_DEF, GroupConfig, broker_setting_of, in_force
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, OTHER_UNITS, TOPIC_CONFIG_DEF, TopicConfig
 from tidelog.proto.calls.api import ConfigSynonym, DescribedConfig
 
@@ -75,6 +76,16 @@ class Settings:
             own = (ConfigSynonym(name, values[name], "DYNAMIC_CLIENT_METRICS_CONFIG"),) if name in values else ()
             there = (*own, default)
             found.append(_described(setting, there[0].value, there, read_only=False, shown=synonyms))
+        return tuple(found)
+
+    def describe_group(self, values: Values, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
+        """Every setting of a group: its own, else this broker's."""
+        in_effect = GROUP_CONFIG_DEF.describe(GroupConfig(*in_force(self.node, values)))
+        found = []
+        for name, setting in GROUP_CONFIG_DEF.settings.items():
+            own = (ConfigSynonym(name, values[name], "DYNAMIC_GROUP_CONFIG"),) if name in values else ()
+            there = (*own, *self._synonyms(broker_setting_of(name)))
+            found.append(_described(setting, in_effect[name], there, read_only=False, shown=synonyms))
         return tuple(found)
 
     def describe_broker(self, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:

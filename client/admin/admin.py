@@ -241,7 +241,7 @@ class AsyncAdmin(
     async def list_config_resources(
         self, resource_types: Iterable[str], *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """What has settings, of these types: "topic", "broker", "client metrics"."""
+        """What has settings, of these types: "topic", "broker", "group", "client metrics"."""
         request = ListConfigResourcesRequest(tuple(resource_types))
         answer = await self._ask(request, lambda r: [r], timeout)
         all_or_raise([answer], lambda _: "settings")

@@ -130,7 +130,7 @@ class Admin(BlockingAdmin):
     def list_config_resources(
         self, resource_types: Iterable[str], *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """What has settings, of these types: "topic", "broker", "client metrics"."""
+        """What has settings, of these types: "topic", "broker", "group", "client metrics"."""
         return self._run(self._inner.list_config_resources(resource_types, timeout=timeout))
 
     def alter_topic_configs(

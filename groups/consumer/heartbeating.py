@@ -153,7 +153,9 @@ class Heartbeating:
 
     def _restart_session(self, group: Group, member_id: str, now: Moment) -> None:
         key = TimerKey(TimerKind.MEMBER_SESSION, group.group_id, member_id)
-        self._shard.timers.set(key, now.monotonic_ms + self._shard.settings.consumer_session_timeout_ms)
+        self._shard.timers.set(
+            key, now.monotonic_ms + self._shard.settings.consumer_times(group.group_id).session_timeout_ms
+        )
 
     def _watch_revocation(
         self, consumer: ConsumerGroup, member_id: str, before: CurrentAssignment, now: Moment
@@ -234,7 +236,7 @@ class Heartbeating:
             ErrorCode.NONE,
             member_id=member_id,
             member_epoch=after.epoch,
-            heartbeat_interval_ms=self._shard.settings.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._shard.settings.consumer_times(group.group_id).heartbeat_interval_ms,
             assignment=answered(after.assigned) if is_told else None,
         )
 

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class ConsumerTimes(NamedTuple):
+    """How long a silent member keeps its partitions, and how often members send heartbeats."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+def _no_times(_: str) -> ConsumerTimes | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,8 @@ class GroupSettings:
     """``group.consumer.session.timeout.ms``: of members of the consumer protocol, who have no say in it."""
     consumer_heartbeat_interval_ms: int = 5_000
     """``group.consumer.heartbeat.interval.ms``: what such members are told."""
+    consumer_times_of: Callable[[str], ConsumerTimes | None] = _no_times
+    """What holds for the group of this id instead of these two."""
     consumer_max_size: int = 2_147_483_647
     """``group.consumer.max.size``: most members of one group of the consumer protocol."""
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
@@ -58,6 +73,13 @@ class GroupSettings:
     new_member_join_timeout_ms: int = 300_000
     """How long a new member's JoinGroup waits before the member must ask again. Not a setting in Kafka either
     (``CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS``)."""
+
+    def consumer_times(self, group_id: str) -> ConsumerTimes:
+        """In force for a group of the consumer protocol."""
+        own = self.consumer_times_of(group_id)
+        return (
+            ConsumerTimes(self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms) if own is None else own
+        )
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -14,13 +14,14 @@ from tidelog.metadata_quorum.controller.decision import Decision, PartitionUpdat
 from tidelog.metadata_quorum.controller.topic_changes import settings_fault
 from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.config_view import MIN_ISR, UNCLEAN_ELECTION, ConfigView
-from tidelog.metadata_quorum.image.image import BROKER, CLIENT_METRICS, TOPIC, MetadataImage, TopicImage
+from tidelog.metadata_quorum.image.image import BROKER, CLIENT_METRICS, GROUP, TOPIC, MetadataImage, TopicImage
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, TopicIdPartition
 from tidelog.model.names import topic_name_fault
 from tidelog.model.settings.broker_config import NODE_CONFIG_DEF
 from tidelog.model.settings.client_metrics_config import CLIENT_METRICS_CONFIG_DEF
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, Setting, Update, ValueType, split_list
+from tidelog.model.settings.group_config import GROUP_CONFIG_DEF, group_fault
 from tidelog.model.settings.replication_settings import CORDONED
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.proto.calls.api import (
@@ -40,6 +41,7 @@ _DEFINITIONS: Final[dict[str, ConfigDef]] = {
     TOPIC: TOPIC_CONFIG_DEF,
     BROKER: NODE_CONFIG_DEF,
     CLIENT_METRICS: CLIENT_METRICS_CONFIG_DEF,
+    GROUP: GROUP_CONFIG_DEF,
 }
 
 
@@ -106,6 +108,8 @@ def _alter_one(image: MetadataImage, configs: ConfigView, altered: AlterResource
             return Refusal(ErrorCode.INVALID_CONFIG, str(error))
         if refusal is not None:
             return refusal
+    if resource.resource_type == GROUP and (fault := group_fault(configs.of_groups, after)) is not None:
+        return Refusal(ErrorCode.INVALID_CONFIG, fault)
     if topic is not None:
         fault = settings_fault(configs, image, topic.name, after, topic.replication_factor)
         if fault is not None:

@@ -13,6 +13,7 @@ from immutables import Map
 
 from tidelog.metadata_quorum.image.image import BROKER, TOPIC, MetadataImage, TopicImage
 from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.coordinator_settings import GroupSettings
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TopicConfig
 
 MIN_ISR: Final = "min.insync.replicas"
@@ -25,6 +26,8 @@ class ConfigView:
 
     def __init__(self, static: NodeConfig) -> None:
         self._topic_defaults = static.topic_defaults()
+        self.of_groups: Final[GroupSettings] = static
+        """The controller's own settings of groups, whose bounds count for what a group sets for itself."""
 
     def inherited(self, image: MetadataImage) -> TopicConfig:
         """The settings of a topic that has none of its own."""

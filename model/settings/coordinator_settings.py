@@ -34,6 +34,18 @@ class GroupSettings:
     group_consumer_heartbeat_interval_ms: int = integer(
         5_000, "How often members of the consumer protocol are told to send heartbeats.", at_least=1
     )
+    group_consumer_min_session_timeout_ms: int = integer(
+        45_000, "Shortest consumer.session.timeout.ms that a group may have for itself.", at_least=1
+    )
+    group_consumer_max_session_timeout_ms: int = integer(
+        60_000, "Longest consumer.session.timeout.ms that a group may have for itself.", at_least=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = integer(
+        5_000, "Shortest consumer.heartbeat.interval.ms that a group may have for itself.", at_least=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = integer(
+        15_000, "Longest consumer.heartbeat.interval.ms that a group may have for itself.", at_least=1
+    )
     group_consumer_max_size: int = integer(10_000, "Most members in a group of the consumer protocol.", at_least=1)
     group_consumer_assignors: tuple[str, ...] = listing(
         ("uniform", "range"),

@@ -11,8 +11,6 @@ NOT_YET: Final = {
     "sasl.": "no class or mechanism can be added to those in sasl.enabled.mechanisms",
     "zookeeper.": "there is no ZooKeeper; the metadata quorum takes its place",
     "remote.log.": "tiered storage is not there yet",
-    "group.consumer.min.": "a group has no settings of its own",
-    "group.consumer.max.": "a group has no settings of its own",
     "group.consumer.": "docs/groups.md says which settings the consumer protocol has",
     "group.share.": "share groups are not there yet",
     "group.streams.": "KIP-1071's groups are not there yet",

@@ -376,8 +376,8 @@ class CreatePartitionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """``resource_type`` is "topic", "broker" or "client metrics" (a subscription to metrics of clients, KIP-714). A
-    broker's ``name`` is its id, or "" for the default of all brokers."""
+    """``resource_type`` is "topic", "broker", "group" or "client metrics" (a subscription to metrics of clients,
+    KIP-714). A broker's ``name`` is its id, or "" for the default of all brokers."""
 
     resource_type: str
     name: str
@@ -404,7 +404,7 @@ class ConfigSynonym:
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
     """``source``: DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG,
-    DYNAMIC_CLIENT_METRICS_CONFIG, STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka.
+    DYNAMIC_CLIENT_METRICS_CONFIG, DYNAMIC_GROUP_CONFIG, STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka.
     ``synonyms``, where asked for: every place that has a value, the one in force first."""
 
     name: str

@@ -75,6 +75,25 @@ def test_configs_are_shown_and_changed(tidelog: Tidelog) -> None:
     assert {config["name"]: config["value"] for config in broker}["node.id"] == "1"
 
 
+def test_a_groups_own_settings_are_kept_within_the_bounds(tidelog: Tidelog) -> None:
+    assert tidelog("configs", "alter", "--group", "g", "--set", "consumer.session.timeout.ms=50000")[0] == 0
+
+    def shown() -> dict[str, tuple[str, str]]:
+        found = as_json(tidelog("configs", "describe", "--group", "g", "--json"))
+        return {config["name"]: (config["value"], config["source"]) for config in found}
+
+    heartbeat = ("5000", "DEFAULT_CONFIG")
+    assert shown() == {
+        "consumer.session.timeout.ms": ("50000", "DYNAMIC_GROUP_CONFIG"),
+        "consumer.heartbeat.interval.ms": heartbeat,
+    }
+    code, _, err = tidelog("configs", "alter", "--group", "g", "--set", "consumer.session.timeout.ms=44999")
+    assert code == 1
+    assert "expected 45000 to 60000 (group.consumer.min.session.timeout.ms, group.consumer.max." in err
+    assert tidelog("configs", "alter", "--group", "g", "--reset", "consumer.session.timeout.ms")[0] == 0
+    assert shown()["consumer.session.timeout.ms"] == ("45000", "DEFAULT_CONFIG")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -109,7 +128,7 @@ def test_what_a_cluster_refuses_is_one_line_and_exit_code_1(
         (("topics", "offsets", "--time", "newest"), ("--time", "earliest, latest, max-timestamp", "'newest'")),
         (("topics", "create", "x", "--set", "retention.ms"), ("name=value", "'retention.ms'")),
         (("topics", "create", "x", "--assign", "1", "--partitions", "2"), ("--assign", "both")),
-        (("configs", "describe"), ("--topic, --broker and --all-brokers",)),
+        (("configs", "describe"), ("--topic, --group, --broker and --all-brokers",)),
         (("consume", "x", "--offset", "3", "--from-beginning"), ("expected one of",)),
         (("consume", "x", "--from-time", "yesterday"), ("ISO 8601", "yesterday")),
         (("produce", "x", "--set", "acs=1"), ("acs", "did you mean acks")),

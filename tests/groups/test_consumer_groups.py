@@ -10,6 +10,7 @@ import pytest
 from tidelog.groups.consumer.reconciling import next_step
 from tidelog.groups.state.consumer_group import ConsumerGroupState, MemberState
 from tidelog.groups.state.effects import Append
+from tidelog.groups.state.settings import ConsumerTimes
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId
 from tidelog.proto.calls.consumer_group_api import ConsumerGroupHeartbeatResponse
@@ -204,6 +205,19 @@ def test_a_silent_member_is_fenced(desk: Desk) -> None:
     assert list(desk.consumer().members) == ["a"]
     assert answer(desk, desk.beat("b", 2)).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert got(desk, desk.beat("a", 2)) == [0, 1, 2, 3]
+
+
+def test_a_group_may_have_its_own_times() -> None:
+    """Also if they change while members are there."""
+    own = {"g": ConsumerTimes(50_000, 7_000)}
+    desk = Desk(consumer_times_of=own.get)
+    assert answer(desk, desk.come("a", "t")).heartbeat_interval_ms == 7_000
+    desk.pass_time(49_999)
+    assert list(desk.consumer().members) == ["a"]
+    del own["g"]
+    assert answer(desk, desk.beat("a", 1)).heartbeat_interval_ms == 5_000
+    desk.pass_time(45_000)
+    assert not desk.consumer().members
 
 
 def test_a_member_that_does_not_give_up_in_time_is_fenced(desk: Desk) -> None:

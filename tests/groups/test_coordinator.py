@@ -14,6 +14,7 @@ from tidelog.groups.state.settings import GroupSettings
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, Offset
+from tidelog.proto.calls.consumer_group_api import ConsumerGroupHeartbeatRequest
 from tidelog.proto.calls.group_api import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -148,6 +149,12 @@ async def test_group_ids_are_judged_first(coordinator: GroupCoordinator, group: 
         assert [errors[at] for at in (4, 5, 7, 8)] == [ErrorCode.NOT_COORDINATOR] * 4
     else:
         assert errors == [error] * 9
+
+
+async def test_a_consumer_groups_heartbeat_names_its_group(coordinator: GroupCoordinator) -> None:
+    """Kafka says INVALID_REQUEST there, as for every other text that must not be empty."""
+    request = ConsumerGroupHeartbeatRequest("", "m", 0)
+    assert (await coordinator.consumer_heartbeat(request, CONTEXT)).error is ErrorCode.INVALID_REQUEST
 
 
 async def test_loading_that_fails_is_tried_again(

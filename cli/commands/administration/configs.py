@@ -19,15 +19,18 @@ def _resource_options(command: F) -> F:
     for option in (
         click.option("--all-brokers", is_flag=True, help="The settings made for all brokers at run time."),
         click.option("--broker", type=click.IntRange(0), metavar="NODE", help="A broker's settings."),
+        click.option("--group", metavar="NAME", help="A group's own settings, of the consumer protocol."),
         click.option("--topic", metavar="NAME", help="A topic's settings."),
     ):
         command = option(command)
     return command
 
 
-def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> ConfigResource:
-    if [topic is not None, broker is not None, all_brokers].count(True) != 1:
-        raise click.UsageError("expected one of --topic, --broker and --all-brokers")
+def _resource(topic: str | None, group: str | None, broker: int | None, all_brokers: bool) -> ConfigResource:
+    if [topic is not None, group is not None, broker is not None, all_brokers].count(True) != 1:
+        raise click.UsageError("expected one of --topic, --group, --broker and --all-brokers")
+    if group is not None:
+        return ConfigResource("group", group)
     if topic is not None:
         return ConfigResource("topic", topic)
     return ConfigResource("broker", "" if broker is None else str(broker))
@@ -35,7 +38,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> Confi
 
 @click.group()
 def configs() -> None:
-    """Show and change settings of topics and brokers."""
+    """Show and change settings of topics, groups and brokers."""
 
 
 @configs.command()
@@ -44,12 +47,18 @@ def configs() -> None:
 @bootstrap_option
 @json_option
 def describe(
-    topic: str | None, broker: int | None, all_brokers: bool, changed: bool, bootstrap: str, as_json: bool
+    topic: str | None,
+    group: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    changed: bool,
+    bootstrap: str,
+    as_json: bool,
 ) -> None:
     """Show settings: value and where it comes from; with --json also type and meaning."""
     from tidelog import Admin
 
-    resource = _resource(topic, broker, all_brokers)
+    resource = _resource(topic, group, broker, all_brokers)
     with Admin(bootstrap, **secured()) as admin:
         (found,) = admin.describe_configs([resource]).values()
     chosen = [config for config in found.values() if not changed or config.source != "DEFAULT_CONFIG"]
@@ -80,6 +89,7 @@ def describe(
 @json_option
 def alter(
     topic: str | None,
+    group: str | None,
     broker: int | None,
     all_brokers: bool,
     settings: dict[str, str],
@@ -91,7 +101,7 @@ def alter(
     """Change settings. Settings that you do not name stay as they are."""
     from tidelog import Admin
 
-    resource = _resource(topic, broker, all_brokers)
+    resource = _resource(topic, group, broker, all_brokers)
     if not settings and not resets:
         raise click.UsageError("expected --set or --reset, found neither")
     if both := sorted(settings.keys() & set(resets)):

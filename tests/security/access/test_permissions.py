@@ -175,6 +175,7 @@ ROWS: list[tuple[Request[Any], str, ErrorCode]] = [
     (DescribeConfigsRequest((ConfigResource("topic", "t"),)), "describe_configs topic t", NO_TOPIC),
     (DescribeConfigsRequest((ConfigResource("broker", "1"),)), "describe_configs cluster", NO_CLUSTER),
     (DescribeConfigsRequest((ConfigResource("client metrics", "m"),)), "describe_configs cluster", NO_CLUSTER),
+    (DescribeConfigsRequest((ConfigResource("group", "g"),)), "describe_configs group g", NO_GROUP),
     (ListConfigResourcesRequest(("topic",)), "describe_configs cluster", NO_CLUSTER),
     (
         IncrementalAlterConfigsRequest((AlterResource(ConfigResource("topic", "t"), ()),)),

@@ -8,11 +8,12 @@ from typing import Final
 TOPIC: Final = 2
 BROKER: Final = 4
 CLIENT_METRICS: Final = 16
-LISTED: Final = (TOPIC, BROKER, CLIENT_METRICS)
+GROUP: Final = 32
+LISTED: Final = (TOPIC, BROKER, CLIENT_METRICS, GROUP)
 """Those that are listed where none is asked for."""
 
 RESOURCES: Final = MappingProxyType(
-    {TOPIC: "topic", BROKER: "broker", 8: "broker logger", CLIENT_METRICS: "client metrics", 32: "group"}
+    {TOPIC: "topic", BROKER: "broker", 8: "broker logger", CLIENT_METRICS: "client metrics", GROUP: "group"}
 )
 """``ConfigResource.Type``."""
 
@@ -24,6 +25,7 @@ SOURCES: Final = MappingProxyType(
         "STATIC_BROKER_CONFIG": 4,
         "DEFAULT_CONFIG": 5,
         "DYNAMIC_CLIENT_METRICS_CONFIG": 7,
+        "DYNAMIC_GROUP_CONFIG": 8,
     }
 )
 """``DescribeConfigsResponse.ConfigSource``."""

@@ -1,0 +1,77 @@
+"""The settings of one group of the consumer protocol, in place of its broker's. Source: Kafka's ``GroupConfig``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.model.settings.config_def import ConfigDef, ConfigError, integer
+from tidelog.model.settings.coordinator_settings import GroupSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """``None``: the broker's."""
+
+    consumer_session_timeout_ms: int | None = integer(
+        None, "How long a silent member of the consumer protocol keeps its partitions.", at_least=1
+    )
+    consumer_heartbeat_interval_ms: int | None = integer(
+        None, "How often members of the consumer protocol are told to send heartbeats.", at_least=1
+    )
+
+
+GROUP_CONFIG_DEF: Final = ConfigDef(GroupConfig)
+SESSION: Final = "consumer.session.timeout.ms"
+HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
+
+
+def broker_setting_of(name: str) -> str:
+    """The broker's setting that holds for a group without one of its own."""
+    return f"group.{name}"
+
+
+class GroupTimes(NamedTuple):
+    """What holds for a group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+def in_force(config: GroupSettings, values: Mapping[str, str]) -> GroupTimes:
+    """What holds for a group with these settings of its own, within the node's bounds. A value that this version
+    cannot read is left out."""
+    found = {SESSION: config.group_consumer_session_timeout_ms, HEARTBEAT: config.group_consumer_heartbeat_interval_ms}
+    for name, (low, high) in _bounds(config).items():
+        try:
+            if name in values:
+                found[name] = min(max(GROUP_CONFIG_DEF.settings[name].parse(values[name]), low), high)
+        except ConfigError:
+            continue
+    return GroupTimes(found[SESSION], found[HEARTBEAT])
+
+
+def group_fault(config: GroupSettings, values: Mapping[str, str]) -> str | None:
+    """Say why a group cannot have these settings, each of which can be read. Source: ``GroupConfig.validate``."""
+    for name, (low, high) in _bounds(config).items():
+        if name in values and not low <= int(values[name]) <= high:
+            kind = name.removeprefix("consumer.")
+            return (
+                f"{name}: expected {low} to {high} (group.consumer.min.{kind}, group.consumer.max.{kind}), "
+                f"found {values[name]}"
+            )
+    found = in_force(config, values)
+    if found.heartbeat_interval_ms >= found.session_timeout_ms:
+        return (
+            f"{HEARTBEAT}: expected less than {SESSION} ({found.session_timeout_ms}), "
+            f"found {found.heartbeat_interval_ms}"
+        )
+    return None
+
+
+def _bounds(config: GroupSettings) -> dict[str, tuple[int, int]]:
+    return {
+        SESSION: (config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms),
+        HEARTBEAT: (config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms),
+    }
