@@ -81,7 +81,10 @@ def test_replaced_as_a_whole(topic: Bench) -> None:
     [
         (("topic", "no"), "retention.ms", "5", "set", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "found 'no'"),
         (("topic", "n o"), "retention.ms", "5", "set", ErrorCode.INVALID_TOPIC_EXCEPTION, "found 'n o'"),
-        (("group", "g"), "x", "5", "set", ErrorCode.INVALID_REQUEST, "type topic or broker, found 'group'"),
+        (("group", "g"), "consumer.session.timeout.ms", "1", "set", ErrorCode.INVALID_CONFIG, "expected 45000 to"),
+        (("group", ""), "consumer.session.timeout.ms", "50000", "set", ErrorCode.INVALID_REQUEST, "1 to 1024 bytes"),
+        (("client metrics", "m"), "match", "a", "set", ErrorCode.INVALID_CONFIG, "ATTRIBUTE=REGEX"),
+        (("colour", "g"), "x", "5", "set", ErrorCode.INVALID_REQUEST, "client metrics or group, found 'colour'"),
         (("broker", "x"), "log.retention.ms", "5", "set", ErrorCode.INVALID_REQUEST, "a broker's id"),
         (("broker", "9"), "log.retention.ms", "5", "set", ErrorCode.BROKER_ID_NOT_REGISTERED, "found 9"),
         (("broker", ""), "node.id", "5", "set", ErrorCode.INVALID_REQUEST, "node.id: expected a setting that can"),
