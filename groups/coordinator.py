@@ -47,6 +47,7 @@ from tidelog.proto.calls.group_api import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    LeftMember,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
@@ -141,9 +142,33 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         led = self._active(_key(request.group_id))
         if isinstance(led, Refusal):
             return done(LeaveGroupResponse(led.code, error_message=led.message))
+        heartbeats = led.shard.leaving_heartbeats(request)
+        if heartbeats is not None:
+            return self._leave_consumer_group(request, heartbeats, f"/{context.host}")
         response, effects = led.shard.leave(request, self._now())
         self._perform(led, effects)
         return done(response)
+
+    def _leave_consumer_group(
+        self, request: LeaveGroupRequest, heartbeats: Sequence[ConsumerGroupHeartbeatRequest], host: str
+    ) -> asyncio.Future[LeaveGroupResponse]:
+        def put(answered: Callable[[ErrorCode], None], heartbeat: ConsumerGroupHeartbeatRequest) -> None:
+            if not heartbeat.member_id:
+                answered(ErrorCode.UNKNOWN_MEMBER_ID)
+                return
+
+            def left(response: ConsumerGroupHeartbeatResponse) -> None:
+                answered(response.error)
+
+            refused = ConsumerGroupHeartbeatResponse
+            self._put(left, request.group_id, refused, Shard.consumer_heartbeat, heartbeat, host, lambda _: True)
+
+        def answer(errors: tuple[ErrorCode, ...]) -> LeaveGroupResponse:
+            members = zip(request.members, errors, strict=True)
+            left = tuple(LeftMember(member.member_id, member.group_instance_id, error) for member, error in members)
+            return LeaveGroupResponse(ErrorCode.NONE, left)
+
+        return self._ask_each(heartbeats, put, answer)
 
     def consumer_heartbeat(
         self,

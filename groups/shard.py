@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from tidelog.groups.classic.joining import Joining
 from tidelog.groups.classic.rebalancing import Rebalancing
 from tidelog.groups.classic.syncing import Syncing
+from tidelog.groups.consumer.asking import leaving_heartbeat
 from tidelog.groups.consumer.heartbeating import Heartbeating
 from tidelog.groups.describing import describe, describe_consumer, listed
 from tidelog.groups.offsets.committing import Committing
@@ -115,6 +116,13 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         """Answered at once; the effects are others'."""
         response = self._syncing.leave(request, now)
         return response, self._effects()
+
+    def leaving_heartbeats(self, request: LeaveGroupRequest) -> list[ConsumerGroupHeartbeatRequest] | None:
+        """What its members would say themselves, if it is a group of the consumer protocol."""
+        group = self._state.groups.get(request.group_id)
+        if group is None or group.consumer is None:
+            return None
+        return [leaving_heartbeat(group.consumer, leaving) for leaving in request.members]
 
     def consumer_heartbeat(
         self,

@@ -12,12 +12,14 @@ from tidelog.model.ids import TopicId
 from tidelog.model.regular_expressions import BadPattern, compiled
 from tidelog.proto.calls.consumer_group_api import (
     JOIN_EPOCH,
+    LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     UNCHANGED_MS,
     ConsumerGroupHeartbeatRequest,
     IdAssignment,
     TopicIdPartitions,
 )
+from tidelog.proto.calls.group_api import NO_MEMBER, LeavingMember
 from tidelog.proto.logs.consumer_group_records import (
     STRING_BYTES_MAX,
     CurrentAssignment,
@@ -27,6 +29,15 @@ from tidelog.proto.logs.consumer_group_records import (
 )
 
 Fault = tuple[ErrorCode, str]
+
+
+def leaving_heartbeat(consumer: ConsumerGroup, leaving: LeavingMember) -> ConsumerGroupHeartbeatRequest:
+    """What a member says when it leaves for good, for one that a LeaveGroup removes. An administrator names a static
+    member by its instance id alone. Source: ``GroupMetadataManager.consumerGroupLeave``."""
+    member_id, instance_id = leaving.member_id, leaving.group_instance_id
+    if member_id == NO_MEMBER and instance_id is not None:
+        member_id = consumer.static_members.get(instance_id, NO_MEMBER)
+    return ConsumerGroupHeartbeatRequest(consumer.group_id, member_id, LEAVE_EPOCH, instance_id if member_id else None)
 
 
 def request_fault(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> Fault | None:

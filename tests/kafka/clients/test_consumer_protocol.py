@@ -304,3 +304,33 @@ def test_without_its_feature_the_protocol_is_neither_offered_nor_served() -> Non
             said = wire.ask(68, 1, topic_partitions=[], **join)
             assert (said.error_code == ErrorCode.UNSUPPORTED_VERSION) == (level == 0)
             assert level or "tidelog features upgrade" in said.error_message
+
+
+def test_an_administrator_removes_members(cluster: Cluster) -> None:
+    """LeaveGroup, as ``removeMembersFromConsumerGroup`` sends it: by member id, or for static ones by instance id."""
+    cluster.create_topic("removed", partitions=2)
+    with WireClient(cluster.kafka_bootstrap) as wire:
+        wire.ask(10, 3, key="g-removed")
+
+        def beat(member: str, epoch: int, **changes: Any) -> Any:
+            return wire.ask(68, 1, group_id="g-removed", member_id=member, member_epoch=epoch, **changes)
+
+        joining = {"rebalance_timeout": 9_000, "subscribed_topic_names": ["removed"], "topic_partitions": []}
+        deadline = time.monotonic() + BOUND_S
+        while beat("a", 0, **joining).error_code:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert beat("b", 0, instance_id="i", **joining).error_code == 0
+        members = [
+            {"member_id": "", "group_instance_id": "i"},
+            {"member_id": "a", "group_instance_id": None},
+            {"member_id": "nobody", "group_instance_id": None},
+            {"member_id": "", "group_instance_id": "nowhere"},
+        ]
+        left = wire.ask(13, 5, group_id="g-removed", members=members)
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        assert (left.error_code, [each.error_code for each in left.members]) == (0, [0, 0, unknown, unknown])
+        assert [each.group_instance_id for each in left.members] == ["i", None, None, "nowhere"]
+        assert beat("a", 1).error_code == unknown
+        (described,) = wire.ask(69, 1, group_ids=["g-removed"]).groups
+        assert (described.group_state, described.members) == ("Empty", ())
