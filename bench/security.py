@@ -1,4 +1,4 @@
-"""What TLS and logins cost a node: idle connections, records in and out by librdkafka's own loops.
+"""The cost of TLS and logins for a node: idle connections, records in and out by librdkafka's own loops.
 
 One node has a listener of each kind, and they have their turns: what else the machine does meets all alike. Processor
 time of the node is counted beside records a second, as the client, which encrypts too, needs the same processors.

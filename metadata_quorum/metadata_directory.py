@@ -1,4 +1,4 @@
-"""What a controller's directory says, for tools: the quorum, the metadata, and the entries that made it."""
+"""Reads a controller's directory, for tools: the quorum, the metadata, and the entries that made it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of brokers whose heartbeats are overdue, by the word of their hosts.
+"""Asks the hosts of brokers whose heartbeats are overdue what became of them.
 
 Nobody accepts connections for a process that was killed; if its host still runs, it says so, and the broker's session
 need not run out. No promise rests on that word: a broker that was fenced by mistake loses its leaderships under newer

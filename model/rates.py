@@ -1,4 +1,4 @@
-"""What a quota measures by: a rate over sampled windows, and a token bucket. Pure: times come in as milliseconds.
+"""Measures for quotas: a rate over sampled windows, and a token bucket. Pure: times come in as milliseconds.
 
 Source: Kafka's ``SampledStat``, ``Rate`` and ``TokenBucket``.
 
@@ -86,7 +86,7 @@ class TokenBucket:
         self._at_ms: int | None = None
 
     def tokens(self, now_ms: int) -> float:
-        """What is there now; negative where too much was taken."""
+        """The tokens left now; negative where too much was taken."""
         most = self.rate * self._burst_s
         gained = 0.0 if self._at_ms is None else self.rate * (now_ms - self._at_ms) / 1000
         self._tokens = min(most, self._tokens + gained)

@@ -1,4 +1,4 @@
-"""What travels from a driver to executors is unpacked by the same release of Tidelog only.
+"""Executors unpack what a driver sends only if both have the same release of Tidelog.
 
 Spark pickles readers and writers. Another release may know other fields of them, and would fail late and obscurely, or
 read something else. So their state travels as bytes, beside the release that packed it.

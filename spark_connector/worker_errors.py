@@ -54,7 +54,7 @@ def told_in_a_line() -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str | None:
-    """What the user can do about an error of the brokers' that names only what happened."""
+    """Advice for errors of brokers that name only what happened."""
     if isinstance(error, SinkJobFencedError):
         return (
             "Probably two runs write to this sink at once: two drivers share a checkpoint, or two jobs an appId. "

@@ -382,7 +382,7 @@ class AsyncCluster(WatchedCluster):
         )
 
     def _client(self, user: str = ADMIN, **config: Any) -> dict[str, Any]:
-        """What a client gets besides its addresses."""
+        """The arguments of a client besides its addresses."""
         return {"_network": self.client_network(user, config.get("client_id", "")), **config}
 
     def _choose_addresses(self) -> dict[NodeId, dict[str, Address]]:

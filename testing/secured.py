@@ -81,12 +81,12 @@ class ClusterSecurity:
             self._issue(name, ("127.0.0.1", "localhost"))
 
     def first_records(self) -> Sequence[MetadataRecord]:
-        """What the metadata log begins with: the user ``admin``, if users have passwords. Some milliseconds of work."""
+        """The first records of the metadata log: the user ``admin``, if users have passwords. Takes milliseconds."""
         users = [salted(UserScramCredentialUpsertion(*found)) for found in self.passwords.items()]
         return first_users(users, lambda: secrets.token_bytes(SECRET_BYTES))
 
     def node_settings(self, node_id: int) -> dict[str, str]:
-        """What a node has besides :attr:`settings`."""
+        """The settings of one node besides :attr:`settings`."""
         if not self._tls:
             return {}
         directory, _ = self._made()

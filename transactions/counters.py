@@ -20,7 +20,7 @@ class TransactionCounters(CoordinatorCounters):
     aborted: int = 0
     """Likewise, whether a client asked for the abort or not."""
     timed_out: int = 0
-    """Of those aborted."""
+    """Those of ``aborted`` whose time was over."""
     fenced: int = 0
     """Likewise."""
     completed: int = 0

@@ -93,7 +93,7 @@ NEW: Final = Ledger()
 
 
 def loaded(value: SinkLedgerValue) -> Ledger:
-    """What a record tells."""
+    """The ledger that a record tells of."""
     return Ledger(*value[:6], dict(value.fenced))
 
 

@@ -1,4 +1,4 @@
-"""What clients do to either cluster. Each measurement is a process of its own: none has another's memory and caches."""
+"""The clients of either cluster. Each measurement is a process of its own: none has another's memory and caches."""
 
 from __future__ import annotations
 

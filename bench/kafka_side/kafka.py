@@ -27,7 +27,7 @@ JVM: Final = (
     "-server", "-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 )  # fmt: skip
-"""What Kafka's own start script gives its JVM."""
+"""The JVM options of Kafka's own start script."""
 NODES: Final = 3
 STARTS_S: Final = 120.0
 STOPS_S: Final = 30.0

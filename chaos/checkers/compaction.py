@@ -43,7 +43,7 @@ class KeyedRecord(NamedTuple):
     mark: bytes = b""
     """What stands for its headers."""
     producer: int = -1
-    """Whose transaction it is part of."""
+    """The producer in whose transaction it is."""
 
 
 class Marker(NamedTuple):
@@ -88,7 +88,7 @@ def sure_retention_ms(rules: CompactionRules, spread_ms: int) -> int:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known to be committed in a partition."""
+    """The records known to be committed in a partition."""
 
     records: dict[int, KeyedRecord] = field(default_factory=dict)
     of_key: dict[bytes | None, list[int]] = field(default_factory=dict)

@@ -236,7 +236,7 @@ class GroupJudge:
         return found
 
     def _floor_at_begin(self, commit: CommitKey) -> int:
-        """What was committed of a partition by older generations when a member's generation was complete."""
+        """The position that older generations had committed for a partition when a member's generation was complete."""
         begun_s = self._complete_s.get(commit.generation)
         if begun_s is None:
             return 0

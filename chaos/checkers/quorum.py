@@ -32,7 +32,7 @@ from tidelog.model.voter_set import Voter
 _HEAD: Final = struct.Struct("<QQ")
 _NO_DIGEST: Final = bytes(32)
 _NO_CHAIN: Final = 0
-"""What was before the first entry of this log, nobody saw: it is followed, and judged where others know."""
+"""Nobody saw what was before the first entry of this log: it is followed, and judged where others know."""
 
 
 class QuorumLog(Protocol):

@@ -40,7 +40,7 @@ class StoredBatch(NamedTuple):
 
 @dataclass(slots=True)
 class _Committed:
-    """What is known to be committed in a partition."""
+    """The records known to be committed in a partition."""
 
     batches: dict[int, StoredBatch] = field(default_factory=dict)
     begin: int = -1

@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What is known of a batch besides what is in the log. ``rows``: how many each of its jobs writes; ``asked``: jobs
+    """The facts about a batch that are not in the log. ``rows``: how many each of its jobs writes; ``asked``: jobs
     that were to be committed, and how many rows their messages tell of; ``told``: jobs that drivers were told it is
     decided for; ``aborted``: those that they were told are aborted."""
 

@@ -198,7 +198,7 @@ class Run:
         ends_s = max(self._asked.seconds, length_s(self._asked.schedule))
 
         def wait_until(at_s: float) -> None:
-            """As the schedule counts."""
+            """Wait until a time of the schedule's clock."""
             nonlocal said
             while (left := began + at_s - time.monotonic()) > 0:
                 time.sleep(min(left, 0.25))

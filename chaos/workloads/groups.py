@@ -36,7 +36,7 @@ UnreleasedInstanceIdError: Final = type(exception_for(ErrorCode.UNRELEASED_INSTA
 
 
 class Listener(Protocol):
-    """Who hears what members do: the judge of groups, or somebody who writes it down for the judge."""
+    """The listener to what members do: the judge of groups, or a writer of histories that are judged later."""
 
     def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None: ...
 
@@ -75,7 +75,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
         self._settings = settings
         self._choices_s = works_s
         self._given: list[tuple[TopicPartition, int, int]] = []
-        """What the last poll brought: partition, first and last offset."""
+        """The result of the last poll: partition, first and last offset."""
         super().__init__(name, world)
 
     def _make(self) -> None:
@@ -151,7 +151,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
             await self._ask_committed()
 
     async def _commit_the_rest(self) -> None:
-        """As a careful application leaves: what a rebalance kept it from committing may be the last there is."""
+        """Leave as a careful application does: what a rebalance kept it from committing may be the last there is."""
         for _ in range(LAST_COMMITS):
             if await self._commit():
                 return
@@ -240,7 +240,7 @@ class Group(Roster[GroupMember]):
 
     @property
     def living(self) -> list[GroupMember]:
-        """Who has a slot, and has not ended."""
+        """The members that have a slot and have not ended."""
         return [member for member in self.current.values() if not (member.killed or member.task.done())]
 
     @property
@@ -256,7 +256,7 @@ class Group(Roster[GroupMember]):
         return next((member.believed for member in self.members if member.name == client), None)
 
     def name_in(self, client: str, topic_id: TopicId) -> str | None:
-        """What a member calls a topic."""
+        """A member's name for a topic."""
         member = next((member for member in self.members if member.name == client), None)
         return None if member is None else member.consumer._core.cluster.cache.name_of(topic_id)
 

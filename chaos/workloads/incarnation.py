@@ -72,7 +72,7 @@ class Incarnation:
         await self.process.end()
 
     def failure(self) -> BaseException | None:
-        """What ended the client, if anything but us did."""
+        """The exception that ended the client, if anything but us did."""
         return self.task.exception() if self.task.done() and not self.task.cancelled() else None
 
 

@@ -67,7 +67,7 @@ class Checkpoint:
 
 
 class Books(Protocol):
-    """What drivers and tasks ask the scenario for, and tell it."""
+    """The scenario as drivers and tasks see it: they ask it and tell it."""
 
     world: World
     checkpoints: dict[str, Checkpoint]
@@ -198,7 +198,7 @@ class QueryDriver(Driver):
         work.decided(job, outcome)
 
     async def _abort(self, ledger: SinkLedger, messages: Sequence[SinkMessage]) -> None:
-        """What Spark does when a batch failed; that this fails, too, changes nothing."""
+        """Abort, as Spark does when a batch has failed; it changes nothing if this fails too."""
         try:
             outcome = await ledger.abort_job(messages)
         except TidelogError as error:

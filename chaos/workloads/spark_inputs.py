@@ -1,4 +1,4 @@
-"""Who writes what a query reads: plain records, and transactions that are committed, aborted and left open."""
+"""Writers of a query's inputs: plain records, and transactions that are committed, aborted and left open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InputWriter(Incarnation):
         super().__init__(name, world)
 
     async def _guarded(self) -> None:
-        """What it meets is no business of this scenario's; another one follows."""
+        """Its errors are no business of this scenario; another one follows."""
         try:
             await self._run()
         except TidelogError as error:

@@ -44,7 +44,7 @@ def group_of(transactional_id: str) -> str:
 
 
 def balances_after(values: Iterable[bytes]) -> dict[int, int]:
-    """What each account holds after records of the bank, those of one account in their order."""
+    """The balance of each account after records of the bank, those of one account in their order."""
     balances = dict.fromkeys(range(ACCOUNTS), BALANCE)
     for value in values:
         account, _, rest = value.partition(b"=")
@@ -86,7 +86,7 @@ class Transaction(Attempt):
         return heard
 
     def sends(self, first: int) -> list[Sent]:
-        """What was sent, numbered from ``first`` on."""
+        """The records sent, numbered from ``first`` on."""
         sent = [(*self.writes[number], *heard) for number, heard in sorted(self.delivered.items())]
         return [Sent(self.key.producer, first + n, *each, self.key) for n, each in enumerate(sent)]
 
@@ -164,7 +164,7 @@ class TransactionClients:
 
 
 class Transacting(Incarnation):
-    """What writers, tellers and copiers share: a transaction with its outcome as far as it is told."""
+    """The common part of writers, tellers and copiers: a transaction with its outcome as far as it is told."""
 
     pauses = 0.1
     """How often a transaction waits a while, by its records."""
@@ -176,7 +176,7 @@ class Transacting(Incarnation):
         super().__init__(name, clients.world)
 
     def _ended_by(self, error: TidelogError) -> None:
-        """What it was told is judged by what came of its transactions."""
+        """Its transactions' results are judged, not what it was told."""
 
     async def _producer(self, **settings: Any) -> Producer:
         scaled = producer_settings(self._rng, self.world.scale)

@@ -27,7 +27,7 @@ POLL_S: Final = 0.5
 
 @dataclass(frozen=True)
 class Copying:
-    """What copiers make of what. ``naps``: how often one takes its time over a record."""
+    """The task of copiers. ``naps``: how often one takes its time over a record."""
 
     source: str
     target: str
@@ -38,7 +38,7 @@ class Copying:
     polls: Sequence[int]
     """How many records a poll brings at most, one of these."""
     output: Callable[[bytes, str], bytes] = lambda value, by: value
-    """What is made of a value, by whom."""
+    """Makes the output of a value and the copier's name."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of consumers."""
 
@@ -92,7 +92,7 @@ class Copier(Incarnation):
         await self._transform.run()
 
     def _ended_by(self, error: TidelogError) -> None:
-        """What it was told is judged by what came of its transactions."""
+        """Its transactions' results are judged, not what it was told."""
 
     def stop(self) -> None:
         """Let the transaction that is under way end."""

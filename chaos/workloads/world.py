@@ -1,4 +1,4 @@
-"""What clients need of the world that they work in: time, processes, chance, and somebody to tell.
+"""The world as clients need it: time, processes, chance, and somebody to tell.
 
 The simulation's world has virtual time and processes that the loop can hold (:mod:`tidelog.chaos.simulated.simulation
 .client_world`). The laboratory's has real time, and processes that are networks of their own in one real process
@@ -57,13 +57,13 @@ class ClientProcess(Protocol):
         """Run a task of the process."""
 
     def pause(self) -> None:
-        """As SIGSTOP does."""
+        """Stop it, as SIGSTOP does."""
 
     def resume(self) -> None:
         """Let it go on if it is paused."""
 
     def kill(self) -> None:
-        """As SIGKILL does: nothing of it runs, sends or hears anything any more."""
+        """End it, as SIGKILL does: nothing of it runs, sends or hears anything any more."""
 
     async def unpaused(self) -> None:
         """Wait while the process is paused, where its tasks run on all the same."""

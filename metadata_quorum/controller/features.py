@@ -60,7 +60,7 @@ def range_of(name: str, supported: Iterable[SupportedFeature]) -> tuple[int, int
 
 
 class ControllerRegistrations:
-    """What the controllers said of the levels that they know, and changes of levels, which rest on it.
+    """The levels that controllers said they know, and changes of levels, which rest on them.
 
     ``voters``: the nodes that vote now. ``up_to_date``: the controllers that are in touch and of a later release than
     0.1. A level that has no records for registrations leaves them with the active controller alone: each controller

@@ -18,7 +18,7 @@ EXCEEDED: Final = "the quota on partitions created and deleted (controller_mutat
 
 
 class Permits:
-    """What one request may still create or delete. ``throttle_ms``: how long its client should wait."""
+    """How much one request may still create or delete. ``throttle_ms``: how long its client should wait."""
 
     def __init__(self, bucket: TokenBucket | None = None, now_ms: int = 0, *, strict: bool = True) -> None:
         """``bucket``: ``None`` for no bound."""

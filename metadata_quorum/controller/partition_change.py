@@ -53,7 +53,7 @@ class Election(enum.Enum):
     PREFERRED = "preferred"
     """The first replica if it is safe, else as ONLINE."""
     UNCLEAN = "unclean"
-    """As ONLINE, but any live replica rather than none."""
+    """Like ONLINE, but choose any live replica rather than none."""
 
 
 class _Elected(NamedTuple):

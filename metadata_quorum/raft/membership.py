@@ -151,7 +151,7 @@ class RaftMembership(RaftElection):
     # --- changing ------------------------------------------------------------------------------------
 
     def _change_voters_if_due(self) -> None:
-        """As a leader: bring the next change of voters into the log, if there is one and its time has come."""
+        """On a leader, bring the next change of voters into the log, if there is one and its time has come."""
         journal = self.journal
         voters = journal.voters
         if not self.is_leader or voters is None or self._led_term != self.term or journal.is_old:

@@ -65,7 +65,7 @@ class _UnderWay:
 
 
 class EngineParts(NamedTuple):
-    """What an engine is made of."""
+    """The parts of an engine."""
 
     identity: QuorumIdentity
     journal: RaftJournal

@@ -20,7 +20,7 @@ _GENERATION: Final = struct.Struct(">i")
 
 
 class CooperativeStickyAssignor:
-    """As :class:`~tidelog.model.assignors.sticky.StickyAssignor`, for cooperative rebalances (KIP-429).
+    """Like :class:`~tidelog.model.assignors.sticky.StickyAssignor`, for cooperative rebalances (KIP-429).
 
     A partition that is to go from one member to another is assigned to nobody at first. Its old owner gives it up and
     joins again, and that second rebalance gives it to the new one; the others never stop. Source: Kafka's

@@ -1,1 +1,1 @@
-"""What can be set: names, types, defaults, bounds and the pages made of them."""
+"""Settings: names, types, defaults, bounds and the pages made of them."""

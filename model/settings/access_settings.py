@@ -13,14 +13,14 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Everybody on a listener that asks for no identity."""
 NODE_ID: Final = "{id}"
-"""What stands for a node's id in ``node.principal.pattern``."""
+"""The placeholder for a node's id in ``node.principal.pattern``."""
 
 AUDIT_KINDS: Final = ("authentication", "denied", "change", "allowed")
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """What the audit log holds, and how much of it."""
+    """The content of the audit log, and its bounds."""
 
     audit_log_path: str | None = text(
         None,
@@ -92,7 +92,7 @@ def _check_principal(written: str) -> None:
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Who may do what."""
+    """Settings of access control."""
 
     authorizer_class_name: str | None = text(
         None,

@@ -18,7 +18,7 @@ ATTRIBUTES: Final = (
     "client_source_address",
     "client_source_port",
 )
-"""What a subscription can choose clients by."""
+"""The attributes by which a subscription can choose clients."""
 Match = tuple[tuple[str, str], ...]
 """Attribute, and the regular expression that the whole of it must match."""
 

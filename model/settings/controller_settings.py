@@ -13,7 +13,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """What a node's configuration says of the quorum, of sessions with brokers and of the controller's bounds."""
+    """A node's settings for the quorum, sessions with brokers and the controller's bounds."""
 
     broker_heartbeat_interval_ms: int = integer(250, "Longest time between two heartbeats of a broker.", at_least=1)
     broker_session_timeout_ms: int = integer(

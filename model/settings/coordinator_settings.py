@@ -16,7 +16,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """What a node's configuration says of groups."""
+    """A node's settings for groups."""
 
     group_min_session_timeout_ms: int = integer(
         6_000, "Shortest session timeout that a member may ask for.", at_least=1
@@ -92,7 +92,7 @@ class GroupSettings:
 
 @dataclass(frozen=True)
 class TransactionSettings:
-    """What a node's configuration says of transactions and sinks."""
+    """A node's settings for transactions and sinks."""
 
     transaction_max_timeout_ms: int = integer(
         900_000, "Longest transaction timeout that a producer may ask for.", at_least=1

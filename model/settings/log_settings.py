@@ -29,7 +29,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True)
 class LogSettings:
-    """What a node's configuration says of logs."""
+    """A node's settings for logs."""
 
     message_max_bytes: int = integer(
         MAX_MESSAGE_BYTES_DEFAULT,

@@ -9,7 +9,7 @@ from tidelog.model.settings.config_def import integer
 
 @dataclass(frozen=True)
 class QuotaSettings:
-    """What a node's configuration says of how quotas are measured."""
+    """A node's settings for how quotas are measured."""
 
     quota_window_num: int = integer(
         11, "Windows over which the use of bytes, request time and connections is measured.", at_least=1, at_most=1_000

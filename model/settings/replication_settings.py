@@ -25,7 +25,7 @@ TCP: Final = "tcp"
 
 @dataclass(frozen=True)
 class ReplicationSettings:
-    """What a node's configuration says of followers, their fetches and throttles, and of producers' states."""
+    """A node's settings for followers, their fetches and throttles, and of producers' states."""
 
     replica_lag_time_max_ms: int = long(
         30_000, "Time behind the leader after which a follower leaves the ISR.", at_least=1

@@ -11,7 +11,7 @@ from tidelog.model.settings.listeners import format_connection_counts, parse_con
 
 @dataclass(frozen=True)
 class RequestSettings:
-    """What a node's configuration says of the size, number and pace of requests and connections."""
+    """A node's settings for the size, number and pace of requests and connections."""
 
     fetch_max_bytes: int = integer(
         8 * 2**20, "Most bytes in one fetch answer; a larger first batch is still sent whole.", at_least=1024

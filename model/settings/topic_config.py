@@ -134,7 +134,7 @@ class TopicConfig:
 
     @classmethod
     def layered(cls, values: Mapping[str, str], defaults: Self) -> Self:
-        """As :meth:`parse`, for values that were checked one layer at a time. It does not check settings from
+        """Like :meth:`parse`, for values that were checked one layer at a time. It does not check settings from
         different layers against each other."""
         return dataclasses.replace(defaults, **TOPIC_CONFIG_DEF.parse(values)) if values else defaults
 

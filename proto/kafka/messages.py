@@ -32,7 +32,7 @@ def decode_request(api_key: int, version: int, body: Data) -> Any:
 
 
 def decode_response(api_key: int, version: int, body: Data) -> Any:
-    """As :func:`decode_request`, of a response, which has to end with its last field."""
+    """Like :func:`decode_request`, for a response, which has to end with its last field."""
     value, position = reader_of(schema_of(api_key, version, "response"))(body, 0, Budget(RESPONSE_ITEMS_MAX))
     if position != len(body):
         raise BadMessage(
@@ -52,7 +52,7 @@ def encode_response(api_key: int, version: int, values: Mapping[str, Any]) -> by
 
 
 def encode_request(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
-    """As :func:`encode_response`, of a request."""
+    """Like :func:`encode_response`, for a request."""
     return _encode(api_key, version, "request", values)
 
 

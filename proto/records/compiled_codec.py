@@ -10,7 +10,7 @@ import os
 from types import ModuleType
 
 VERSION = 5
-"""What the Python code here expects; a module left over from another version is not used."""
+"""The version that the Python code here expects; a module left over from another version is not used."""
 
 
 def find_compiled(name: str, version: int) -> ModuleType | None:

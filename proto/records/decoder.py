@@ -41,7 +41,7 @@ def decode_records(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> 
 def decode_as(
     kind: type[T], batch: Batch, tail: tuple[Any, ...] = (), *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[T]:
-    """As :func:`decode_records`, for a caller with a named tuple of its own, whose first fields are those of
+    """Like :func:`decode_records`, for a caller with a named tuple of its own, whose first fields are those of
     :class:`Record`. ``tail``: the fields after these, the same for every record, numbers and strings."""
     body = record_bytes(batch, bytes_max=bytes_max)
     if COMPILED is not None:
@@ -53,7 +53,7 @@ def decode_as(
 
 
 def decode_fields(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[RecordFields]:
-    """As :func:`decode_records`, as plain tuples."""
+    """Like :func:`decode_records`, but return plain tuples."""
     return decode_as(tuple, batch, bytes_max=bytes_max)
 
 

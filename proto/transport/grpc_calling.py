@@ -251,7 +251,7 @@ class GrpcConnection:
         self._calls.clear()
 
     def _unauthenticated(self, code: grpc.StatusCode | None, detail: str | None) -> NotServedHere | None:
-        """What it means if the peer does not know us."""
+        """Explain the error of a peer that does not know us."""
         if code is not grpc.StatusCode.UNAUTHENTICATED:
             return None
         refused = LoginNotMade if "login" in (detail or "") else TlsRefused

@@ -37,7 +37,7 @@ class ClientLogin:
         self._one_at_a_time = asyncio.Lock()
 
     async def token(self, timeout_s: float) -> str:
-        """What the next call shows. Raises ``LoginNotMade``, ``ConnectionLost``, ``CallTimeout``."""
+        """Return what the next call shows. Raises ``LoginNotMade``, ``ConnectionLost``, ``CallTimeout``."""
         if not self._good:
             async with self._one_at_a_time:
                 if not self._good:

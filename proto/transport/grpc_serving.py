@@ -414,7 +414,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 
 
 def _metadata(context: grpc.aio.ServicerContext[Any, Any], name: str) -> bytes:
-    """What a caller gave under a name for bytes; nothing if it did not."""
+    """The bytes that a caller gave under a name; none if it gave none."""
     pairs: Any = context.invocation_metadata() or ()  # the stubs know less than there is
     return dict(pairs).get(name, b"")  # type: ignore[no-any-return]
 

@@ -27,7 +27,7 @@ _CLOSED: Final = ("Socket closed", "Connection reset", "Secure read failed")
 
 
 def server_credentials(store: TlsStore) -> grpc.ServerCredentials:
-    """What a listener is bound with."""
+    """The credentials that a listener is bound with."""
     made = (store.version, _server_configuration(store))
 
     def current() -> grpc.ServerCertificateConfiguration | None:
@@ -48,7 +48,7 @@ def _server_configuration(store: TlsStore) -> grpc.ServerCertificateConfiguratio
 
 
 def channel_credentials(store: TlsStore) -> grpc.ChannelCredentials:
-    """What a channel is made with."""
+    """The credentials and options that a channel is made with."""
     key, chain, roots = store.material
     return grpc.ssl_channel_credentials(roots or None, key or None, chain or None)
 
@@ -112,7 +112,7 @@ def _shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> tuple[str, str]:
 
 
 def refusal(detail: str) -> str | None:
-    """What a channel's failure means where TLS is the reason for certain, with what to do; else ``None``."""
+    """Explain a channel's failure where TLS is the reason for certain, with what to do; else ``None``."""
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         return (
             "the listener's certificate is not trusted, or not valid today (ssl_cafile, or a node's "
@@ -126,7 +126,7 @@ def refusal(detail: str) -> str | None:
 
 
 def suspicion(detail: str, *, tls: bool) -> str:
-    """What may lie behind a connection that was closed at once."""
+    """Say what may lie behind a connection that was closed at once."""
     if not any(sign in detail for sign in _CLOSED):
         return ""
     if tls and "Handshake read failed" in detail:

@@ -1,4 +1,4 @@
-"""What both ends of gRPC share: the names on the wire, the options of channels and servers, frames as messages."""
+"""The common part of both ends of gRPC: names on the wire, options of channels and servers, frames as messages."""
 
 from __future__ import annotations
 

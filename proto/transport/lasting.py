@@ -30,5 +30,5 @@ class LastingSession:
         self._inner.on_close()
 
     def __getattr__(self, name: str) -> Any:
-        """What a paced session has beside."""
+        """The further parts of a paced session."""
         return getattr(self._inner, name)

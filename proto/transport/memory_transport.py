@@ -394,7 +394,7 @@ class MemoryConnection:
 
 
 class _Caller:
-    """Who asks a server, by the token of a login if it shows one. Asked in the server's own time."""
+    """The identity that asks a server, by the token of a login if it shows one. Asked in the server's own time."""
 
     def __init__(self, server: _MemoryServer, client: MemoryNetwork, token: str | None) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""What the cores of all coordinators share: the log that is replayed, appends under way, timers, effects. Pure."""
+"""The common part of all coordinators' cores: the log that is replayed, appends under way, timers, effects. Pure."""
 
 from __future__ import annotations
 

@@ -245,12 +245,12 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
             self._perform(led, question(led.shard, request, self._wait(answered), self._now(), *args, **kwargs))
 
     def _look(self, key: str | Refusal, refused: Refused[R], look: Callable[[ShardT], R]) -> R:
-        """What the shard of ``key`` knows now; nothing comes of it."""
+        """Look up what the shard of ``key`` knows now, without changing anything."""
         led = self._active(key)
         return refused(led.code, error_message=led.message) if isinstance(led, Refusal) else look(led.shard)
 
     def _list(self, look: Callable[[ShardT], Iterable[R]]) -> tuple[ErrorCode, tuple[R, ...]]:
-        """What the loaded shards know; COORDINATOR_LOAD_IN_PROGRESS beside it while others are not."""
+        """Look up what the loaded shards know, with COORDINATOR_LOAD_IN_PROGRESS while others are not loaded."""
         actives = self._actives()
         error = ErrorCode.NONE if len(actives) == len(self._led) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return error, tuple(item for led in actives for item in look(led.shard))

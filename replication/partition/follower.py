@@ -80,7 +80,7 @@ KEEP: Final = KeepLog()
 
 
 def out_of_range(log: Log, leader_log_start: Offset, leader_log_end: Offset) -> OutOfRange:
-    """What to do if our end is outside the leader's log, which reaches from ``leader_log_start`` to ``leader_log_end``.
+    """Decide what to do if our end is outside the leader's log, from ``leader_log_start`` to ``leader_log_end``.
 
     Source: ``AbstractFetcherThread.fetchOffsetAndApplyTruncateAndBuild``. Our end can be beyond the leader's only after
     an unclean election (or if the leader lost its disk, which amounts to one).

@@ -1,4 +1,4 @@
-"""What clients appended to a topic's partitions on this node, and read of them."""
+"""Counts what clients append to and read from a topic's partitions on this node."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a leader does for producers, consumers and followers."""
+"""A leader's work for producers, consumers and followers."""

@@ -45,7 +45,7 @@ class File(Protocol):
         """Read up to ``size`` bytes; fewer only where the file ends."""
 
     def pread_once(self, size: int, offset: int) -> bytes:
-        """As :meth:`pread`, of bytes that nobody else is about to read: what was not in the system's cache before
+        """Like :meth:`pread`, for bytes that nobody else is about to read: what the system's cache did not have before
         does not stay there."""
 
     def truncate(self, size: int) -> None: ...

@@ -70,7 +70,7 @@ class PooledFile:
         return self._file
 
     def pin(self) -> File:
-        """As :meth:`get`, and the file stays open until :meth:`unpin`."""
+        """Like :meth:`get`, but the file stays open until :meth:`unpin`."""
         file = self.get()
         self.pins += 1
         if self.pins == 1:

@@ -287,7 +287,7 @@ class Log(MovableLog):
     def find(
         self, offset: int, bytes_max: int, *, offset_end: int, at_least_one: bool = True
     ) -> LogSpan | Refusal | None:
-        """As :meth:`read`, with the batches left in their file; ``None`` where there is nothing yet.
+        """Like :meth:`read`, but leave the batches in their file; ``None`` where there is nothing yet.
 
         Raises :class:`LogDirFailed`.
         """

@@ -115,7 +115,7 @@ class CompactableLog(ExaminedLog):
         return True
 
     def _segment_facts(self, *, timed: bool = False, indexed: bool = False) -> list[SegmentFacts]:
-        """Of all segments but the active one. ``timed``: with their times; ``indexed``: with their indexes' sizes."""
+        """The figures of all segments but the active one. ``timed``: with times; ``indexed``: with sizes of indexes."""
         found = []
         segments = self._chain.segments
         for segment, following in pairwise(segments):

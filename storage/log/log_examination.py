@@ -115,8 +115,8 @@ class ExaminedLog(LogState):
             self._suspects[offset] = None
 
     def checked(self, read: LogRead, offset: int, *, crcs: bool = True) -> LogRead | Refusal:
-        """What was read from ``offset`` on, if all of its batches are what is due there; else CORRUPT_MESSAGE, and they
-        are examined.
+        """Return what was read from ``offset`` on, if all of its batches are what is due there; else CORRUPT_MESSAGE,
+        and they are examined.
 
         Without ``crcs`` by what no CRC covers alone, offsets and leader epochs, which only this log can judge; the rest
         is left to the receiver.
@@ -249,7 +249,7 @@ class ExaminedLog(LogState):
         return True
 
     def _expected(self, number: int, due: int, epochs: LeaderEpochs | None = None) -> Expected:
-        """What a segment holds from ``due`` on. ``epochs``: by default a copy, for another thread."""
+        """The expected content of a segment from ``due`` on. ``epochs``: by default a copy, for another thread."""
         segments = self._chain.segments
         last = number + 1 == len(segments)
         return Expected(

@@ -61,7 +61,7 @@ class SideName(NamedTuple):
 
 
 def side_name(entry: str) -> SideName | None:
-    """What a directory's name says of a move; None if it is none of a move's."""
+    """The move that a directory's name tells of; None if it tells of none."""
     match = _SIDE_NAME.fullmatch(entry)
     return None if match is None else SideName(TopicPartition(match[1], int(match[2])), match[3], match[4])
 
@@ -124,8 +124,8 @@ class LogMoves:
         self._aligned: dict[TopicIdPartition, int] = {}
         """Of the moves whose copy is known to hold what the log holds: how often the log had been cut off then."""
         self._left: dict[TopicIdPartition, list[_Left]] = {}
-        """What is to go once the controller knows where the log is; the log's data if the log itself is out of
-        service."""
+        """The directories to delete once the controller knows where the log is; the log's data if the log itself is out
+        of service."""
         self.on_moved: Callable[[TopicIdPartition, DirectoryId], None] = lambda key, directory_id: None
 
     # --- What is under way -----------------------------------------------------------------------

@@ -60,7 +60,7 @@ class PlacedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the batches of a stretch have to be: from ``first_offset`` up to ``end_offset``, without gaps if
+    """The rules that a stretch's batches must keep: from ``first_offset`` up to ``end_offset``, without gaps if
     ``dense``, each with the epoch that ``epochs`` names, where one is known, which it is before ``epochs_end``."""
 
     first_offset: int

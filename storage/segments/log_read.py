@@ -147,7 +147,7 @@ def find_span(
     at_least_one: bool,
     index_interval: int,
 ) -> LogSpan | None:
-    """As :func:`read_batches`, but nothing is read beside headers. ``None`` where there is nothing yet.
+    """Like :func:`read_batches`, but read only headers. ``None`` where there is nothing yet.
 
     Raises :class:`CorruptBatch`.
     """

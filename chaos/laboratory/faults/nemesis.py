@@ -222,7 +222,7 @@ def _reassign(rng: random.Random) -> Episode:
 
 
 def _reassign_kill(rng: random.Random) -> Episode:
-    """As that, and the leader dies when the replica comes back: until one of them is there nobody may write."""
+    """Like that, but the leader dies when the replica comes back: until one of them is there nobody may write."""
     episode = _reassign(rng)
     first, more, back = episode.parts
     hit_s = round(more.after_s + 0.1, 2)

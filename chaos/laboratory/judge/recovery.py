@@ -22,7 +22,7 @@ SOON_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a fault cost those partitions whose leader it hit: from the fault to the next acknowledgement of a record
+    """A fault's cost for the partitions whose leader it hit: from the fault to the next acknowledgement of a record
     that was sent after it, in seconds; ``None`` where none came any more."""
 
     act: str
@@ -36,12 +36,12 @@ class Recovery:
     steady: int = 0
     """How many of those partitions were sent to steadily before: of others the wait is that of their senders too."""
     steady_s: float | None = None
-    """As ``worst_s``, of the steady ones alone, and of records outside transactions."""
+    """Like ``worst_s``, but only for steady ones and records outside transactions."""
     transacted: int = 0
     """How many were steadily written within transactions. A producer with an open one must end it before the next
     record."""
     transacted_s: float | None = None
-    """As ``worst_s``, of those and of records within transactions."""
+    """Like ``worst_s``, for those and for records within transactions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ ACTS: Final = ("kill", "pause", "second")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a workload is given to work with."""
+    """The surroundings that a workload is given."""
 
     bootstrap: str
     """Proxies of the nodes' own listeners."""

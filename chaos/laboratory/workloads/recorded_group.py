@@ -107,7 +107,7 @@ class GroupScribe:
         self._write("member", member, what=what, at=self._now(), **more)
 
     def asked(self, who: str) -> Asked:
-        """What hears the requests of a member."""
+        """The listener to a member's requests."""
         return lambda request: self._begun(who, request)
 
     def _begun(self, who: str, request: Request[Any]) -> Answered | None:

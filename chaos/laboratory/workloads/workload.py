@@ -1,4 +1,4 @@
-"""What clients do while faults happen: the interface of a workload, and appending and reading.
+"""Clients at work while faults happen: the interface of a workload, and appending and reading.
 
 To write one: a class as :class:`Workload` describes, a row in
 :data:`tidelog.chaos.laboratory.workloads.workloads.WORKLOADS`, and what its history must hold in
@@ -60,7 +60,7 @@ class Workload(Protocol):
 
 
 def derived_value(value: bytes, by: str) -> bytes:
-    """What a workload makes of a value of a source: unlike whatever others make of it."""
+    """The value that a workload makes of a source's value: others make different ones of it."""
     return b"%s|%s" % (value, by.encode())
 
 
