@@ -21,6 +21,7 @@ from tidelog.model.clock import Clock
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import INT_MAX, ConfigError
 from tidelog.model.settings.listener_security import OAUTHBEARER, PLAIN, UNPROTECTED, ListenerSecurity
+from tidelog.model.settings.listeners import is_this_machine
 from tidelog.model.settings.security_protocol import SecurityProtocol
 from tidelog.security.delegation_tokens import TokenCredentials
 from tidelog.security.issuer import IssuerError, check_url, is_file
@@ -307,6 +308,13 @@ class NodeLogins:
                 for mechanism in set(found.mechanisms) & {*UNPROTECTED}:
                     text = "listener %s: %s sends a secret that everybody on the way can read: use SASL_SSL"
                     log.warning(text, name, mechanism)
+        far = [str(voter) for voter in config.controller_quorum_voters if not is_this_machine(voter.host)]
+        carrier = config.controller_listener_names[0]
+        if self._logins and far and not config.protocol_of(carrier).tls:
+            text = (
+                "listener %s: what it carries has the users of logins in it, and goes unencrypted to %s: map it to SSL"
+            )
+            log.warning(text, carrier, ", ".join(far))
 
     def find(self, listener: str) -> Logins | None:
         """A :data:`FindLogins`."""

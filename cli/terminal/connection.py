@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster, default_directory
+from tidelog.cli.terminal.secret_files import names_secret, warn_of_readable_secret
 from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load
 from tidelog.client.config.security import JAAS, KAFKA_NAMES, STORE_TYPES, TEXTS
 from tidelog.client.config.settings import parse_bootstrap
@@ -172,4 +173,6 @@ def read_command_config(path: Path) -> dict[str, str]:
             said = f"{name}: expected {wanted}, found {value!r}" if wanted else unknown_setting(name, known_names)
             raise ConfigError(f"{path}: line {line}: {said}")
         found[ours] = value
+    if names_secret(found):
+        warn_of_readable_secret(path)
     return found

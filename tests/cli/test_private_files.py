@@ -13,6 +13,7 @@ import pytest
 
 from tidelog import Admin, Consumer, NewTopic, Producer
 from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.terminal.connection import read_command_config
 
 
 def wider_than_its_owner(place: Path) -> list[str]:
@@ -85,3 +86,30 @@ def test_a_directory_that_others_reach_is_named_and_left_as_it_is(tmp_path: Path
     assert done.returncode != 0
     assert (f"{place}: expected mode 0700 or 0750, found {mode:04o}" in done.stderr) == warned, done.stderr
     assert stat.S_IMODE(place.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, False)])
+def test_secrets_that_others_can_read_are_named(
+    tmp_path: Path, mode: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "data"
+    place.mkdir(0o700)
+    (place / "stranger").touch()  # such a directory is refused: the command ends by itself
+    key, config, plain = tmp_path / "key.pem", tmp_path / "node.properties", tmp_path / "plain.properties"
+    key.touch()
+    plain.write_text("security.protocol=SSL\n")
+    config.write_text(f"node.id=1\nlog.dirs={place}\ndelegation.token.secret.key=hush\nssl.keystore.location={key}\n")
+    for path in (key, config, plain):
+        path.chmod(mode)
+    command = [sys.executable, "-P", "-m", "tidelog.cli.main", "server", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode != 0
+    for path in (key, config):
+        assert (f"{path}: expected mode 0600 or 0640, found {mode:04o}" in done.stderr) == warned, done.stderr
+    assert "hush" not in done.stderr
+    read_command_config(plain)
+    assert caplog.messages == []
+    config.write_text("security.protocol=SASL_SSL\nsasl.username=alice\nsasl.password=hush\n")
+    read_command_config(config)
+    assert ("other users of this machine can read the secrets" in caplog.text) == warned
+    assert "hush" not in caplog.text

@@ -439,6 +439,10 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)
 def test_a_test_fails_without_the_bound(one: Mutant, tmp_path: Path) -> None:
+    its_test_fails(one, tmp_path)
+
+
+def its_test_fails(one: Mutant, tmp_path: Path) -> None:
     (tmp_path / "mutant_plugin.py").write_text(PLUGIN)
     command = [
         sys.executable,

@@ -18,11 +18,13 @@ import click
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.private_files import private
+from tidelog.cli.terminal.secret_files import names_secret, warn_of_readable_secret
 from tidelog.cli.terminal.settings import settings_option
 from tidelog.model.escaping import escaped
 
 if TYPE_CHECKING:
     from tidelog.broker.node.node import Node, NodeNetwork
+    from tidelog.model.settings.broker_config import NodeConfig
     from tidelog.proto.logs.metadata_records import MetadataRecord
 
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -101,6 +103,7 @@ def serve(
     _start_logging(log_file, log_level)
     for directory in {*node_config.directories, node_config.metadata_directory}:
         _warn_of_open_directory(directory)
+    _warn_of_readable_secrets(config, node_config)
 
     def say(node: Node) -> None:
         roles = " and ".join(node_config.process_roles)
@@ -132,6 +135,17 @@ def serve(
         if log_file is None:
             return 1
         raise CommandFailed(str(refused)) from None
+
+
+def _warn_of_readable_secrets(config: Path | None, found: NodeConfig) -> None:
+    """The configuration's file, and those with private keys."""
+    from tidelog.model.settings.properties import parse_properties
+
+    if config is not None and names_secret(parse_properties(config.read_text(encoding="utf-8"))):
+        warn_of_readable_secret(config)
+    keys = {found.security_of(each.name).ssl_keystore_location for each in found.listeners}
+    for key in sorted(filter(None, keys)):
+        warn_of_readable_secret(key)
 
 
 def _warn_of_open_directory(directory: str) -> None:

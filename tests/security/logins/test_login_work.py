@@ -147,3 +147,22 @@ def test_a_delegation_token_costs_the_same_whether_it_is_there_or_not(work: list
     now_ms = 5_000
     tokens.find("alice-token", SHA512)
     assert slow(work) == known * 3
+
+
+@pytest.mark.parametrize(
+    ("voter", "protocol", "warned"),
+    [("10.0.0.1", "PLAINTEXT", True), ("10.0.0.1", "SSL", False), ("127.0.0.1", "PLAINTEXT", False)],
+)
+def test_users_that_controllers_would_send_unencrypted_are_told_of(
+    caplog: pytest.LogCaptureFixture, voter: str, protocol: str, warned: bool
+) -> None:
+    settings = {
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{voter}:9093",
+        "listener.security.protocol.map": f"KAFKA:SASL_PLAINTEXT,CONTROLLER:{protocol}",
+        "ssl.keystore.location": "node.pem",
+        "ssl.truststore.location": "ca.pem",
+        "ssl.client.auth": "required",
+    }
+    NodeLogins(NodeConfig.parse(settings), MetadataImage, SystemClock()).close()
+    assert ("listener CONTROLLER: what it carries has the users of logins in it" in caplog.text) == warned

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 from collections.abc import Callable
 
 import pytest
@@ -132,6 +134,26 @@ def test_a_forged_proof_is_rejected(final: bytes) -> None:
     ours = begun()
     assert isinstance(ours.step(final), Rejected)
     assert isinstance(ours.step(CLIENT_FINAL), Rejected), "a second try was allowed"
+
+
+@pytest.mark.parametrize(
+    ("header", "nonce"),
+    [
+        ("biws", "x" + CLIENT_NONCE + SERVER_NONCE),
+        ("biws", SERVER_NONCE),
+        ("eSws", CLIENT_NONCE + SERVER_NONCE),
+    ],
+    ids=["ends with the server's nonce", "is the server's nonce", "another header"],
+)
+def test_a_message_that_does_not_fit_is_rejected_though_its_proof_is_right(header: str, nonce: str) -> None:
+    """CVE-2024-56128: whoever knows the password signs what it likes."""
+    without_proof = f"c={header},r={nonce}"
+    message = f"n=user,r={CLIENT_NONCE},{SERVER_FIRST.decode()},{without_proof}".encode()
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, ITERATIONS_MIN)
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(key).digest(), message, "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+    assert isinstance(begun().step(without_proof.encode() + b",p=" + proof), Rejected)
 
 
 @given(st.lists(st.one_of(st.sampled_from([CLIENT_FIRST, CLIENT_FINAL]), st.binary(max_size=60)), max_size=4))

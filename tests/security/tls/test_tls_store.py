@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import ssl
@@ -16,6 +17,7 @@ from tidelog.cli.work.certificates import save
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.properties import format_properties
+from tidelog.security import authority
 from tidelog.security.authority import Authority
 from tidelog.security.principal import ANONYMOUS
 from tidelog.security.tls_store import NodeTls, NotAuthenticated, TlsStore
@@ -73,6 +75,26 @@ def test_an_expired_certificate_is_refused(certificates: Certificates) -> None:
     settings = certificates.settings()
     certificates.node(days=-1)
     assert "expected a certificate that is valid today: certificate has expired" in refusal(settings)
+
+
+def test_a_certificate_that_is_not_valid_yet_is_refused(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a node's clock is behind."""
+    settings = certificates.settings()
+    monkeypatch.setattr(authority, "_CLOCK_SKEW", -datetime.timedelta(days=1))
+    certificates.node()
+    assert "expected a certificate that is valid today: certificate is not yet valid" in refusal(settings)
+
+
+def test_a_key_that_may_not_be_read_is_named(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = certificates.settings()
+    key = settings["ssl.keystore.location"]
+    os.chmod(key, 0)
+    if os.geteuid() == 0:  # who may read everything: another file that it cannot read
+        os.unlink(key)
+        os.mkdir(key)
+    assert refusal(settings).startswith(f"ssl.keystore.location: {key}: ")
 
 
 def test_an_encrypted_key_is_refused_with_what_to_do(certificates: Certificates) -> None:
