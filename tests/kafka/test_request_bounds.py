@@ -78,7 +78,7 @@ STRUCTURES: dict[str, tuple[Callable[[Any], object], bytes, bytes]] = {
     ),
     "topics of a produce": (
         lambda body: decode_produce(PRODUCE_NEWEST, body),
-        b"\x02t\x01" + tags(TAGS_MAX),
+        bytes(16) + b"\x01" + tags(TAGS_MAX),
         b"\0" + bytes(6),
     ),
 }
