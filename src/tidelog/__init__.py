@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tidelog.client.group_types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from tidelog.client.group_types import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog.client.group_types import OffsetAndMetadata as OffsetAndMetadata
+    from tidelog.client.outbox.relay import OutboxRelay as OutboxRelay
+    from tidelog.client.outbox.sqlite import SqliteOutbox as SqliteOutbox
     from tidelog.client.producer.blocking import Producer as Producer
     from tidelog.client.producer.prepared import PreparedTransaction as PreparedTransaction
     from tidelog.client.producer.transform import Transform as Transform
@@ -96,6 +98,7 @@ _HOMES = {
     "OffsetAndMetadata": "client.group_types",
     "OffsetAndTimestamp": "client.fetching.offset_lookup",
     "OffsetSpec": "client.admin.types",
+    "OutboxRelay": "client.outbox.relay",
     "PatternType": "security.acls",
     "PermissionType": "security.acls",
     "PreparedTransaction": "client.producer.prepared",
@@ -116,6 +119,7 @@ _HOMES = {
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
     "TransactionState": "client.admin.transaction_types",
+    "SqliteOutbox": "client.outbox.sqlite",
     "Transform": "client.producer.transform",
     "UserScramCredentialDeletion": "client.admin.users",
     "UserScramCredentialUpsertion": "client.admin.users",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog import OffsetSpec as OffsetSpec
+    from tidelog import OutboxRelay as OutboxRelay
     from tidelog import PatternType as PatternType
     from tidelog import PermissionType as PermissionType
     from tidelog import PreparedTransaction as PreparedTransaction
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tidelog import SinkJob as SinkJob
     from tidelog import SinkMessage as SinkMessage
     from tidelog import SinkOutcome as SinkOutcome
+    from tidelog import SqliteOutbox as SqliteOutbox
     from tidelog import TidelogError as TidelogError
     from tidelog import TopicPartition as TopicPartition
     from tidelog import TransactionState as TransactionState

@@ -1,0 +1,1 @@
+"""The transactional outbox: a database transaction and its messages, both or neither."""

@@ -1,0 +1,167 @@
+"""The outbox of a SQLite database.
+
+SQLite has one writer at a time, so ``AUTOINCREMENT`` numbers are drawn in the order of the commits: whoever sees a row
+sees all rows before it that will ever be there. A number that a rolled-back transaction drew is given again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidelog.client.errors import IllegalStateError
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS outbox (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    aggregatetype TEXT NOT NULL,
+    aggregateid TEXT NOT NULL,
+    type TEXT NOT NULL,
+    payload BLOB,
+    headers TEXT,
+    created_at INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS outbox_identity (id TEXT NOT NULL);
+"""
+"""The columns are Debezium's, with ``seq`` for the order and ``headers``, a JSON object of texts."""
+_LOOK_S: Final = 0.05
+
+
+class OutboxRow(NamedTuple):
+    """One message as its program wrote it. ``created_at`` in ms since the epoch."""
+
+    seq: int
+    id: str
+    aggregatetype: str
+    aggregateid: str
+    type: str
+    payload: bytes | None
+    headers: Mapping[str, str]
+    created_at: int
+
+
+class SqliteOutbox:
+    """The outbox in the database file ``path``, for :class:`tidelog.OutboxRelay`. The relay needs a connection of its
+    own; ``journal_mode=WAL`` lets programs write while it reads."""
+
+    def __init__(self, path: str | Path) -> None:
+        if not Path(path).is_file():
+            raise IllegalStateError(f"expected a database at {path}, found no file; the program that owns it makes it")
+        self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        self._path = path
+        self._version = -1
+
+    @staticmethod
+    def create(connection: sqlite3.Connection) -> None:
+        """Make the outbox's tables if they are not there. Commits."""
+        connection.executescript(SCHEMA)
+        with connection:
+            if connection.execute("SELECT count(*) FROM outbox_identity").fetchone() == (0,):
+                connection.execute("INSERT INTO outbox_identity VALUES (?)", (str(uuid.uuid4()),))
+
+    @staticmethod
+    def put(
+        connection: sqlite3.Connection,
+        aggregatetype: str,
+        aggregateid: str,
+        event_type: str,
+        payload: bytes | None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Add a message to the transaction that ``connection`` is in. Returns its id. It is sent once the transaction
+        is committed, and never if it is rolled back."""
+        message_id = str(uuid.uuid4())
+        connection.execute(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, headers, created_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                message_id, aggregatetype, aggregateid, event_type, payload, json.dumps(headers) if headers else None,
+                time.time_ns() // 1_000_000,
+            ),
+        )  # fmt: skip
+        return message_id
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def identity(self) -> str:
+        """What tells this database from another one in its place. Raises ``IllegalStateError`` without an outbox."""
+        try:
+            row = self._connection.execute("SELECT id FROM outbox_identity").fetchone()
+        except sqlite3.OperationalError as error:
+            raise IllegalStateError(
+                f"{self._path}: expected the tables of SqliteOutbox.create(), found none: {error}"
+            ) from None
+        if row is None:
+            raise IllegalStateError(
+                f"{self._path}: expected an id in outbox_identity, found none; call SqliteOutbox.create()"
+            )
+        return str(row[0])
+
+    def last(self) -> int:
+        """The highest ``seq`` that was ever committed; 0 before the first."""
+        row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def first(self) -> int | None:
+        """The lowest ``seq`` that is still there."""
+        row = self._connection.execute("SELECT min(seq) FROM outbox").fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def after(self, seq: int, most: int) -> list[OutboxRow]:
+        """The next rows in order. Raises ``IllegalStateError`` for headers that are no JSON object of texts."""
+        rows = self._connection.execute(
+            "SELECT seq, id, aggregatetype, aggregateid, type, payload, headers, created_at "
+            "FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
+            (seq, most),
+        )
+        return [
+            OutboxRow(
+                number, message_id, kind, aggregate, event, None if payload is None else _bytes(payload),
+                _headers(number, headers), created_at,
+            )
+            for number, message_id, kind, aggregate, event, payload, headers, created_at in rows
+        ]  # fmt: skip
+
+    def delete(self, up_to: int) -> None:
+        """Delete the rows that were sent. A writer that has the database now does it later."""
+        try:
+            self._connection.execute("DELETE FROM outbox WHERE seq <= ?", (up_to,))
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+
+    def wait(self, seconds: float) -> None:
+        """Until another connection has committed something, at most so long."""
+        deadline = time.monotonic() + seconds
+        while self._data_version() == self._version and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left))
+        self._version = self._data_version()
+
+    def _data_version(self) -> int:
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _bytes(payload: Any) -> bytes:
+    return payload.encode() if isinstance(payload, str) else bytes(payload)
+
+
+def _headers(seq: int, text: str | None) -> dict[str, str]:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise IllegalStateError(
+            f"outbox row {seq}: expected headers to be a JSON object of texts, found {text!r}; mend the row, nothing "
+            "after it is sent until then"
+        )
+    return found

@@ -1,0 +1,205 @@
+"""The outbox of SQLite on a cluster: each committed row once, none of a rolled-back transaction, through kills."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.workers.test_workers import letters
+from tidelog import OutboxRelay, Producer, SqliteOutbox
+from tidelog.client.errors import IllegalStateError, ProducerFencedError
+from tidelog.testing import Cluster
+
+from . import relay_program
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    config = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with Cluster(1, transport="grpc", config=config) as made:
+        yield made
+
+
+@pytest.fixture
+def name(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """A relay's name; its rows go to the topic ``outbox.event.`` and this name."""
+    made: str = request.node.name.removeprefix("test_")[:40]
+    cluster.create_topic(f"outbox.{made}", partitions=1)
+    cluster.create_topic(f"outbox.event.{made}", partitions=2)
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "shop.db"
+    with sqlite3.connect(found) as made:
+        made.execute("PRAGMA journal_mode=WAL")
+        SqliteOutbox.create(made)
+    return found
+
+
+def write(path: Path, name: str, numbers: range, *, fail: bool = False) -> None:
+    """One transaction with these rows, of aggregates 0 to 4."""
+    connection = sqlite3.connect(path, timeout=30)
+    try:
+        with connection:
+            for number in numbers:
+                SqliteOutbox.put(connection, name, str(number % 5), "counted", b"%d" % number, {"n": str(number)})
+            if fail:
+                raise LookupError
+    finally:
+        connection.close()
+
+
+def relay(cluster: Cluster, path: Path, name: str, **options: object) -> OutboxRelay:
+    return OutboxRelay(SqliteOutbox(path), cluster.bootstrap, name=name, **options)  # type: ignore[arg-type]
+
+
+def sent(cluster: Cluster, name: str) -> list[int]:
+    return [int(record.value or b"") for record in letters(cluster, f"outbox.event.{name}")]
+
+
+def test_committed_rows_and_no_others(cluster: Cluster, path: Path, name: str) -> None:
+    write(path, name, range(7))
+    with pytest.raises(LookupError):
+        write(path, name, range(100, 105), fail=True)
+    write(path, name, range(7, 10))
+    assert relay(cluster, path, name).run(until_empty=True).sent == 10
+    assert relay(cluster, path, name).run(until_empty=True).sent == 0
+    found = letters(cluster, f"outbox.event.{name}")
+    assert Counter(int(record.value or b"") for record in found) == Counter(range(10))
+    one = next(record for record in found if record.value == b"7")
+    headers = dict(one.headers)
+    assert (one.key, headers["type"], headers["n"]) == (b"2", b"counted", b"7")
+    assert len(headers["id"] or b"") == 36
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,), "deleted once sent"
+
+
+def test_a_running_relay_is_woken_and_stopped(cluster: Cluster, path: Path, name: str) -> None:
+    of = relay(cluster, path, name, keep=True)
+    running = threading.Thread(target=of.run, daemon=True)
+    running.start()
+    write(path, name, range(3))
+    deadline = time.monotonic() + 60
+    while of.counts.sent < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    of.stop()
+    running.join(60)
+    assert not running.is_alive()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (3,), "kept"
+
+
+def test_a_second_relay_fences_the_first(cluster: Cluster, path: Path, name: str) -> None:
+    write(path, name, range(3))
+    first = relay(cluster, path, name)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            first.run()
+        except ProducerFencedError as error:
+            ended.append(error)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    deadline = time.monotonic() + 60
+    while first.counts.sent < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    second = relay(cluster, path, name, keep=True)
+    assert second.run(until_empty=True).sent == 0
+    write(path, name, range(3, 6))
+    running.join(60)
+    assert ended, "the first one has been replaced"
+    second.run(until_empty=True)
+    assert Counter(sent(cluster, name)) == Counter(range(6))
+
+
+def test_kill_9_again_and_again(cluster: Cluster, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, number = random.Random(3), 0
+    command = [sys.executable, str(Path(relay_program.__file__)), str(path), cluster.bootstrap, name]
+    for _ in range(4):
+        with subprocess.Popen(command) as program:
+            try:
+                deadline = time.monotonic() + rng.uniform(0.8, 2.0)
+                while time.monotonic() < deadline:
+                    if rng.random() < 0.2:
+                        with pytest.raises(LookupError):
+                            write(path, name, range(10**6, 10**6 + 3), fail=True)
+                    write(path, name, range(number, number + 4))
+                    number += 4
+                    time.sleep(0.01)
+            finally:
+                program.kill()
+    relay(cluster, path, name).run(until_empty=True)
+    found = sent(cluster, name)
+    assert Counter(found) == Counter(range(number)), "each once"
+    for aggregate in range(5):
+        of_one = [value for value in found if value % 5 == aggregate]
+        assert of_one == sorted(of_one), "in the order of its commits"
+
+
+def test_what_went_wrong_is_said_and_nothing_is_sent(cluster: Cluster, path: Path, name: str, tmp_path: Path) -> None:
+    with pytest.raises(IllegalStateError, match=r"tidelog topics create outbox\.nowhere --partitions 1"):
+        relay(cluster, path, "nowhere").run(until_empty=True)
+    with pytest.raises(IllegalStateError, match="found no file"):
+        SqliteOutbox(tmp_path / "not-there.db")
+    sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE t (a)").connection.close()
+    with pytest.raises(IllegalStateError, match=r"expected the tables of SqliteOutbox\.create\(\)"):
+        relay(cluster, tmp_path / "empty.db", name).run(until_empty=True)
+
+    backup = tmp_path / "backup.db"
+    write(path, name, range(2))
+    with sqlite3.connect(path) as source, sqlite3.connect(backup) as copy:
+        source.backup(copy)
+    write(path, name, range(2, 5))
+    relay(cluster, path, name).run(until_empty=True)
+    with pytest.raises(IllegalStateError, match="restored from an older backup"):
+        relay(cluster, backup, name).run(until_empty=True)
+
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as made:
+        SqliteOutbox.create(made)
+    write(other, name, range(50, 60))
+    with pytest.raises(IllegalStateError, match="a relay of another database needs another name"):
+        relay(cluster, other, name).run(until_empty=True)
+    assert Counter(sent(cluster, name)) == Counter(range(5))
+
+    with sqlite3.connect(path) as connection:
+        SqliteOutbox.put(connection, name, "1", "counted", b"5")
+        connection.execute("UPDATE outbox SET headers = '[1]'")
+    with pytest.raises(IllegalStateError, match="expected headers to be a JSON object of texts"):
+        relay(cluster, path, name).run(until_empty=True)
+
+
+def test_a_lost_place_is_not_guessed(cluster: Cluster, path: Path, name: str) -> None:
+    write(path, name, range(5))
+    SqliteOutbox(path).delete(3)
+    with pytest.raises(IllegalStateError, match="rows before 4 were sent and deleted"):
+        relay(cluster, path, name).run(until_empty=True)
+    assert relay(cluster, path, name, start_after=4).run(until_empty=True).sent == 1
+    assert sent(cluster, name) == [4]
+
+
+def test_the_place_outside_the_transaction_would_double(
+    cluster: Cluster, path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge of kills must be able to fail: a relay that dies between its records and its place sends twice."""
+    write(path, name, range(5))
+    monkeypatch.setattr(Producer, "send_offsets_to_transaction", lambda *_: None)
+    relay(cluster, path, name, keep=True).run(until_empty=True)
+    monkeypatch.undo()
+    relay(cluster, path, name).run(until_empty=True)
+    assert Counter(sent(cluster, name)) == Counter([*range(5), *range(5)])
