@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog import Admin
 from tidelog.broker.health.progress import Windows
@@ -14,10 +14,12 @@ from tidelog.cli.work.health_look import Look, Watch
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.fetching.raw_fetch import RawFetcher
-from tidelog.client.producer.producer import AsyncProducer
 from tidelog.console.drill_runs import Drills
 from tidelog.console.rates import Rates
 from tidelog.console.web.shared import Shared
+
+if TYPE_CHECKING:
+    from tidelog.client.producer.producer import AsyncProducer
 
 ANSWER_MS: Final = 8_000
 """For each question to the cluster, retries included: a person waits for it."""
@@ -72,6 +74,8 @@ class Desk:
 
     def producer(self) -> AsyncProducer:
         """A producer for a record or a few; for the loop, as ``async with``."""
+        from tidelog.client.producer.producer import AsyncProducer  # 4 MB, which most consoles never need
+
         return AsyncProducer(
             self.bootstrap, linger_ms=0, delivery_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS // 2,
             max_block_ms=ANSWER_MS, **self.settings,

@@ -51,6 +51,7 @@ class Held:
     output: str = ""
     code: int | None = None
     stopped: bool = False
+    follower: threading.Thread | None = None
 
     def as_object(self) -> dict[str, Any]:
         verdict = None
@@ -106,7 +107,10 @@ class Drills:
                     write_private(directory / "client.properties", format_properties(texts))
                     command += ["--command-config", str(directory / "client.properties")]
             held = self.last = self._begin(name, by, "this cluster" if confirm else "a cluster of its own", command)
-            threading.Thread(target=self._follow, args=(held, directory), name=f"drill {name}", daemon=True).start()
+            held.follower = threading.Thread(
+                target=self._follow, args=(held, directory), name=f"drill {name}", daemon=True
+            )
+            held.follower.start()
             return held
 
     def _begin(self, name: str, by: str | None, where: str, command: Sequence[str]) -> Held:
@@ -120,15 +124,15 @@ class Drills:
     def _follow(self, held: Held, directory: Path) -> None:
         assert held.process.stdout is not None
         assert held.process.stderr is not None
-        telling = threading.Thread(target=_keep_lines, args=(held, held.process.stderr), daemon=True)
-        telling.start()
-        held.output = held.process.stdout.read(OUTPUT_CHARS_MAX)
-        while held.process.stdout.read(4096):
-            pass
-        code = held.process.wait()
-        telling.join()
+        with held.process:  # which closes its pipes and waits for it
+            telling = threading.Thread(target=_keep_lines, args=(held, held.process.stderr), daemon=True)
+            telling.start()
+            held.output = held.process.stdout.read(OUTPUT_CHARS_MAX)
+            while held.process.stdout.read(4096):
+                pass
+            telling.join()
         shutil.rmtree(directory, ignore_errors=True)
-        held.code = code
+        held.code = held.process.returncode
 
     def stop(self) -> None:
         """Ask the drill that runs to undo what it did and end."""
@@ -141,12 +145,14 @@ class Drills:
     def close(self) -> None:
         """Stop what runs, and wait until it has undone what it did."""
         held = self.last
-        if held is not None and held.code is None:
+        if held is None or held.follower is None:
+            return
+        if held.code is None:
             held.process.send_signal(signal.SIGINT)
-            try:
-                held.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                held.process.kill()
+        held.follower.join(STOP_S)
+        if held.follower.is_alive():
+            held.process.kill()
+            held.follower.join()
 
 
 def _keep_lines(held: Held, lines: IO[str]) -> None:

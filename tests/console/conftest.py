@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -33,7 +34,10 @@ class Said(NamedTuple):
 class Console:
     """A console that serves. ``now_s`` is its clock, which tests put forward."""
 
-    def __init__(self, bootstrap: str, access: Access, about: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, access: Access, about: dict[str, Any] | None = None, *,
+        tls: ssl.SSLContext | None = None, drills: bool = False,
+    ) -> None:  # fmt: skip
         self.now_s = 1_000.0
         self.url = ""
         self._background = BackgroundLoop()
@@ -44,8 +48,8 @@ class Console:
             serving.set()
 
         work = serve(
-            bootstrap, access, Place("127.0.0.1", 0), self._background, {"bootstrap": bootstrap, **(about or {})}, tell,
-            lambda: self.now_s,
+            bootstrap, access, Place("127.0.0.1", 0, tls=tls), self._background,
+            {"bootstrap": bootstrap, **(about or {})}, tell, lambda: self.now_s, drills=drills,
         )  # fmt: skip
         self._serving: Future[None] = asyncio.run_coroutine_threadsafe(work, self._background.loop)
         assert serving.wait(DEADLINE_S)
@@ -60,7 +64,7 @@ class Console:
         self._background.stop()
 
     def person(self) -> Person:
-        return Person(self)
+        return Person(self.host, self.url)
 
 
 async def _ended() -> None:
@@ -72,21 +76,25 @@ async def _ended() -> None:
 class Person:
     """A browser without a page: keeps the cookie and the session's token."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, host: str, url: str) -> None:
+        self.host, self.url = host, url
         self.cookie = ""
         self.csrf = ""
 
+    @classmethod
+    def at(cls, host: str) -> Person:
+        return cls(host, f"http://{host}")
+
     def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str | None] | None = None) -> Said:
         """As the page asks; ``headers`` replace what it sends, or with ``None`` leave it out."""
-        sent: dict[str, str | None] = {"Host": self.console.host, "Cookie": self.cookie or None}
+        sent: dict[str, str | None] = {"Host": self.host, "Cookie": self.cookie or None}
         if method != "GET":
             sent |= {
-                "Origin": self.console.url, "X-CSRF-Token": self.csrf, "Content-Type": "application/json",
+                "Origin": self.url, "X-CSRF-Token": self.csrf, "Content-Type": "application/json",
             }  # fmt: skip
         sent |= headers or {}
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(self.console.host, timeout=DEADLINE_S)
+        connection = http.client.HTTPConnection(self.host, timeout=DEADLINE_S)
         try:
             connection.request(method, path, data, {k: v for k, v in sent.items() if v is not None})
             answer = connection.getresponse()
@@ -113,11 +121,11 @@ class Person:
 
     def events(self, path: str, until: Callable[[str, Any], bool]) -> list[tuple[str, Any]]:
         """The events of a stream until one is as wanted, or it ends. The deadline is the socket's."""
-        connection = http.client.HTTPConnection(self.console.host, timeout=DEADLINE_S)
+        connection = http.client.HTTPConnection(self.host, timeout=DEADLINE_S)
         found: list[tuple[str, Any]] = []
         try:
             connection.request(
-                "GET", path, headers={"Host": self.console.host, "Cookie": self.cookie, "Accept": "text/event-stream"}
+                "GET", path, headers={"Host": self.host, "Cookie": self.cookie, "Accept": "text/event-stream"}
             )
             answer = connection.getresponse()
             assert answer.status == 200, answer.read()

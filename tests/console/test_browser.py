@@ -37,6 +37,8 @@ PAGES = {
     "/security/quotas": "Users and rights", "/drills": "Drills", "/plan": "Capacity plan",
     "/nowhere/at/all": "There is no such page",
 }  # fmt: skip
+AXE = """(rules) => axe.run(document, {resultTypes: ["violations"], preload: false, ...rules && {runOnly: rules}})
+    .then((r) => r.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 200))]))"""
 LOOKS: list[dict[str, Any]] = [
     {"color_scheme": "light", "viewport": {"width": 1280, "height": 860}},
     {"color_scheme": "dark", "viewport": {"width": 360, "height": 740}},
@@ -87,9 +89,9 @@ class Page:
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("request", self._asked)
 
-    def _said(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
+    def _said(self, said: Any) -> None:
+        if said.type in ("error", "warning"):
+            self.complaints.append(said.text)
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith(f"{self.url}/"):
@@ -115,31 +117,55 @@ def page(browser: Any, shown_console: tuple[Console, Cluster]) -> Iterator[Page]
     assert made.complaints == []
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=["light, desk", "dark, phone"])
+@pytest.mark.parametrize(
+    ("look", "rules"), [(LOOKS[0], None), (LOOKS[1], ["color-contrast", "target-size", "scrollable-region-focusable"])],
+    ids=["light, desk", "dark, phone"],
+)  # fmt: skip
 def test_every_page_works_and_everybody_can_use_it(
-    browser: Any, shown_console: tuple[Console, Cluster], look: dict[str, Any]
+    browser: Any, shown_console: tuple[Console, Cluster], look: dict[str, Any], rules: list[str] | None
 ) -> None:
-    """No console error, no violation of the policy, nothing from elsewhere, nothing for axe to object to."""
+    """No console error, no violation of the policy, nothing from elsewhere, nothing for axe to object to. In the second
+    look, axe judges what colours and widths change."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
     page = Page(browser, shown_console[0], **look)
-    judged = Page(browser, shown_console[0], bypass_csp=True, **look)  # so that axe may come in
     try:
         for path, heading in PAGES.items():
             page.go(path)
             page.tab.get_by_role("heading", name=heading, exact=True).first.wait_for()
             assert page.tab.evaluate("window.hit") is None, path
             assert page.tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is too wide"
-            judged.go(path)
-            judged.tab.get_by_role("heading", name=heading, exact=True).first.wait_for()
-            judged.tab.evaluate(f"{axe};0")
-            found = judged.tab.evaluate(
-                "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 200))]))"
-            )
+            page.tab.evaluate(f"{axe};0")
+            found = page.tab.evaluate(AXE, rules)
             assert found == [], path
         assert page.complaints == []
     finally:
         page.close()
-        judged.close()
+
+
+def test_a_page_without_anything_and_one_whose_node_dies(browser: Any) -> None:
+    with Cluster(1, transport="grpc") as cluster:
+        console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False})
+        page = Page(browser, console, **LOOKS[0])
+        try:
+            for path, text in (
+                ("/topics", "There is no topic yet."), ("/groups", "There is no group yet."),
+                ("/transactions", "Nobody has used a transaction yet."), ("/moves", "No replica is on the move."),
+                ("/security/users", "No user logs in by password."), ("/security/quotas", "Nobody is bounded."),
+            ):  # fmt: skip
+                page.go(path)
+                page.tab.get_by_text(text).first.wait_for()
+            cluster.create_topic("there")
+            page.go("/topics")
+            page.tab.get_by_role("link", name="there", exact=True).wait_for()
+            cluster.kill(1)
+            page.tab.get_by_role("alert").first.wait_for()
+            assert page.tab.get_by_role("link", name="there", exact=True).is_visible(), "the last that was known stays"
+            cluster.restart(1)
+            page.tab.get_by_role("alert").first.wait_for(state="detached")
+            assert page.complaints == []
+        finally:
+            page.close()
+            console.close()
 
 
 def test_the_first_paint_comes_soon_and_the_page_is_small(page: Page) -> None:
@@ -147,7 +173,7 @@ def test_the_first_paint_comes_soon_and_the_page_is_small(page: Page) -> None:
     page.tab.on("requestfinished", lambda one: sizes.append(one.sizes()["responseBodySize"]))
     page.go("/topics")
     painted = page.tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    assert painted < 1_000 * 10, "1 s on a machine that does nothing else"
+    assert painted < 10_000, "1 s on a machine that does nothing else; this one may do ten things"
     assert sum(sizes) < 300_000
 
 

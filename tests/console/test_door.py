@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from tidelog.console.routes import Route
 from tidelog.console.table import ROUTES
 from tidelog.console.web.server import BODY_BYTES_MAX
 from tidelog.console.web.sessions import FAILURES_MAX, IDLE_S, SESSION_S, SESSIONS_MAX, STREAMS_MAX
+from tidelog.security.authority import Authority
 from tidelog.testing import Cluster
 
 from .conftest import Console, Person
@@ -225,6 +229,23 @@ def test_bodies_that_are_no_objects_are_refused(anybody: Person, body: bytes) ->
     said = anybody.ask("POST", "/api/topics", body)
     assert said.status == 400
     assert "expected" in said.json["message"]
+
+
+def test_over_tls_cookies_are_for_tls_alone(open_cluster: Cluster, tmp_path: Path) -> None:
+    authority = Authority.make("authority", 7)
+    own = tmp_path / "own.pem"
+    own.write_text(authority.issue("console", ("127.0.0.1", "localhost"), 7))
+    served, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=authority.pem)
+    served.load_cert_chain(own)
+    console = Console(open_cluster.bootstrap, access_of({}), tls=served)
+    try:
+        assert console.url.startswith("https://127.0.0.1:")
+        with urllib.request.urlopen(f"{console.url}/api/session", context=trusting, timeout=60) as answer:
+            cookie = answer.headers["Set-Cookie"]
+        assert cookie.startswith("__Host-tidelog=")
+        assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    finally:
+        console.close()
 
 
 # --- Where it may listen --------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""The command and what it starts: a console, and drills as processes of their own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.console.access import access_of
+from tidelog.console.drill_runs import Drills
+from tidelog.testing import Cluster
+from tidelog.testing.ports import free_ports
+
+from .conftest import DEADLINE_S, Console, Person
+
+MEMORY_MAX_KB = 90_000
+"""71 MB were measured; another version of Python or of gRPC may take a little more."""
+
+
+def test_the_command_serves_until_it_is_interrupted(open_cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "tidelog.cli.main", "console", "--port", "0", "-b", open_cluster.bootstrap]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://(127\.0\.0\.1:\d+)/$", process.stdout.readline().strip())
+            assert found is not None
+            person = Person.at(found[1])
+            person.enter()
+            for path in ("/", "/api/topics", "/api/cluster", "/api/groups", "/api/plan"):
+                assert person.get(path).status == 200, path
+            status = Path(f"/proc/{process.pid}/status")
+            if status.exists():
+                resident = re.search(r"VmRSS:\s+(\d+) kB", status.read_text())
+                assert resident is not None
+                assert int(resident[1]) < MEMORY_MAX_KB
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 130
+            assert process.stdout.read().strip() == "", "nothing went wrong on the way"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "asks nobody for a password"),
+        (["--origin", "console.example"], "expected an address"),
+        (["--port", "PORT"], "cannot listen"),
+        (["-b", "127.0.0.1:1"], "no broker listens"),
+    ],
+)
+def test_what_it_cannot_do_is_one_clear_line(open_cluster: Cluster, options: list[str], said: str) -> None:
+    (port,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", port)):
+        given = [str(port) if one == "PORT" else one for one in options]
+        done = subprocess.run(
+            [sys.executable, "-m", "tidelog.cli.main", "console", "-b", open_cluster.bootstrap, "--port", "0", *given],
+            capture_output=True, text=True, timeout=DEADLINE_S,
+        )  # fmt: skip
+    assert done.returncode in (1, 2)
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+@pytest.fixture
+def with_drills(secured_cluster: Cluster) -> Iterator[Console]:
+    settings = dict(secured_cluster.client_settings())
+    console = Console(secured_cluster.bootstrap, access_of(settings), drills=True)
+    yield console
+    console.close()
+
+
+def test_a_drill_is_held_as_the_person_and_its_word_is_shown(
+    secured_cluster: Cluster, with_drills: Console, admin_password: str
+) -> None:
+    """On a cluster of one node, which the drill reaches by the person's password, and refuses."""
+    mallory = with_drills.person()
+    mallory.enter("mallory", "m-password")
+    said = mallory.post("/api/drills/leader-loss")
+    assert (said.status, said.json["error"]) == (403, "CLUSTER_AUTHORIZATION_FAILED")
+    admin = with_drills.person()
+    admin.enter("admin", admin_password)
+    shown = admin.get("/api/drills").json
+    assert "leader-loss" in [one["name"] for one in shown["drills"]]
+    assert admin.post("/api/drills/no-such-drill").status == 404
+    assert admin.post("/api/drills/leader-loss", {"here": True, "confirm": "another"}).status == 428
+    assert admin.post("/api/drill-stop").status == 409
+    assert admin.post("/api/drills/leader-loss", {"here": True, "confirm": shown["cluster"]}).status == 200
+    assert admin.post("/api/drills/leader-loss").status == 409, "one at a time"
+    deadline = time.monotonic() + DEADLINE_S
+    while (held := admin.get("/api/drills").json["held"])["running"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert (held["code"], held["by"], held["verdict"]) == (2, "admin", None)
+    assert "broker" in held["lines"][-1], held["lines"]
+    assert admin_password not in "".join(held["lines"])
+    assert mallory.get("/api/drills").json["held"] is None, "another person's"
+
+
+def test_the_end_of_the_console_ends_a_drill(open_cluster: Cluster) -> None:
+    drills = Drills(open_cluster.bootstrap)
+    held = drills.start("leader-loss", None, None, {})
+    drills.close()
+    assert held.process.returncode is not None
+    assert held.code is not None
