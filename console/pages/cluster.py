@@ -12,6 +12,9 @@ from tidelog.console.rates import RATES
 from tidelog.console.routes import Call, Route
 
 LIVE_S: Final = 2.0
+FINDINGS_MAX: Final = 50
+"""Shown, the worst first; the rest is counted."""
+SUBJECTS_MAX: Final = 20
 RESIDENT: Final = "process_resident_memory_bytes"
 
 
@@ -22,6 +25,10 @@ def cluster(call: Call) -> dict[str, Any]:
     rates = call.desk.rates.of(facts.nodes or {})
     health = as_object(look)
     del health["time_ms"]
+    health["more_findings"] = max(0, len(health["findings"]) - FINDINGS_MAX)
+    health["findings"] = [
+        {**one, "subjects": one["subjects"][:SUBJECTS_MAX]} for one in health["findings"][:FINDINGS_MAX]
+    ]
     return {
         "health": health,
         "nodes": _nodes(facts, rates),

@@ -10,6 +10,11 @@ from urllib.parse import quote
 import pytest
 
 from tidelog import Consumer, TopicPartition
+from tidelog.broker.health.facts import Facts
+from tidelog.broker.health.rule import Finding, Report, Severity
+from tidelog.cli.work.health_look import Look
+from tidelog.console.desk import Desk
+from tidelog.console.pages.cluster import FINDINGS_MAX, SUBJECTS_MAX
 from tidelog.console.pages.messages import TAIL_ROWS_MAX
 from tidelog.console.pages.paging import PAGE_ROWS
 from tidelog.testing import Cluster
@@ -39,6 +44,20 @@ def test_the_cluster_at_a_glance(anybody: Person, orders: str) -> None:
     assert shown["health"]["summary"].startswith("1 of 1 broker; 1 ")
     assert [(node["node"], node["state"], node["active"]) for node in shown["nodes"]] == [(1, "live", True)]
     assert shown["nodes"][0]["disks"][0]["free"] > 0
+
+
+def test_many_findings_are_counted(anybody: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        Finding(f"rule {number}", Severity.WARNING, "what", "why", "do", tuple(map(str, range(100))), None)
+        for number in range(FINDINGS_MAX + 7)
+    ]
+    look = Look(Facts(now_ms=1), Report(tuple(found), ()), 0)
+    monkeypatch.setattr(Desk, "look", lambda _: look)
+    health = anybody.get("/api/cluster").json["health"]
+    assert ([one["rule"] for one in health["findings"]], health["more_findings"]) == (
+        [one.rule for one in found[:FINDINGS_MAX]], 7,
+    )  # fmt: skip
+    assert len(health["findings"][0]["subjects"]) == SUBJECTS_MAX
 
 
 def test_a_live_page_sends_what_has_changed_and_nothing_else(

@@ -15,6 +15,7 @@ function Shown({ data, at: now }) {
   const busy = useHistory("busy", rates ? now : undefined, data.nodes.map((node) => node.busy));
   return html`<section class=${`health ${health.status}`} aria-label="Health"><p class="verdict"><${Tag} text=${health.status} /> ${health.summary}</p>
       ${health.findings.map((one, at) => html`<${Finding} key=${one.what} one=${one} open=${at === 0 || one.severity === "critical"} />`)}
+      ${health.more_findings > 0 && html`<p>and ${plural(health.more_findings, "finding")} more: <code>tidelog status</code> names all.</p>`}
       ${health.groups_not_judged > 0 && html`<p class="quiet">Not judged yet: ${plural(health.groups_not_judged, "group")} behind. It takes some looks to see whether they get on.</p>`}
       ${Object.keys(health.not_checked).length > 0 && html`<details><summary>Not checked: ${Object.keys(health.not_checked).join(", ")}</summary><ul>${Object.entries(health.not_checked).map(([part, why]) => html`<li><b>${part}</b>: ${why}</li>`)}</ul></details>`}</section>
     <dl class="tiles">
