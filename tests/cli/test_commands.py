@@ -94,6 +94,25 @@ def test_a_groups_own_settings_are_kept_within_the_bounds(tidelog: Tidelog) -> N
     assert shown()["consumer.session.timeout.ms"] == ("45000", "DEFAULT_CONFIG")
 
 
+def test_what_was_changed_is_shown_alone(tidelog: Tidelog) -> None:
+    """Also a setting that was given by another of its units."""
+    with Cluster(nodes=1, transport="grpc", config={"log.retention.hours": "7"}) as cluster:
+        tidelog("topics", "create", "t", "--bootstrap", cluster.bootstrap)
+        here = ("configs", "describe", "--changed", "--topic", "t", "--bootstrap", cluster.bootstrap)
+        before = {one["name"]: (one["value"], one["source"]) for one in as_json(tidelog(*here, "--json"))}
+        assert before["retention.ms"] == (str(7 * 3_600_000), "STATIC_BROKER_CONFIG")
+        assert not before.keys() & {"segment.ms", "cleanup.policy"}
+        alter = ("configs", "alter", "--topic", "t", "--set", "segment.ms=604800001", "--bootstrap", cluster.bootstrap)
+        assert tidelog(*alter)[0] == 0
+        after = {one["name"]: (one["value"], one["source"]) for one in as_json(tidelog(*here, "--json"))}
+        assert after == before | {"segment.ms": ("604800001", "DYNAMIC_TOPIC_CONFIG")}
+        assert {"segment.ms", "retention.ms"} <= {line.split()[0] for line in tidelog(*here)[1].splitlines()}
+        node = ("configs", "describe", "--changed", "--broker", "1", "--bootstrap", cluster.bootstrap, "--json")
+        shown = {one["name"]: one["source"] for one in as_json(tidelog(*node))}
+        assert (shown["log.retention.hours"], shown["node.id"]) == ("STATIC_BROKER_CONFIG", "STATIC_BROKER_CONFIG")
+        assert "DEFAULT_CONFIG" not in shown.values()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

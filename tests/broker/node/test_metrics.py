@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog import Admin, ClientQuotaEntity, NewTopic
+from tests.cli.in_process import until
+from tidelog import Admin, ClientQuotaEntity, NewTopic, TopicPartition
 from tidelog.broker.metrics import ALL_METRICS, AUTHENTICATIONS_REFUSED, TLS_EXPIRY
 from tidelog.client.errors import SaslAuthenticationError, TopicAuthorizationFailedError
+from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing.cluster import Cluster
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -103,8 +105,6 @@ def test_figures_move_with_what_happens(cluster: Cluster) -> None:
     assert after["kafka_network_requestmetrics_totaltime_seconds_countProduce"] >= 1
     assert after["kafka_network_requestmetrics_totaltime_seconds_countFetchConsumer"] >= 1
     assert after["kafka_network_requestchannel_requestqueuesize"] == 0
-    assert after["kafka_server_replicafetchermanager_maxlag"] == 0
-    assert after["kafka_controller_controllerstats_uncleanleaderelections_total"] == 0
     assert after["kafka_server_replicamanager_partitioncount"] == 3
     assert after["kafka_server_replicamanager_leadercount"] == 3
     assert after["kafka_server_replicamanager_underreplicatedpartitions"] == 0
@@ -115,6 +115,39 @@ def test_figures_move_with_what_happens(cluster: Cluster) -> None:
     assert after["kafka_server_raft_metrics_current_leader"] == 1
     assert after["kafka_log_log_sizet"] > 0
     assert after["tidelog_streamsProduce"] == 1
+
+
+def test_lag_and_unclean_elections_are_counted() -> None:
+    """A throttled follower lacks what was committed without it. Then it leads, without what its leader had."""
+    lag, unclean = (
+        "kafka_server_replicafetchermanager_maxlag",
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+    )
+    config = {"http.listener": "HTTP://127.0.0.1:0", "replica.fetch.max.bytes": "1024"}
+    with Cluster(nodes=3, config=config) as cluster, cluster.admin() as admin:
+        throttle = {"leader.replication.throttled.replicas": "*", "min.insync.replicas": "1"}
+        admin.create_topics([NewTopic("t", assignments={0: [2, 3]}, configs=throttle)])
+        leader = ConfigResource("broker", "2")
+        admin.alter_configs({leader: {"leader.replication.throttled.rate": "1"}})
+        cluster.wait_for_leader("t", 0)
+        cluster.kill(3)
+        until(lambda: cluster.isr_of("t", 0) == (2,), "the follower is out of sync")
+        with cluster.producer() as producer:
+            for _ in range(40):
+                producer.send("t", b"x" * 100).result(20)
+        cluster.restart(3)
+        until(lambda: 0 < values(scrape(cluster, 3))[lag] <= 40, "the follower knows what it lacks")
+        assert values(scrape(cluster, 2))[lag] == 0, "it leads"
+
+        cluster.kill(3)
+        cluster.kill(2)
+        cluster.restart(3)
+        until(lambda: cluster.leader_of("t", 0) is None, "nobody has all of it")
+        assert sum(values(scrape(cluster, node))[unclean] for node in (1, 3)) == 0
+        admin.elect_leaders([TopicPartition("t", 0)], unclean=True)
+        until(lambda: cluster.leader_of("t", 0) == 3, "the follower leads")
+        assert sum(values(scrape(cluster, node))[unclean] for node in (1, 3)) == 1
+        cluster.restart(2)
 
 
 def test_bytes_and_records_are_counted_by_topic(cluster: Cluster) -> None:
