@@ -199,8 +199,9 @@ def test_measured_seconds_are_kept_and_those_of_gone_files_are_not(
     monkeypatch.setattr(quick, "DURATIONS", kept)
     report = tmp_path / "tests.xml"
     report.write_text(
-        '<testsuites><testsuite><testcase file="tests/house/test_quick.py" time="0.25"/>'
-        '<testcase file="tests/house/test_quick.py" time="1.0"/></testsuite></testsuites>'
+        '<testsuites><testsuite><testcase classname="tests.house.test_quick" time="0.25"/>'
+        '<testcase classname="tests.house.test_quick.TestAll" file="tests/workers.py" time="1.0"/>'
+        "</testsuite></testsuites>"
     )
     quick.keep_durations(report)
     assert json.loads(kept.read_text()) == {"tests/house/test_dev.py": 9.0, "tests/house/test_quick.py": 1.2}

@@ -201,10 +201,19 @@ def keep_durations(report: Path) -> None:
     """Take the seconds of each test file from pytest's report into the committed file; files that are gone go."""
     took: dict[str, float] = {}
     for case in _cases(report):
-        took[case.attrib["file"]] = took.get(case.attrib["file"], 0.0) + float(case.attrib["time"])
+        path = _file_of(case)
+        took[path] = took.get(path, 0.0) + float(case.attrib["time"])
     kept = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     merged = {path: round(s, 1) for path, s in {**kept, **took}.items() if (ROOT / path).exists()}
     DURATIONS.write_text(json.dumps(dict(sorted(merged.items())), indent=0) + "\n")
+
+
+def _file_of(case: ET.Element) -> str:
+    """Its module's path: pytest's own ``file`` is where a test's decorator was written, if it has one."""
+    parts = case.attrib["classname"].split(".")
+    while len(parts) > 1 and not (ROOT / f"{'/'.join(parts)}.py").exists():
+        parts.pop()  # a class
+    return f"{'/'.join(parts)}.py"
 
 
 def passed(report: Path) -> int:
