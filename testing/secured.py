@@ -36,6 +36,7 @@ KINDS: Final = {
 """The protocols of listeners for clients, and of those between nodes."""
 _FOR_CLIENTS: Final = ("KAFKA", "CLIENT")
 _FOR_NODES: Final = ("REPLICATION", "CONTROLLER")
+_NODE_HOSTS: Final = ("127.0.0.1", "localhost")
 _DAYS: Final = 7
 _USER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -78,12 +79,24 @@ class ClusterSecurity:
         self._directory, self._authority = directory, Authority.make("tidelog.testing", _DAYS)
         (directory / "ca.pem").write_text(self._authority.pem)
         for name in self._nodes.values():
-            self._issue(name, ("127.0.0.1", "localhost"))
+            self._issue(name, _NODE_HOSTS)
 
     def first_records(self) -> Sequence[MetadataRecord]:
         """The first records of the metadata log: the user ``admin``, if users have passwords. Takes milliseconds."""
         users = [salted(UserScramCredentialUpsertion(*found)) for found in self.passwords.items()]
         return first_users(users, lambda: secrets.token_bytes(SECRET_BYTES))
+
+    def renew(self, node_id: int) -> Path:
+        """Give a node another key and certificate of the same names, in place of its file; returns that. Nodes look at
+        their files every ``ssl.files.check.interval.ms``. Raises ``ValueError`` where nodes have none."""
+        if not self._tls:
+            raise ValueError("expected a cluster with certificates (tls, tls+scram), found one without")
+        directory, authority = self._made()
+        name = self._nodes[node_id]
+        made, path = directory / f"{name}.new", directory / f"{name}.pem"
+        made.write_text(authority.issue(name, _NODE_HOSTS, _DAYS))
+        made.replace(path)
+        return path
 
     def node_settings(self, node_id: int) -> dict[str, str]:
         """The settings of one node besides :attr:`settings`."""

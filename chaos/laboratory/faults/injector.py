@@ -78,6 +78,7 @@ class FaultInjector:
             "start-all": lambda step, node: self._start(self._laboratory.node_ids),
             "impair": lambda step, node: self._impair(step, node),
             "heal": lambda step, node: self._laboratory.links.heal(_owner(step)),
+            "rotate": lambda step, node: self._rotate([node] if step.target else self._laboratory.node_ids),
             **self._disks.acts,
             "kill-rack": lambda step, node: self._kill_together(self._laboratory.rack_of(node)),
             **self._moves.acts,
@@ -209,6 +210,10 @@ class FaultInjector:
                 if time.monotonic() > deadline:
                     raise CommandFailed(f"node {node} is back, and not all copies in sync after {WHOLE_S:g} s")
                 time.sleep(_POLL_S)
+
+    def _rotate(self, nodes: Sequence[int]) -> None:
+        for node in nodes:
+            self._laboratory.renew(node, READY_S)
 
     def _impair(self, step: Step, node: int) -> None:
         options = dict(step.options)

@@ -23,6 +23,8 @@ TRIES: Final = 10
 """How many episodes that are too long for what is left are thrown away before the schedule is taken as full."""
 NOT_BESIDE: Final = frozenset({"roll", "elect", "reassign"})
 """What would wait for a whole cluster, or move replicas as well."""
+NAMED_WEIGHT: Final = 6
+"""How often one comes in the mix that would not by itself."""
 BESIDE_S: Final = (0.5, 2.0)
 """Between two faults beside another one."""
 OVERLAP: Final = 0.25
@@ -243,6 +245,15 @@ def _rack(rng: random.Random) -> Episode:
     return Episode(_target(rng), [Part(0, "kill-rack"), Part(_span(rng, 0.5, 8.0), "start-all")])
 
 
+def _rotate(rng: random.Random) -> Episode:
+    """One node's, or everybody's, again and again: clients and nodes connect amid it, and nobody loses a connection."""
+    parts, at = [], 0.0
+    for _ in range(rng.randint(1, 3)):
+        parts.append(Part(round(at, 2), "rotate"))
+        at += _span(rng, 0.3, 2.0)
+    return Episode(rng.choice(("", _target(rng))), parts)
+
+
 NEMESES: Final[Mapping[str, Nemesis]] = {
     "kill": Nemesis("kill -9, and back after a while", _kill, 6),
     "pause": Nemesis("a process stands still, and goes on", _pause, 4),
@@ -272,13 +283,15 @@ NEMESES: Final[Mapping[str, Nemesis]] = {
     "drain": Nemesis("all replicas are moved off a node, under others of these (4 nodes)", _drain, 0, beside=True),
     "rack": Nemesis("all nodes of a rack are killed at once (--racks)", _rack, 0),
     "clock": Nemesis("a node's wall clock jumps, ahead or back", _clock, 1, soft=True),
+    "rotate": Nemesis("nodes get other keys and certificates (--security)", _rotate, 0),
 }
 MIXED: Final = "mixed"
 
 
 def plan(seed: int, seconds: float, names: Sequence[str] = (MIXED,)) -> list[Step]:
-    """Return the schedule of a seed: episodes of the named nemeses (:data:`MIXED`: all by weight) with quiet between,
-    all of it within ``seconds``; a rolling restart has no length beforehand and may make the run longer.
+    """Return the schedule of a seed: episodes of the named nemeses (:data:`MIXED`: all by weight; beside it, also those
+    of weight 0 that are named) with quiet between, all of it within ``seconds``; a rolling restart has no length
+    beforehand and may make the run longer.
 
     Raises ``ValueError`` for a name that is none.
     """
@@ -286,7 +299,8 @@ def plan(seed: int, seconds: float, names: Sequence[str] = (MIXED,)) -> list[Ste
         raise ValueError(f"expected nemeses of {', '.join((MIXED, *NEMESES))}, found {unknown[0]!r}")
     rng = random.Random(f"nemesis-{seed}-{','.join(names)}")
     if MIXED in names:
-        choice, weights = list(NEMESES), [nemesis.weight for nemesis in NEMESES.values()]
+        choice = list(NEMESES)
+        weights = [nemesis.weight or NAMED_WEIGHT * (name in names) for name, nemesis in NEMESES.items()]
     else:
         choice, weights = list(names), [1] * len(names)
     steps: list[Step] = []

@@ -48,6 +48,7 @@ ACTS: Final[Mapping[str, str]] = {
     "assign-back": "replicas where they were, and no throttle",
     "drain": "begin to move all replicas off a node (tidelog brokers drain), at most throttle bytes/s",
     "undrain": "see the drain to its end, then replicas where they were",
+    "rotate": "give nodes other keys and certificates (--security), and see that they show them",
     "kill-rack": "kill -9 all nodes of the node's rack at once",
     "clock": "let the wall clock be ahead, or behind (ahead_s)",
     "clock-mend": "let the wall clock be right",

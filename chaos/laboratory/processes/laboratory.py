@@ -18,6 +18,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +43,8 @@ NODES_MIN: Final = 1
 NODES_MAX: Final = 9
 STOP_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 90.0
+_ANSWER_S: Final = 5.0
+_POLL_S: Final = 0.05
 """For all nodes together, on a busy machine too."""
 REPLICATION: Final = "REPLICATION"
 CONTROLLER: Final = "CONTROLLER"
@@ -219,6 +223,19 @@ class Laboratory:
     def _settings_of(self, user: str) -> SecuritySettings:
         return {} if self._security is None else self._security.client_settings(user)
 
+    def renew(self, node: int, bound_s: float) -> None:
+        """Give a node another key and certificate, and wait until its listener for Kafka's clients shows it; one that
+        does not answer takes it when it is there again. Raises :class:`CommandFailed` where it keeps the old one, and
+        ``ValueError`` where there are no certificates."""
+        if self._security is None:
+            raise ValueError("expected a laboratory with certificates (--security tls or tls+scram), found one without")
+        wanted = self._security.renew(node).read_text()
+        deadline = time.monotonic() + bound_s
+        while (shown := _shown((ports.LOOPBACK, self.cluster.nodes[node].ports.kafka))) and shown not in wanted:
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"node {node} shows its old certificate {bound_s:g} s after it got another one")
+            time.sleep(_POLL_S)
+
     def direct(self, node: int) -> Address:
         """The address of a node's client listener without a proxy: for observers, not for the clients under
         judgement."""
@@ -228,6 +245,14 @@ class Laboratory:
         return ",".join(
             str(route.listen) for route in self.links.routes if route.dialler == CLIENTS and route.listener == listener
         )
+
+
+def _shown(address: tuple[str, int]) -> str:
+    """The certificate that a listener shows, in PEM; "" if it does not answer."""
+    try:
+        return ssl.get_server_certificate(address, timeout=_ANSWER_S)
+    except OSError:
+        return ""
 
 
 def _faults(node: LocalNode, shim: Path) -> DiskFaults:

@@ -27,6 +27,8 @@ from tidelog.testing.secured import ClusterSecurity
 CLIENT_USER: Final = "client"
 _POLL_S: Final = 0.05
 _LISTENER: Final = "listener.name."
+_LOOKS_OFTEN: Final = {"ssl.files.check.interval.ms": "200"}
+"""So that a renewed certificate is taken within an episode."""
 
 
 def secure(cluster: LocalCluster, kind: str) -> ClusterSecurity:
@@ -45,7 +47,7 @@ def secure(cluster: LocalCluster, kind: str) -> ClusterSecurity:
         heard = {found.name for found in parse_listeners(lines_of["listeners"])}
         lines_of |= {
             name: value
-            for name, value in {**security.settings, **security.node_settings(number)}.items()
+            for name, value in {**security.settings, **security.node_settings(number), **_LOOKS_OFTEN}.items()
             if not name.startswith(_LISTENER) or name.split(".")[2].upper() in heard
         }
         node.configure(lines_of)

@@ -28,9 +28,9 @@ PAIRS = {
     "drain": "undrain",
     "kill-rack": "start-all",
 }
-ASKED_FOR = {"drain", "undrain", "kill-rack"}
+ASKED_FOR = {"drain", "undrain", "kill-rack", "rotate"}
 """Acts of nemeses that do not come by themselves."""
-WHOLE = {"roll", "damage"}
+WHOLE = {"roll", "damage", "rotate"}
 """Acts that are over when they are done; a node that is damaged is one that was killed, and is started again."""
 
 
@@ -62,6 +62,11 @@ def test_the_mix_has_every_nemesis() -> None:
     kinds = {step.options["kind"] for seed in range(60) for step in plan(seed, 120) if step.act == "impair"}
     assert acts == {*PAIRS, *PAIRS.values(), *WHOLE} - ASKED_FOR
     assert kinds == {"cut", "hold", "refuse", "latency", "throttle", "loss", "reset", "limit", "slow-close"}
+
+
+def test_a_nemesis_that_does_not_come_by_itself_may_be_asked_for_beside_the_mix() -> None:
+    acts = {step.act for seed in range(10) for step in plan(seed, 120, [MIXED, "rotate"])}
+    assert acts >= {"rotate", "kill", "impair"}
 
 
 def test_a_drain_has_other_faults_beside_it() -> None:

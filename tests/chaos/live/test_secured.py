@@ -36,6 +36,7 @@ def test_faults_on_a_secured_cluster_lose_nothing(
         (7.5, 2, "heal", "controller"),
         (9.0, 3, "impair", "leader:1"),
         (10.0, 3, "heal", "leader:1"),
+        (10.1, 4, "rotate", ""),
     )
     steps = json.loads(plan.read_text())
     for step in steps["schedule"]:
