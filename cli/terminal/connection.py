@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster, default_directory
+from tidelog.cli.local.secured import client_file
 from tidelog.cli.terminal.secret_files import names_secret, warn_of_readable_secret
 from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load
 from tidelog.client.config.security import JAAS, KAFKA_NAMES, STORE_TYPES, TEXTS
@@ -60,6 +61,8 @@ def _address(context: click.Context, said: str | None) -> str:
         said = _given_before(context, "bootstrap") or (None if named else said)
     profile = {} if said and not (named or os.environ.get(PROFILE_ENV)) else load().find(named)
     address = profile.pop(BOOTSTRAP, None)
+    if not (said or address) and (path := client_file(default_directory())) is not None:
+        profile = {**read_command_config(path), **profile}
     context.meta.setdefault(_SECURED, profile)
     return said or address or default_bootstrap()
 

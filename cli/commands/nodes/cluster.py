@@ -12,9 +12,17 @@ import click
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
+from tidelog.cli.local.secured import client_file
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
 from tidelog.cli.terminal.settings import settings_option
+from tidelog.cli.work.local_security import (
+    KINDS,
+    begin_with_users,
+    check_library,
+    give_certificate,
+    lay_out,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,6 +54,12 @@ def cluster() -> None:
 @click.option(
     "--format", "formats", is_flag=True, help="Let nodes that lost their data start empty and copy from the others."
 )
+@click.option(
+    "--security",
+    type=click.Choice(KINDS),
+    help="Secure a new cluster: an authority, certificates, access control, and the user admin, with a certificate "
+    "(tls) or a password (tls+scram).",
+)
 @settings_option("A setting for every node of a new cluster, e.g. log.retention.hours=1; repeatable.")
 @_directory_option
 @json_option
@@ -54,6 +68,7 @@ def start(
     nodes: int | None,
     free_ports: bool,
     formats: bool,
+    security: str | None,
     settings: dict[str, str],
     directory: Path,
     as_json: bool,
@@ -64,7 +79,8 @@ def start(
     """
     started = time.monotonic()
     with LocalCluster.alone(directory):
-        found = _open_or_create(directory, node_ids, nodes, settings, free_ports)
+        found = _open_or_create(directory, node_ids, nodes, settings, free_ports, security)
+        begin_with_users(found)
         before = found.running()
         try:
             fresh = found.start(node_ids or None, formats=formats)
@@ -85,6 +101,8 @@ def start(
     count = f"{count_of(len(fresh), 'node')} started" if fresh else f"{were} running"
     say(f"{count}, serving after {took:.1f} s. Data: {directory}")
     say(f"Clients: {found.bootstrap}")
+    if (client := client_file(directory)) is not None:
+        say(f"Secured: commands find {client}; others take --command-config, or a profile that is made of it")
 
 
 @cluster.command(short_help="Add a broker to the running cluster.")
@@ -104,6 +122,7 @@ def add(directory: Path, as_json: bool) -> None:
                 "`tidelog cluster start` starts it"
             )
         number = found.add()
+        give_certificate(found, number)
         found.start([number])
     found.wait_ready([number])
     if as_json:
@@ -245,12 +264,24 @@ def describe(bootstrap: str, as_json: bool) -> None:
 
 
 def _open_or_create(
-    directory: Path, node_ids: tuple[int, ...], nodes: int | None, settings: dict[str, str], free_ports: bool
+    directory: Path,
+    node_ids: tuple[int, ...],
+    nodes: int | None,
+    settings: dict[str, str],
+    free_ports: bool,
+    security: str | None,
 ) -> LocalCluster:
     if not LocalCluster.exists(directory):
         if unknown := sorted(number for number in node_ids if not 1 <= number <= (nodes or 3)):
             raise CommandFailed(f"expected a node of 1 to {nodes or 3}, found {unknown[0]}")
-        return LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)
+        if security is not None:
+            check_library()
+        made = LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)
+        if security is not None:
+            lay_out(made, security)
+        return made
+    if security is not None:
+        raise CommandFailed(f"{directory} already holds a cluster; --security is for a new one, in another --dir")
     found = LocalCluster.open(directory)
     if nodes not in (None, len(found.nodes)):
         raise CommandFailed(
