@@ -24,41 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btidelog/proto/v1/raft.proto\x12\ntidelog.v1\"x\n\tRaftHello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\x05\x12\x0f\n\x07peer_id\x18\x04 \x01(\x05\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x14\n\x0c\x64irectory_id\x18\x06 \x01(\x0c\"d\n\x0fRaftHelloAnswer\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\x12*\n\x08standing\x18\x03 \x01(\x0e\x32\x18.tidelog.v1.RaftStanding\"*\n\tRaftEntry\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\"\x97\x01\n\nRaftAppend\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x02 \x01(\x04\x12\x16\n\x0eprevious_index\x18\x03 \x01(\x04\x12\x15\n\rprevious_term\x18\x04 \x01(\x04\x12&\n\x07\x65ntries\x18\x05 \x03(\x0b\x32\x15.tidelog.v1.RaftEntry\x12\x0e\n\x06notice\x18\x06 \x01(\x08\"T\n\x10RaftAppendResult\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nnext_index\x18\x02 \x01(\x04\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\r\n\x05reset\x18\x04 \x01(\x08\"F\n\x0fRaftVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\"\x1f\n\x0fRaftVoteGranted\x12\x0c\n\x04term\x18\x01 \x01(\x04\"I\n\x12RaftPreVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\"H\n\x11RaftPreVoteResult\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x14\n\x0c\x63urrent_term\x18\x02 \x01(\x04\x12\x0f\n\x07granted\x18\x03 \x01(\x08\"\xb0\x01\n\x10RaftSnapshotPart\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x02 \x01(\x04\x12\x16\n\x0esnapshot_index\x18\x03 \x01(\x04\x12\x15\n\rsnapshot_term\x18\x04 \x01(\x04\x12\x14\n\x0csnapshot_crc\x18\x05 \x01(\r\x12\x15\n\rsnapshot_size\x18\x06 \x01(\x04\x12\x0e\n\x06offset\x18\x07 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x08 \x01(\x0c\"\x84\x01\n\x12RaftSnapshotResult\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x16\n\x0esnapshot_index\x18\x02 \x01(\x04\x12\x15\n\rsnapshot_term\x18\x03 \x01(\x04\x12\x14\n\x0csnapshot_crc\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0b\n\x03gap\x18\x06 \x01(\x08\"\x1c\n\nRaftVoters\x12\x0e\n\x06voters\x18\x01 \x01(\x0c\"\xf2\x03\n\x0bRaftMessage\x12(\n\x06\x61ppend\x18\x01 \x01(\x0b\x32\x16.tidelog.v1.RaftAppendH\x00\x12\x35\n\rappend_result\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.RaftAppendResultH\x00\x12\x33\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1b.tidelog.v1.RaftVoteRequestH\x00\x12\x33\n\x0cvote_granted\x18\x04 \x01(\x0b\x32\x1b.tidelog.v1.RaftVoteGrantedH\x00\x12:\n\x10pre_vote_request\x18\x05 \x01(\x0b\x32\x1e.tidelog.v1.RaftPreVoteRequestH\x00\x12\x38\n\x0fpre_vote_result\x18\x06 \x01(\x0b\x32\x1d.tidelog.v1.RaftPreVoteResultH\x00\x12\x35\n\rsnapshot_part\x18\x07 \x01(\x0b\x32\x1c.tidelog.v1.RaftSnapshotPartH\x00\x12\x39\n\x0fsnapshot_result\x18\x08 \x01(\x0b\x32\x1e.tidelog.v1.RaftSnapshotResultH\x00\x12(\n\x06voters\x18\t \x01(\x0b\x32\x16.tidelog.v1.RaftVotersH\x00\x42\x06\n\x04\x62ody\"6\n\tRaftFrame\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.RaftMessage*>\n\x0cRaftStanding\x12\x0e\n\nRAFT_FRESH\x10\x00\x12\x0c\n\x08RAFT_OLD\x10\x01\x12\x10\n\x0cRAFT_FOUNDED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btidelog/proto/v1/raft.proto\x12\ntidelog.v1\"x\n\tRaftHello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\x05\x12\x0f\n\x07peer_id\x18\x04 \x01(\x05\x12\x0e\n\x06voters\x18\x05 \x03(\x05\x12\x14\n\x0c\x64irectory_id\x18\x06 \x01(\x0c\"i\n\x0fRaftHelloAnswer\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\x12/\n\x08standing\x18\x03 \x01(\x0e\x32\x1d.tidelog.v1.RaftVoterStanding\"*\n\tRaftEntry\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\"\x97\x01\n\nRaftAppend\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x02 \x01(\x04\x12\x16\n\x0eprevious_index\x18\x03 \x01(\x04\x12\x15\n\rprevious_term\x18\x04 \x01(\x04\x12&\n\x07\x65ntries\x18\x05 \x03(\x0b\x32\x15.tidelog.v1.RaftEntry\x12\x0e\n\x06notice\x18\x06 \x01(\x08\"T\n\x10RaftAppendResult\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nnext_index\x18\x02 \x01(\x04\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\r\n\x05reset\x18\x04 \x01(\x08\"F\n\x0fRaftVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\"\x1f\n\x0fRaftVoteGranted\x12\x0c\n\x04term\x18\x01 \x01(\x04\"I\n\x12RaftPreVoteRequest\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x12\n\nlast_index\x18\x02 \x01(\x04\x12\x11\n\tlast_term\x18\x03 \x01(\x04\"H\n\x11RaftPreVoteResult\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x14\n\x0c\x63urrent_term\x18\x02 \x01(\x04\x12\x0f\n\x07granted\x18\x03 \x01(\x08\"\xb0\x01\n\x10RaftSnapshotPart\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x14\n\x0c\x63ommit_index\x18\x02 \x01(\x04\x12\x16\n\x0esnapshot_index\x18\x03 \x01(\x04\x12\x15\n\rsnapshot_term\x18\x04 \x01(\x04\x12\x14\n\x0csnapshot_crc\x18\x05 \x01(\r\x12\x15\n\rsnapshot_size\x18\x06 \x01(\x04\x12\x0e\n\x06offset\x18\x07 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x08 \x01(\x0c\"\x84\x01\n\x12RaftSnapshotResult\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x16\n\x0esnapshot_index\x18\x02 \x01(\x04\x12\x15\n\rsnapshot_term\x18\x03 \x01(\x04\x12\x14\n\x0csnapshot_crc\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0b\n\x03gap\x18\x06 \x01(\x08\"\x1c\n\nRaftVoters\x12\x0e\n\x06voters\x18\x01 \x01(\x0c\"\xf2\x03\n\x0bRaftMessage\x12(\n\x06\x61ppend\x18\x01 \x01(\x0b\x32\x16.tidelog.v1.RaftAppendH\x00\x12\x35\n\rappend_result\x18\x02 \x01(\x0b\x32\x1c.tidelog.v1.RaftAppendResultH\x00\x12\x33\n\x0cvote_request\x18\x03 \x01(\x0b\x32\x1b.tidelog.v1.RaftVoteRequestH\x00\x12\x33\n\x0cvote_granted\x18\x04 \x01(\x0b\x32\x1b.tidelog.v1.RaftVoteGrantedH\x00\x12:\n\x10pre_vote_request\x18\x05 \x01(\x0b\x32\x1e.tidelog.v1.RaftPreVoteRequestH\x00\x12\x38\n\x0fpre_vote_result\x18\x06 \x01(\x0b\x32\x1d.tidelog.v1.RaftPreVoteResultH\x00\x12\x35\n\rsnapshot_part\x18\x07 \x01(\x0b\x32\x1c.tidelog.v1.RaftSnapshotPartH\x00\x12\x39\n\x0fsnapshot_result\x18\x08 \x01(\x0b\x32\x1e.tidelog.v1.RaftSnapshotResultH\x00\x12(\n\x06voters\x18\t \x01(\x0b\x32\x16.tidelog.v1.RaftVotersH\x00\x42\x06\n\x04\x62ody\"6\n\tRaftFrame\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.RaftMessage*C\n\x11RaftVoterStanding\x12\x0e\n\nRAFT_FRESH\x10\x00\x12\x0c\n\x08RAFT_OLD\x10\x01\x12\x10\n\x0cRAFT_FOUNDED\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tidelog.proto.v1.raft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RAFTSTANDING']._serialized_start=1706
-  _globals['_RAFTSTANDING']._serialized_end=1768
+  _globals['_RAFTVOTERSTANDING']._serialized_start=1711
+  _globals['_RAFTVOTERSTANDING']._serialized_end=1778
   _globals['_RAFTHELLO']._serialized_start=43
   _globals['_RAFTHELLO']._serialized_end=163
   _globals['_RAFTHELLOANSWER']._serialized_start=165
-  _globals['_RAFTHELLOANSWER']._serialized_end=265
-  _globals['_RAFTENTRY']._serialized_start=267
-  _globals['_RAFTENTRY']._serialized_end=309
-  _globals['_RAFTAPPEND']._serialized_start=312
-  _globals['_RAFTAPPEND']._serialized_end=463
-  _globals['_RAFTAPPENDRESULT']._serialized_start=465
-  _globals['_RAFTAPPENDRESULT']._serialized_end=549
-  _globals['_RAFTVOTEREQUEST']._serialized_start=551
-  _globals['_RAFTVOTEREQUEST']._serialized_end=621
-  _globals['_RAFTVOTEGRANTED']._serialized_start=623
-  _globals['_RAFTVOTEGRANTED']._serialized_end=654
-  _globals['_RAFTPREVOTEREQUEST']._serialized_start=656
-  _globals['_RAFTPREVOTEREQUEST']._serialized_end=729
-  _globals['_RAFTPREVOTERESULT']._serialized_start=731
-  _globals['_RAFTPREVOTERESULT']._serialized_end=803
-  _globals['_RAFTSNAPSHOTPART']._serialized_start=806
-  _globals['_RAFTSNAPSHOTPART']._serialized_end=982
-  _globals['_RAFTSNAPSHOTRESULT']._serialized_start=985
-  _globals['_RAFTSNAPSHOTRESULT']._serialized_end=1117
-  _globals['_RAFTVOTERS']._serialized_start=1119
-  _globals['_RAFTVOTERS']._serialized_end=1147
-  _globals['_RAFTMESSAGE']._serialized_start=1150
-  _globals['_RAFTMESSAGE']._serialized_end=1648
-  _globals['_RAFTFRAME']._serialized_start=1650
-  _globals['_RAFTFRAME']._serialized_end=1704
+  _globals['_RAFTHELLOANSWER']._serialized_end=270
+  _globals['_RAFTENTRY']._serialized_start=272
+  _globals['_RAFTENTRY']._serialized_end=314
+  _globals['_RAFTAPPEND']._serialized_start=317
+  _globals['_RAFTAPPEND']._serialized_end=468
+  _globals['_RAFTAPPENDRESULT']._serialized_start=470
+  _globals['_RAFTAPPENDRESULT']._serialized_end=554
+  _globals['_RAFTVOTEREQUEST']._serialized_start=556
+  _globals['_RAFTVOTEREQUEST']._serialized_end=626
+  _globals['_RAFTVOTEGRANTED']._serialized_start=628
+  _globals['_RAFTVOTEGRANTED']._serialized_end=659
+  _globals['_RAFTPREVOTEREQUEST']._serialized_start=661
+  _globals['_RAFTPREVOTEREQUEST']._serialized_end=734
+  _globals['_RAFTPREVOTERESULT']._serialized_start=736
+  _globals['_RAFTPREVOTERESULT']._serialized_end=808
+  _globals['_RAFTSNAPSHOTPART']._serialized_start=811
+  _globals['_RAFTSNAPSHOTPART']._serialized_end=987
+  _globals['_RAFTSNAPSHOTRESULT']._serialized_start=990
+  _globals['_RAFTSNAPSHOTRESULT']._serialized_end=1122
+  _globals['_RAFTVOTERS']._serialized_start=1124
+  _globals['_RAFTVOTERS']._serialized_end=1152
+  _globals['_RAFTMESSAGE']._serialized_start=1155
+  _globals['_RAFTMESSAGE']._serialized_end=1653
+  _globals['_RAFTFRAME']._serialized_start=1655
+  _globals['_RAFTFRAME']._serialized_end=1709
 # @@protoc_insertion_point(module_scope)

@@ -7,14 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class RaftStanding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class RaftVoterStanding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    RAFT_FRESH: _ClassVar[RaftStanding]
-    RAFT_OLD: _ClassVar[RaftStanding]
-    RAFT_FOUNDED: _ClassVar[RaftStanding]
-RAFT_FRESH: RaftStanding
-RAFT_OLD: RaftStanding
-RAFT_FOUNDED: RaftStanding
+    RAFT_FRESH: _ClassVar[RaftVoterStanding]
+    RAFT_OLD: _ClassVar[RaftVoterStanding]
+    RAFT_FOUNDED: _ClassVar[RaftVoterStanding]
+RAFT_FRESH: RaftVoterStanding
+RAFT_OLD: RaftVoterStanding
+RAFT_FOUNDED: RaftVoterStanding
 
 class RaftHello(_message.Message):
     __slots__ = ("version", "cluster_id", "node_id", "peer_id", "voters", "directory_id")
@@ -39,8 +39,8 @@ class RaftHelloAnswer(_message.Message):
     STANDING_FIELD_NUMBER: _ClassVar[int]
     refusal: str
     directory_id: bytes
-    standing: RaftStanding
-    def __init__(self, refusal: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., standing: _Optional[_Union[RaftStanding, str]] = ...) -> None: ...
+    standing: RaftVoterStanding
+    def __init__(self, refusal: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., standing: _Optional[_Union[RaftVoterStanding, str]] = ...) -> None: ...
 
 class RaftEntry(_message.Message):
     __slots__ = ("term", "command")
