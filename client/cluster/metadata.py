@@ -115,6 +115,8 @@ class MetadataCache:
             partitions.append(_view(found))
             if before is None or (before.leader, before.leader_epoch) != (found.leader, found.leader_epoch):
                 changed.add(TopicPartition(topic.name, found.partition))
+        if old is not None:  # a topic only grows: the broker that answered has not heard of the rest yet
+            partitions += old.partitions[len(partitions) :]
         self.topics[topic.name] = TopicView(topic.name, topic.topic_id, topic.is_internal, partitions)
         self._names[topic.topic_id] = topic.name
         return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.chaos.simulated.mutants.mutant import Mutant
+from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 
 _RECONCILING: Final = "tidelog.groups.consumer.reconciling"
 _HEARTBEATING: Final = "tidelog.groups.consumer.heartbeating"
@@ -38,11 +38,13 @@ _COORDINATOR: Final = (
     Mutant(
         id="heartbeat-answered-before-stored",
         rule="one owner",
-        what="Members are told what they have before it is in the log: the next coordinator knows nothing of it.",
+        what="Members are told what they have before it is in the log, and others what follows from it: the next "
+        "coordinator knows nothing of either.",
         module=_HEARTBEATING,
         old="        consumer.busy += len(batches)\n        if not batches:\n",
-        new="        consumer.busy += len(batches)\n        pending.tell(ErrorCode.NONE)\n        if not batches:\n",
+        new="        pending.tell(ErrorCode.NONE)\n        if not batches:\n",
         scenario="consumer-groups",
+        more=(Edit(_HEARTBEATING, "        consumer.busy -= self._appends\n", ""),),
     ),
     Mutant(
         id="any-earlier-epoch-is-good",

@@ -55,6 +55,16 @@ def test_growth_is_seen() -> None:
     assert cache.with_leader("t") == [0, 1, 2]
 
 
+def test_a_broker_that_has_not_heard_of_the_growth_takes_nothing_back() -> None:
+    cache = MetadataCache()
+    cache.apply(answer(1, 5, partitions=3), ["t"])
+    assert cache.apply(answer(2, 6), ["t"]) == {TopicPartition("t", 0)}
+    assert [cache.leader_of("t", number) for number in range(3)] == [2, 1, 1]
+    assert cache.apply(answer(2, 4, partitions=3), ["t"]) == set(), "older leaders are not taken then either"
+    cache.apply(answer(2, 0, SECOND_ID), ["t"])
+    assert cache.with_leader("t") == [0], "a topic made again may be smaller"
+
+
 def test_a_topic_that_is_gone_is_dropped_with_the_reason() -> None:
     cache = MetadataCache()
     cache.apply(answer(1, 5), ["t"])
