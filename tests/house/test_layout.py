@@ -119,6 +119,12 @@ def test_wheel_holds_every_shipped_module_once(wheel_names: set[str]) -> None:
     assert {"tidelog/__init__.py", "tidelog/py.typed"} <= wheel_names
 
 
+def test_wheel_holds_every_file_of_the_consoles_page(wheel_names: set[str]) -> None:
+    files = [path for path in (ROOT / "console" / "static").rglob("*") if path.is_file() and path.suffix != ".toml"]
+    assert len(files) > 15
+    assert {f"tidelog/{path.relative_to(ROOT)}" for path in files} <= wheel_names
+
+
 def test_wheel_leaves_out_tests_and_benchmarks(wheel_names: set[str]) -> None:
     assert [name for name in wheel_names if name.startswith(("tidelog/tests", "tidelog/bench", "tests", "tools"))] == []
 
