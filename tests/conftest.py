@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,3 +65,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from .workers import Groups
 
     return Groups(config, log)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that only this thread may ask a cluster."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

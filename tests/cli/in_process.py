@@ -6,12 +6,12 @@ import asyncio
 import io
 import json
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from tests.conftest import until as until
 from tidelog.cli.root import run
 
 Result = tuple[int, str, str]
@@ -48,11 +48,3 @@ def as_json(result: Result) -> Any:
     code, out, err = result
     assert code == 0, err
     return json.loads(out)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that only this thread may ask a cluster."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)

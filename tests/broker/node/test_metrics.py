@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.cli.in_process import until
+from tests.conftest import until
 from tidelog import Admin, ClientQuotaEntity, NewTopic, TopicPartition
 from tidelog.broker.metrics import ALL_METRICS, AUTHENTICATIONS_REFUSED, TLS_EXPIRY
 from tidelog.client.errors import SaslAuthenticationError, TopicAuthorizationFailedError
