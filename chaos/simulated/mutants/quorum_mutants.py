@@ -377,8 +377,8 @@ _H6: Final = (
         "H6",
         "a snapshot's checksum is not looked at",
         _SNAPSHOT,
-        "        if found != expected:\n",
-        "        if found < 0:\n",
+        "    if found != expected:\n",
+        "    if found < 0:\n",
     ),
     _mutant(
         "snapshot-over-newer-commits",

@@ -56,11 +56,11 @@ def _chosen(reason: str | None, origin: str | None, exception: str | None) -> Ca
 
 
 @contextmanager
-def _reader(bootstrap: str, topic: str) -> Iterator[tuple[Consumer, list[TopicPartition]]]:
+def _reader(address: str, topic: str, **connection: Any) -> Iterator[tuple[Consumer, list[TopicPartition]]]:
     from tidelog import Consumer, TopicPartition
 
-    settings = {"isolation_level": "read_committed", "allow_auto_create_topics": False, **secured()}
-    with Consumer(bootstrap, **settings) as consumer:
+    settings = {"isolation_level": "read_committed", "allow_auto_create_topics": False, **connection}
+    with Consumer(address, **settings) as consumer:
         partitions = [TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)]
         consumer.assign(partitions)
         yield consumer, partitions
@@ -81,7 +81,7 @@ def list_letters(
     chosen, read = _chosen(reason, origin, exception), 0
     counts: Counter[tuple[str | None, str | None, str | None]] = Counter()
     times: dict[tuple[str | None, str | None, str | None], tuple[int, int]] = {}
-    with _reader(bootstrap, topic) as (consumer, partitions):
+    with _reader(bootstrap, topic, **secured()) as (consumer, partitions):
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
         while read < most and any(consumer.position(at) < end for at, end in ends.items()):
@@ -127,7 +127,7 @@ def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
     if match is None:
         raise click.UsageError(f"expected PARTITION:OFFSET, such as 0:17, found {place!r}")
     at, offset = TopicPartition(topic, int(match[1])), int(match[2])
-    with _reader(bootstrap, topic) as (consumer, partitions):
+    with _reader(bootstrap, topic, **secured()) as (consumer, partitions):
         if at not in partitions:
             raise CommandFailed(f"{topic}: expected a partition of 0 to {len(partitions) - 1}, found {at.partition}")
         first, end = consumer.beginning_offsets([at])[at], consumer.end_offsets([at])[at]
@@ -230,7 +230,7 @@ def purge(topic: str, places: tuple[str, ...], everything: bool, bootstrap: str,
             raise click.UsageError(f"--before-offset: expected PARTITION:OFFSET, such as 0:17, found {place!r}")
         wanted[TopicPartition(topic, int(match[1]))] = int(match[2])
     if everything:
-        with _reader(bootstrap, topic) as (_, partitions):
+        with _reader(bootstrap, topic, **secured()) as (_, partitions):
             wanted = dict.fromkeys(partitions, -1)
     with Admin(bootstrap, **secured()) as admin:
         first = admin.delete_records(wanted)
