@@ -88,6 +88,7 @@ class SqliteOutbox:
         return message_id
 
     def close(self) -> None:
+        """Close the relay's connection to the database."""
         self._connection.close()
 
     def identity(self) -> str:

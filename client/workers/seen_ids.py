@@ -28,6 +28,7 @@ class Deduplicate:
             raise ValueError("header: expected the name of a header, found ''")
 
     def id_of(self, headers: RecordHeaders) -> bytes | None:
+        """A record's id; ``None`` without the header."""
         for name, value in headers:
             if name == self.header:
                 return value

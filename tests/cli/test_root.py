@@ -26,7 +26,7 @@ WITHOUT_JSON = {
     "security issue": "the same",
     "links run": "it copies until it is stopped, and prints nothing but its log",
     "metrics dashboard": "it is JSON already",
-    "metadata-shell": "files are printed as JSON already, and `find` prints paths",
+    "console": "it serves pages until it is stopped",
     "verifiable-producer": "each event is a JSON object",
     "verifiable-consumer": "the same",
 }

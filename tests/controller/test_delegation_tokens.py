@@ -20,7 +20,7 @@ from tidelog.proto.calls.delegation_token_api import (
 )
 from tidelog.proto.logs.metadata_records import DelegationTokenRecord
 from tidelog.security.delegation_tokens import TokenCredentials, password_of, token_hmac
-from tidelog.security.sasl import Accepted, Challenge, Costly, Rejected
+from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, Rejected
 from tidelog.security.scram import ScramClient, ScramMechanism, ScramServer
 
 from .conftest import Bench
@@ -262,7 +262,7 @@ def test_who_is_refused(bench: Bench) -> None:
     token, other = create(bench), create(bench)
     password, sha512 = password_of(token.hmac), ScramMechanism.SCRAM_SHA_512
     altered = password_of(bytes([token.hmac[0] ^ 1]) + token.hmac[1:])
-    same = Rejected("wrong user or password")
+    same = Rejected("wrong user or password", Cause.CREDENTIALS)
     assert login(bench, sha512, token.token_id, altered) == same
     assert login(bench, sha512, other.token_id, password) == same
     assert login(bench, sha512, "nobody", password_of(token_hmac(KEY, "nobody"))) == same, "a token that was never made"

@@ -201,7 +201,7 @@ def test_a_run_that_hangs_on_those_before_it_is_found(capsys: pytest.CaptureFixt
 def test_the_list_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--file", str(FILE), "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "counting       Counts its faults; one seed breaks if the faults 3 and 7 both happen."
+    assert lines[0] == "counting         Counts its faults; one seed breaks if the faults 3 and 7 both happen."
     assert [line.split()[0] for line in lines[:3]] == ["counting", "hash-order", "leaves-behind"]
 
 

@@ -40,7 +40,8 @@ def test_a_cluster_is_upgraded_and_goes_back_while_nodes_die() -> None:
     )
     assert outcome.held, outcome.violations
     found = outcome.events
-    assert (found["upgraded"], found["rolled-back"], found["finalise-refused"]) == (4, 2, 1), found
+    counted = found["upgraded"], found["rolled-back"], found["finalise-refused"], found["node-removed"]
+    assert counted == (3, 1, 1, 1), found  # the operator takes out a node of the former release that is in the way
     assert found["gate-closed"] >= 2
     assert found["topic-made"] == 3
     assert not found["gate-open"]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 from tidelog.chaos.drill.target import begin_with
 from tidelog.chaos.laboratory.faults.observer import Observer
@@ -20,6 +21,7 @@ from tidelog.chaos.laboratory.links.proxy_server import ProxyServer
 from tidelog.chaos.laboratory.processes.laboratory import Laboratory
 from tidelog.chaos.laboratory.run import Asked, Run
 from tidelog.chaos.laboratory.workloads.client_loop import ClientLoop
+from tidelog.chaos.laboratory.workloads.group_work import COOPERATIVE, EAGER, GroupWork
 from tidelog.chaos.laboratory.workloads.workload import Workload
 from tidelog.cli.local.cluster import LocalCluster
 
@@ -84,12 +86,14 @@ class RollingRun(Run):
 def rolled(directory: Path, python: str, steps: Callable[[Roll], None]) -> Verdict:
     """Start a cluster of the release of ``python``, do the steps under load, and judge all of it."""
     laboratory = DirectLaboratory.of(directory, python)
+    classic = mock.patch.object(GroupWork, "names", (EAGER, COOPERATIVE))  # release 0.1 knows no other protocol
     path = directory / "history.jsonl"
     history = HistoryFile(path)
     try:
         laboratory.cluster.start()
         laboratory.cluster.wait_ready(timeout_s=60.0)
-        RollingRun(directory, history, steps).run_in(laboratory)
+        with classic:
+            RollingRun(directory, history, steps).run_in(laboratory)
         history.close()
     finally:
         history.abandon()

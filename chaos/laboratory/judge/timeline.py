@@ -22,7 +22,7 @@ CLOCK: Final = "clock"
 OTHER: Final = "other"
 KINDS: Final = (PROCESS, LINKS, DISK, REPLICAS, CLOCK, OTHER)
 _KIND: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("kill", "pause", "terminate", "roll", "kill-all", "kill-rack"), PROCESS),
+    **dict.fromkeys(("kill", "pause", "terminate", "roll", "rotate", "kill-all", "kill-rack"), PROCESS),
     **dict.fromkeys(("disk-full", "disk-slow", "disk-fails", "disk-stall", "damage"), DISK),
     **dict.fromkeys(("elect", "reassign", "drain"), REPLICAS),
     "impair": LINKS,

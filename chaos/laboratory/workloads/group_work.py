@@ -26,20 +26,26 @@ _WITHOUT_SECONDS: Final = tuple(change for change in CHANGES if change != "secon
 _EAGER_STRATEGIES: Final = ("range", "roundrobin", "sticky")
 
 
+def _is_first(slot: int) -> bool:
+    """Whether a member is the first of its group, which is a static one."""
+    return slot % MEMBERS == 0
+
+
 class GroupWork(ClientWork):
-    """Producers to one topic, and three groups that read it."""
+    """Producers to one topic, and the groups ``names`` that read it."""
 
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
+    names: tuple[str, ...] = (EAGER, COOPERATIVE, ASSIGNED)
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage, "groups", ("gp0", "gp1"))
-        self.targets = Targets(self.partitions, stage.rng("groups").choice((EAGER, COOPERATIVE, ASSIGNED)))
+        self.targets = Targets(self.partitions, stage.rng("groups").choice(self.names))
         eager = stage.rng("groups-strategy").choice(_EAGER_STRATEGIES)
         for name, settings, changes in (
             (EAGER, {"partition_assignment_strategy": eager}, CHANGES),
             (COOPERATIVE, {"partition_assignment_strategy": "cooperative-sticky"}, CHANGES),
             (ASSIGNED, {"group_protocol": "consumer"}, _WITHOUT_SECONDS),
         ):
-            self.groups.append(
-                RecordedGroup(stage, name, self.topics, MEMBERS, settings, lambda slot: slot % MEMBERS == 0, changes)
-            )
+            if name in self.names:
+                share = RecordedGroup(stage, name, self.topics, MEMBERS, settings, _is_first, changes)
+                self.groups.append(share)

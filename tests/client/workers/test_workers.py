@@ -21,6 +21,13 @@ from tidelog.testing import Cluster
 from . import handlers
 
 Handler = Callable[[ConsumerRecord], Any]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes find the handlers of the tests."""
+    monkeypatch.syspath_prepend(str(ROOT))
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +335,7 @@ def test_duplicates_are_left_out_also_after_a_restart(cluster: Cluster, topic: s
     assert later.values == Counter([3])
 
 
+@pytest.mark.usefixtures("processes")
 def test_processes(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     with cluster.producer() as producer:
         for number in range(4):
@@ -340,12 +348,14 @@ def test_processes(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     assert str(os.getpid()) not in {file.read_text() for file in tmp_path.iterdir()}
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_handlers_error_comes_from_its_process(cluster: Cluster, topic: str) -> None:
     fill(cluster, topic, 1)
     with pytest.raises(HandlerError, match=r"ValueError: not b'0'"):
         Running(workers(cluster, topic, handlers.refuse, workers=1, processes=True)).ended()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_process_that_is_killed_costs_a_try(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     with cluster.producer() as producer:
         producer.send(topic, b"x", key=str(tmp_path).encode()).result(60)

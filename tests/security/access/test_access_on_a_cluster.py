@@ -502,8 +502,8 @@ def asked_of_every_api(topic: str) -> dict[tuple[int, int], dict[str, Any]]:
 
 LISTS = {(16, 5): "groups", (66, 1): "transaction_states"}
 """They refuse nothing, and show a stranger nothing."""
-FREE = {17, 18, 36, 60}
-"""The login's, ApiVersions, and the brokers' addresses, which Metadata tells too."""
+FREE = {17, 18, 36, 60, 71, 72}
+"""The login's, ApiVersions, the brokers' addresses, which Metadata tells too, and clients' own metrics (KIP-714)."""
 
 
 def codes(value: Any) -> Iterator[int]:
