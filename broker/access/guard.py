@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol
 
 from tidelog.broker.access.access import Access, AccessControl
 from tidelog.broker.access.changes import Image, api_of, audited
-from tidelog.broker.access.permissions import NO_TRANSACTION, PERMISSIONS, READ, WRITE, topic_by_id, transaction_name
+from tidelog.broker.access.permissions import PERMISSIONS
+from tidelog.broker.access.resources import NO_TRANSACTION, READ, WRITE, topic_by_id, transaction_name
 from tidelog.broker.access.rules import TEXTS, Rule, woven
 from tidelog.broker.futures import then
 from tidelog.broker.services import Calls

@@ -12,50 +12,31 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from tidelog.broker.kafka.calls.cluster.metadata_bytes import METADATA_API, with_throttle_time
 from tidelog.broker.kafka.host import Host
 from tidelog.broker.kafka.login import KafkaLogin, LoginOver
-from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
+from tidelog.broker.kafka.referring import refer
+from tidelog.broker.kafka.requests import Call, KafkaRequests
 from tidelog.broker.kafka.wire.incoming import FRAME_MIN, Incoming
 from tidelog.broker.kafka.wire.junk import GrpcCaller
-from tidelog.broker.kafka.wire.kafka_traffic import count_errors
 from tidelog.broker.kafka.wire.outgoing import FileCut, Outgoing
 from tidelog.broker.kafka.wire.pending import CloseConnection, Pending, Pieces
 from tidelog.broker.kafka.wire.slots import Slot
 from tidelog.broker.kafka.wire.tls_socket import AnySocket, TlsSocket
-from tidelog.broker.quotas.usage import RequestUsage
-from tidelog.proto.kafka import fetch_codec, produce_codec
-from tidelog.proto.kafka.headers import (
-    API_VERSIONS,
-    RequestHeader,
-    answered_body,
-    client_id_of,
-    read_request_header,
-    response_header,
-)
-from tidelog.proto.kafka.messages import decode_request, encode_response
-from tidelog.proto.kafka.schemas import api_name
+from tidelog.proto.kafka import produce_codec
 from tidelog.proto.kafka.wire import BadMessage
-from tidelog.proto.transport.network import CallContext
 from tidelog.security.session import UNSECURED, Session
 
 REQUESTS_A_TURN: Final = 32
 """Requests begun before other connections have their turn."""
-REFERRAL_S: Final = 1.0
-"""How long a gRPC client may be silent before its connection, on which it is only sent elsewhere, is closed."""
 LINGER_S: Final = 1.0
 """How long a connection that we end is drained, so that its peer sees an end and no reset."""
-_KEY_VERSION: Final = struct.Struct(">hh")
-_EXEMPT: Final = frozenset((27,))
-"""Requests whose time nobody is charged for: WriteTxnMarkers."""
-_LARGE: Final = 64 * 1024
-"""A request of more bytes than this waits for room in the node's budget, as every produce does."""
+DISCARDED_BYTES: Final = 64 * 1024
+"""How much is drained at a time."""
 
 
 class KafkaConnection:
@@ -63,7 +44,6 @@ class KafkaConnection:
 
     __slots__ = (
         "_call",
-        "_call_context",
         "_fd",
         "_first_look",
         "_flush_due",
@@ -76,7 +56,6 @@ class KafkaConnection:
         "_login",
         "_loop",
         "_muted",
-        "_number",
         "_on_closed",
         "_open",
         "_outgoing",
@@ -84,9 +63,9 @@ class KafkaConnection:
         "_peer",
         "_reading",
         "_referring",
+        "_requests",
         "_slots",
         "_sock",
-        "_software",
         "_writing",
         "progress_s",
     )
@@ -106,11 +85,9 @@ class KafkaConnection:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._fd = sock.fileno()
-        self._number = number
         self._peer = peer
-        self._call_context = CallContext(host.listener, peer, session)
-        self._software = "", ""
-        self._login = None if host.logins is None else KafkaLogin(host.logins, self._versions)
+        self._requests = KafkaRequests(host, number, peer, session, self._mute)
+        self._login = None if host.logins is None else KafkaLogin(host.logins, self._requests.versions)
         most = host.limits.frame_bytes_max if self._login is None else self._login.receive_bytes_max
         self._incoming = Incoming(most, host.limits.first_bytes_max, host.shared_buffer)
         if self._login is not None:
@@ -287,7 +264,7 @@ class KafkaConnection:
     def _drain(self) -> None:
         """Discard everything that arrives after the end."""
         try:
-            if self._sock.recv(_LARGE):
+            if self._sock.recv(DISCARDED_BYTES):
                 return
         except BlockingIOError:
             return
@@ -404,77 +381,14 @@ class KafkaConnection:
     # --- Requests -----------------------------------------------------------------------------------
 
     def _begin(self, frame: memoryview) -> None:
-        host = self._host
         if self._login is not None and self._login.takes(frame, self._loop.time()):
             self._work_on(partial(self._log_in, self._login, memoryview(bytes(frame))))
             return
-        key, version = _KEY_VERSION.unpack_from(frame)
-        if key not in host.served:
-            raise BadMessage(f"expected an API that this listener serves, found key {key}, version {version}")
-        requests = host.traffic.requests
-        requests[key] = requests.get(key, 0) + 1
-        if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
-            if frame.obj is host.shared_buffer.obj:
-                frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
-            head, body = answered_body(frame, flexible=version >= produce_codec.FLEXIBLE)
-            usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
-            if usage is not None:
-                usage.produced(len(frame))
-            self._take(host.produce.handle(version, head, body, host.access(self._call_context, "Produce"), usage))
-        elif key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
-            head, body = answered_body(frame, flexible=version >= fetch_codec.FLEXIBLE)
-            usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
-            self._take(host.fetch.handle(version, head, body, host.access(self._call_context, "Fetch"), usage))
-        elif key == API_VERSIONS:
-            header = read_request_header(frame)
-            self._take((self._versions(header, frame[header.end :]),))
+        answer = self._requests.begin(frame)
+        if callable(answer):
+            self._work_on(answer)
         else:
-            self._begin_call(read_request_header(frame), frame)
-
-    def _versions(self, header: RequestHeader, body: memoryview) -> bytes:
-        return self._host.api_versions.answer(header, body, self._told)
-
-    def _told(self, software: str, version: str) -> None:
-        self._software = software, version
-
-    def _usage(self, client_id: str) -> RequestUsage:
-        user = self._call_context.session.principal.name
-        return RequestUsage(self._host.client_quotas, user, client_id, self._mute)
-
-    def _begin_call(self, header: RequestHeader, frame: memoryview) -> None:
-        host, key, version = self._host, header.api_key, header.api_version
-        api = host.apis.get(key)
-        if api is None or not api.least <= version <= api.most:
-            raise BadMessage(f"expected a version of API {key} that ApiVersions names, found version {version}")
-        if len(frame) > host.limits.call_bytes_max:
-            most = host.limits.call_bytes_max
-            raise BadMessage(f"expected a request of API {key} of at most {most} bytes, found {len(frame)}")
-        request = decode_request(key, version, frame[header.end :])
-        caller = self._call_context
-        context = KafkaContext(
-            host.listener,
-            self._peer,
-            self._number,
-            host.calls,
-            CallContext(caller.listener, caller.peer, caller.session, client_id=header.client_id),
-            host.access(caller, api_name(key)),
-            self._software,
-        )
-        self._work_on(partial(self._call_api, api, request, context, header))
-
-    async def _call_api(self, api: Api, request: Any, context: KafkaContext, header: RequestHeader) -> Pieces:
-        if self._host.client_quotas.any_set:
-            usage = self._usage(header.client_id)
-            answer = await usage.watch.time(api.handle(request, header.api_version, context))
-            answer = _throttled(header, answer, usage)
-        else:
-            answer = await api.handle(request, header.api_version, context)
-        if answer is None:
-            raise CloseConnection(f"API {header.api_key} has no error code for this refusal")
-        if not isinstance(answer, bytes):
-            count_errors(self._host.traffic, header.api_key, answer)
-            answer = encode_response(header.api_key, header.api_version, answer)
-        return response_header(header.api_key, header.api_version, header.correlation_id), answer
+            self._take(answer)
 
     async def _log_in(self, login: KafkaLogin, frame: memoryview) -> Pieces:
         reply = await login.take(frame)
@@ -482,20 +396,19 @@ class KafkaConnection:
         if reply.over is not None:
             raise LoginOver(reply.over, reply.answer, reply.failed, reply.mechanism)
         if reply.logged_in is not None:
-            context = self._call_context
-            self._call_context = CallContext(context.listener, context.peer, reply.logged_in.session)
+            self._requests.of(reply.logged_in.session)
             self._incoming.frame_bytes_max = self._host.limits.frame_bytes_max
             self._incoming.bounded_by = "socket.request.max.bytes"
             self._prove()
         return (reply.answer,)
 
-    def _work_on(self, answer: Callable[[], Awaitable[Pieces]]) -> None:
+    def _work_on(self, answer: Call) -> None:
         """Nothing behind this request begins before its answer is there."""
         slot = Slot(None, 0)
         self._line_up(slot)
         self._call = self._loop.create_task(self._run(answer, slot))
 
-    async def _run(self, answer: Callable[[], Awaitable[Pieces]], slot: Slot) -> None:
+    async def _run(self, answer: Call, slot: Slot) -> None:
         try:
             pieces = await answer()
         except LoginOver as over:
@@ -524,35 +437,9 @@ class KafkaConnection:
             self._part()
 
     async def _refer(self, data: bytes) -> None:
-        """Tell a gRPC client where it is served, in its own protocol."""
-        referral = self._host.referral()
-        try:
-            while data and not referral.over:
-                if out := referral.receive(data):
-                    self._sock.send(out)
-                try:
-                    async with asyncio.timeout(REFERRAL_S):
-                        data = await self._next_bytes()
-                except TimeoutError:
-                    break
-            self._sock.send(referral.farewell())
-        except OSError:
-            pass
+        await refer(self._sock, self._host.referral(), data)
         self._referring = None
         self._part()
-
-    async def _next_bytes(self) -> bytes:
-        """What comes next, of a connection that is read in no other way any more."""
-        while True:
-            try:
-                return self._sock.recv(_LARGE)
-            except BlockingIOError:
-                ready: asyncio.Future[None] = self._loop.create_future()
-                self._loop.add_reader(self._fd, _settle, ready)
-                try:
-                    await ready
-                finally:
-                    self._loop.remove_reader(self._fd)
 
     def _take(self, answer: Pieces | Pending) -> None:
         """An answer to the request that was just begun, or what it waits for."""
@@ -638,20 +525,3 @@ class KafkaConnection:
             self._writing = False
             self._loop.remove_writer(self._fd)
         self._resume()
-
-
-def _throttled(header: RequestHeader, answer: Answer, usage: RequestUsage) -> Answer:
-    """The answer, which tells the client how long it has to wait."""
-    if header.api_key not in _EXEMPT:
-        usage.answered(answer.get("throttle_time", 0) if isinstance(answer, Mapping) else 0)
-    if not usage.told_ms or answer is None:
-        return answer
-    if isinstance(answer, bytes):
-        assert header.api_key == METADATA_API, "no other is encoded before it comes here"
-        return with_throttle_time(answer, header.api_version, usage.told_ms)
-    return {**answer, "throttle_time": usage.told_ms}
-
-
-def _settle(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

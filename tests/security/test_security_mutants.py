@@ -62,7 +62,7 @@ RULES = (
     ),
     bound(
         "a-refusal-tells-that-a-topic-is-there",
-        "broker.access.permissions",
+        "broker.access.resources",
         "    return NO_TOPIC if access.quiet.topic(DESCRIBE, topic.name) else NO_TOPIC_ID\n",
         "    return NO_TOPIC\n",
         ACCESS + "test_a_hidden_topic_is_unknown_by_its_id_on_a_stream",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.broker.access.access import Access
-from tidelog.broker.access.permissions import topic_by_id
+from tidelog.broker.access.resources import topic_by_id
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode

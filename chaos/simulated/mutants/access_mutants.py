@@ -66,7 +66,7 @@ MUTANTS: Final = (
         what="A fetch on a stream asks for DESCRIBE, which a writer has too.",
         module=_GUARD,
         old="        faults = [topic_by_id(image, part.topic_id, access, READ) for part in request.partitions]\n",
-        new="        from tidelog.broker.access.permissions import DESCRIBE\n\n"
+        new="        from tidelog.broker.access.resources import DESCRIBE\n\n"
         "        faults = [topic_by_id(image, part.topic_id, access, DESCRIBE) for part in request.partitions]\n",
         scenario="access",
     ),

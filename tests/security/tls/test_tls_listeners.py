@@ -49,7 +49,7 @@ def kafka_listener(cluster: Cluster) -> KafkaListener:
 def principals(cluster: Cluster) -> set[Principal]:
     """Of the connections of the first node's Kafka listener."""
     connections: list[KafkaConnection] = list(kafka_listener(cluster)._connections)
-    return {found._call_context.session.principal for found in connections}
+    return {found._requests._context.session.principal for found in connections}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,168 @@
+"""Permissions for requests about the cluster, its settings, users, tokens and backups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.broker.access.access import Access
+from tidelog.broker.access.nodes import cluster_refused
+from tidelog.broker.access.resources import (
+    ALTER,
+    CLUSTER_ACTION,
+    DESCRIBE,
+    NO_CLUSTER,
+    NO_GROUP,
+    NO_TOPIC,
+    NONE,
+    failed,
+)
+from tidelog.broker.access.rules import Rule, Serve, each, free, on_cluster, whole
+from tidelog.metadata_quorum.controller.refusals import refuse as refuse_change
+from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NO_OFFSET
+from tidelog.proto.calls.acl_api import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeAclsResponse
+from tidelog.proto.calls.api import (
+    AlteredResource,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribedResource,
+    DescribeFeaturesRequest,
+    DescribeFeaturesResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+from tidelog.proto.calls.audit_api import AppendAuditRequest, AppendAuditResponse
+from tidelog.proto.calls.backup_api import (
+    AdvanceProducerIdsRequest,
+    HoldTransactionsRequest,
+    HoldTransactionsResponse,
+    ImportRecordsRequest,
+    ImportRecordsResponse,
+)
+from tidelog.proto.calls.delegation_token_api import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
+from tidelog.proto.calls.quota_api import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from tidelog.proto.calls.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+from tidelog.proto.calls.request import Request
+from tidelog.proto.calls.user_api import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    SaslAuthenticateRequest,
+)
+from tidelog.security.acls import AclOperation
+from tidelog.security.delegation_tokens import is_of
+
+
+def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
+    """A topic's or group's settings need ``operation`` on it, all others on the cluster."""
+
+    def fault(_: Any, item: Any, access: Access, __: MetadataImage) -> ErrorCode:
+        resource = getattr(item, "resource", item)
+        if resource.resource_type == "topic":
+            return NONE if access.topic(operation, resource.name) else NO_TOPIC
+        if resource.resource_type == "group":
+            return NONE if access.group(operation, resource.name) else NO_GROUP
+        return NONE if access.cluster(operation) else NO_CLUSTER
+
+    return fault
+
+
+def _token_fault(request: CreateDelegationTokenRequest, access: Access) -> ErrorCode:
+    """Whoever may log in may have tokens of its own (KIP-373)."""
+    owner = request.owner
+    own = owner is None or owner == access.who.principal
+    may = own or access.user(AclOperation.CREATE_TOKENS, owner or "")
+    return NONE if may else ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+
+
+async def _seen_tokens(
+    request: DescribeDelegationTokenRequest, access: Access, image: MetadataImage, serve: Serve
+) -> Any:
+    """Names the tokens that the caller may see, so that nobody computes the secrets of others.
+
+    Source: ``DelegationTokenManager.filterToken``.
+    """
+    quiet, principal = access.quiet, access.who.principal
+    some = access.any_delegation_token(DESCRIBE)
+    seen = (
+        token_id
+        for token_id, token in image.delegation_tokens.items()
+        if is_of(token, principal)
+        or quiet.user(AclOperation.DESCRIBE_TOKENS, token.owner)
+        or (some and quiet.delegation_token(DESCRIBE, token_id))
+    )
+    asked = frozenset(request.token_ids)
+    named = tuple(each for each in seen if not request.by_id or each in asked)
+    return await serve(replace(request, token_ids=named, by_id=True))
+
+
+CLUSTER: Final[dict[type[Request[Any]], Rule]] = {
+    DescribeClusterRequest: on_cluster(DESCRIBE, cluster_refused),
+    DescribeConfigsRequest: each(
+        "resources",
+        "resources",
+        _configs(AclOperation.DESCRIBE_CONFIGS),
+        lambda resource, error, text: DescribedResource(resource, error, (), text),
+    ),
+    ListConfigResourcesRequest: on_cluster(
+        AclOperation.DESCRIBE_CONFIGS, lambda _, error, text: ListConfigResourcesResponse(error, (), text)
+    ),
+    IncrementalAlterConfigsRequest: each(
+        "resources",
+        "resources",
+        _configs(AclOperation.ALTER_CONFIGS),
+        lambda item, error, text: AlteredResource(item.resource, error, text),
+    ),
+    DescribeFeaturesRequest: on_cluster(
+        DESCRIBE, lambda _, error, text: DescribeFeaturesResponse((), NO_OFFSET, (), (), error, text)
+    ),
+    UpdateFeaturesRequest: on_cluster(ALTER, refuse_change),
+    UnregisterBrokerRequest: on_cluster(ALTER, refuse_change),
+    DescribeLogDirsRequest: on_cluster(DESCRIBE, lambda _, error, text: DescribeLogDirsResponse((), error, text)),
+    AlterReplicaLogDirsRequest: on_cluster(ALTER, lambda _, error, text: AlterReplicaLogDirsResponse((), error, text)),
+    AlterPartitionReassignmentsRequest: on_cluster(ALTER, refuse_change),
+    ListPartitionReassignmentsRequest: on_cluster(DESCRIBE, refuse_change),
+    ElectLeadersRequest: on_cluster(ALTER, refuse_change),
+    DescribeAclsRequest: on_cluster(DESCRIBE, failed(DescribeAclsResponse)),
+    CreateAclsRequest: on_cluster(ALTER, refuse_change),
+    DeleteAclsRequest: on_cluster(ALTER, refuse_change),
+    DescribeClientQuotasRequest: on_cluster(AclOperation.DESCRIBE_CONFIGS, failed(DescribeClientQuotasResponse)),
+    AlterClientQuotasRequest: on_cluster(AclOperation.ALTER_CONFIGS, refuse_change),
+    SaslAuthenticateRequest: free(),
+    DescribeUserScramCredentialsRequest: on_cluster(DESCRIBE, failed(DescribeUserScramCredentialsResponse)),
+    AlterUserScramCredentialsRequest: on_cluster(ALTER, refuse_change),
+    CreateDelegationTokenRequest: whole(_token_fault, refuse_change),
+    RenewDelegationTokenRequest: free(),  # the controller asks whether it is the caller's
+    ExpireDelegationTokenRequest: free(),
+    DescribeDelegationTokenRequest: _seen_tokens,
+    AppendAuditRequest: whole(
+        lambda _, access: NONE if access.denials_only.cluster(CLUSTER_ACTION) else NO_CLUSTER,
+        failed(AppendAuditResponse),
+    ),
+    HoldTransactionsRequest: on_cluster(ALTER, failed(HoldTransactionsResponse)),
+    ImportRecordsRequest: on_cluster(ALTER, failed(ImportRecordsResponse)),
+    AdvanceProducerIdsRequest: on_cluster(ALTER, refuse_change),
+}
