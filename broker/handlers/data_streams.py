@@ -34,8 +34,6 @@ from tidelog.replication.partition.waiters import Produced
 CARRIER_GRACE_S: Final = 0.1
 """How long the carrier may still hold what it was handed for a stream that has ended. Without it, forty
 consumers that leave at once would each make room for an answer to the next one that is about to leave."""
-PARTITIONS_MAX: Final = 20_000
-"""Partitions of one fetch of a client, as at the Kafka listener; each takes time on the event loop."""
 FETCH_WAIT_MS_MAX: Final = 60_000
 """Longest long poll; a longer one asked for is cut to it."""
 
@@ -163,7 +161,7 @@ class FetchSession:
         return self._usage.hold() if self._in_line is None else self._in_line.started
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame:
-        correlation, request = decode_fetch_request(frame, PARTITIONS_MAX)
+        correlation, request = decode_fetch_request(frame)
         self._traffic.fetch_requests += 1
         if request.replica_id not in (NO_NODE, ANY_REPLICA):
             # A follower's fetch moves high watermarks: it has a stream of its own kind.

@@ -29,6 +29,8 @@ answered, however many connections hold half a request."""
 REQUEST_TIMEOUT_S: Final = 10.0
 """How long a connection may take to send a request, and may stay idle between two."""
 READ_BYTES: Final = 16 * 1024
+LINES_MAX: Final = 200
+"""Of one request, whoever sends it: each line costs time on the event loop."""
 FOR_STRANGERS: Final = ("/health", "/ready")
 """Pages that have a word for everybody."""
 
@@ -122,10 +124,9 @@ class HttpServer:
                 if (what := stranger(first)) is not None:
                     await self._turn_away(what, first, reader, writer)
                     return
-                connection.receive_data(first)
             while True:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    request = await _next_request(h11, connection, reader)
+                    request = await _next_request(h11, connection, reader, first)
                     if request is None:
                         return
                     self._came_last()
@@ -133,6 +134,8 @@ class HttpServer:
                     if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                         return
                     connection.start_next_cycle()
+                first = b""
+                await asyncio.sleep(0)  # what came with this request waits for others' turns
         except h11.RemoteProtocolError as error:
             await _refuse(h11, connection, writer, error)
         except (TimeoutError, OSError):
@@ -209,20 +212,26 @@ def _renewing(tls: TlsStore) -> ssl.SSLContext:
     return context
 
 
-async def _next_request(h11: Any, connection: Any, reader: asyncio.StreamReader) -> Any:
-    """Read one request with its body, which is dropped; ``None`` at the end of the connection."""
-    request = None
+async def _next_request(h11: Any, connection: Any, reader: asyncio.StreamReader, data: bytes) -> Any:
+    """Read one request, which begins with ``data``; ``None`` at the end of the connection. A body is left unread, and
+    with it the connection cannot go on."""
+    lines = 0
     while True:
+        if data:
+            lines += data.count(b"\n")
+            if lines > LINES_MAX:
+                raise h11.RemoteProtocolError(f"expected at most {LINES_MAX} lines in a request", 431)
+            connection.receive_data(data)
         event = connection.next_event()
         if event is h11.NEED_DATA:
             data = await reader.read(READ_BYTES)
             if not data and connection.their_state is h11.IDLE:
                 return None
-            connection.receive_data(data)
+            if not data:
+                connection.receive_data(data)
         elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.EndOfMessage):
-            return request
+            connection.next_event()  # its end, if it has no body
+            return event
         elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
             return None
 

@@ -31,8 +31,11 @@ VERSION: Final = 1
 CORRELATION_MAX: Final = 0xFFFF_FFFF
 _TEXT_BYTES_MAX: Final = 0xFFFF
 """Longest transactional id, rack or error message. A longer message is cut, the others are refused before."""
-FETCH_PARTITIONS_MAX: Final = 200_000
-"""Partitions named or forgotten in one fetch; a produce request has room for 65,535."""
+FETCH_PARTITIONS_MAX: Final = 20_000
+"""Partitions of one fetch, as at the Kafka listener; each takes time on the event loop. A follower with more names them
+in several. A produce request has room for 65,535."""
+FORGOTTEN_MAX: Final = 0xFFFF
+"""Partitions that a follower gives up in one fetch; it gives up more in several."""
 
 _HEAD = struct.Struct(">BI")
 _PRODUCE = struct.Struct(">hIH")
@@ -296,17 +299,18 @@ def encode_fetch_request(correlation: int, request: FetchRequest) -> Frame:
     return (out,)
 
 
-def decode_fetch_request(frame: memoryview, most: int = FETCH_PARTITIONS_MAX) -> tuple[int, FetchRequest]:
-    """Raises :class:`BadFrame`, also for more than ``most`` partitions."""
+def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
+    """Raises :class:`BadFrame`, also for too many partitions."""
     correlation = correlation_of(frame)
     try:
         fields = _FETCH.unpack_from(frame, _HEAD.size)
         replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = (
             fields
         )
-        if max(count, forgotten_count) > most:
-            found = max(count, forgotten_count)
-            raise BadFrame(f"expected at most {most} partitions in a fetch, found {found}")
+        if count > FETCH_PARTITIONS_MAX:
+            raise BadFrame(f"expected at most {FETCH_PARTITIONS_MAX} partitions in a fetch, found {count}")
+        if forgotten_count > FORGOTTEN_MAX:
+            raise BadFrame(f"expected at most {FORGOTTEN_MAX} forgotten partitions, found {forgotten_count}")
         position = _HEAD.size + _FETCH.size
         rack = str(frame[position : position + rack_size], "utf-8")
         position += rack_size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -295,7 +294,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             text = f"expected a {request_type.__name__} of at most {most} bytes, found {len(data)}"
             return Answer(call_stream.RESOURCE_EXHAUSTED, text.encode())
         try:
-            items_max = limits.client_items_max if of_clients else sys.maxsize
+            items_max = limits.client_items_max if of_clients else limits.controller_items_max
             request = from_proto(request_type, data, items_max=items_max)
         except BadMessage as bad:
             return Answer(call_stream.INVALID_ARGUMENT, str(bad).encode())

@@ -61,6 +61,8 @@ class GrpcLimits:
     """The same where clients call, but for those that bring records."""
     client_items_max: int = 20_000
     """Items in all lists of one request of a client's call, as at the Kafka listener."""
+    controller_items_max: int = 40_000
+    """The same where brokers call: what a client asked for, and what a broker says of it in its own words."""
     connections_max: int = 10_000
     """Connections to one listener; a further one is closed at once."""
     connection_idle_ms: int = 600_000

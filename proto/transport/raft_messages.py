@@ -28,6 +28,14 @@ UNBOUND_VERSION: Final = 1
 """That of release 0.1, where a voter was a node id alone. A directory that is :attr:`VoterStanding.OLD` says it too,
 and names itself besides."""
 
+HELLO_BYTES_MAX: Final = 16 * 1024
+"""Of the first frame of a stream, which anybody may have sent who reaches the listener."""
+FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
+MESSAGES_MAX: Final = 2_000
+"""Messages of one frame."""
+ENTRIES_MAX: Final = 100_000
+"""Entries of all messages of one frame. A sender's own bounds lie below these three."""
+
 
 class VoterStanding(enum.IntEnum):
     """A controller's directory's standing in its quorum."""
@@ -185,6 +193,8 @@ def encode_hello(hello: Hello) -> bytes:
 
 def decode_hello(data: bytes | memoryview) -> Hello:
     """Raises :class:`BadFrame`."""
+    if len(data) > HELLO_BYTES_MAX:
+        raise BadFrame(f"expected a hello of at most {HELLO_BYTES_MAX} bytes, found {len(data)}")
     return _read(Hello, pb.RaftHello, data)
 
 
@@ -215,9 +225,17 @@ def join_messages(messages: Sequence[bytes]) -> list[bytes]:
 
 
 def decode_frame(data: bytes | memoryview) -> list[RaftMessage]:
-    """Raises :class:`BadFrame` for anything that is not a frame of known messages."""
+    """Raises :class:`BadFrame` for anything that is not a frame of known messages, and for one beyond the bounds."""
+    if len(data) > FRAME_BYTES_MAX:
+        raise BadFrame(f"expected a Raft frame of at most {FRAME_BYTES_MAX} bytes, found {len(data)}")
+    messages = _parse(pb.RaftFrame, data).messages
+    if len(messages) > MESSAGES_MAX:
+        raise BadFrame(f"expected at most {MESSAGES_MAX} Raft messages in a frame, found {len(messages)}")
+    entries = sum(len(message.append.entries) for message in messages if message.HasField("append"))
+    if entries > ENTRIES_MAX:
+        raise BadFrame(f"expected at most {ENTRIES_MAX} entries in a Raft frame, found {entries}")
     try:
-        decoded = list(map(BODY.read, _parse(pb.RaftFrame, data).messages))
+        decoded = list(map(BODY.read, messages))
     except ValueError as error:
         raise BadFrame(str(error)) from None
     for message in decoded:

@@ -23,6 +23,7 @@ from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId, TopicIdPartition
 from tidelog.proto.transport.frames import (
+    FORGOTTEN_MAX,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -266,7 +267,8 @@ class BrokerFetcher:
                     bytes_max,
                 )
             )
-        forgotten, self._forgotten = self._forgotten[:0xFFFF], self._forgotten[0xFFFF:]
+        most = FORGOTTEN_MAX
+        forgotten, self._forgotten = self._forgotten[:most], self._forgotten[most:]
         if items:
             self._fruitless = 0
         return FetchRequest(

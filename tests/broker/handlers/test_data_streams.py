@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tidelog.broker.handlers.data_streams import FETCH_WAIT_MS_MAX, PARTITIONS_MAX, FetchSession, ProduceSession
+from tidelog.broker.handlers.data_streams import FETCH_WAIT_MS_MAX, FetchSession, ProduceSession
 from tidelog.broker.memory_budget import MemoryBudget
 from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.quotas.usage import StreamUsage
@@ -16,6 +16,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
 from tidelog.model.settings.quota_settings import QuotaSettings
 from tidelog.proto.transport.frames import (
+    FETCH_PARTITIONS_MAX,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -218,7 +219,7 @@ async def test_a_follower_on_a_consumers_stream_is_refused() -> None:
         session.on_frame(fetch_frame(3, replica=2))
 
 
-async def test_a_client_fetches_from_at_most_so_many_partitions() -> None:
+async def test_one_fetches_from_at_most_so_many_partitions() -> None:
     session = FetchSession(Replicas(), MemoryBudget(10_000), Traffic(), 600, READY, no_quotas())
     part = FetchPartition(TopicId(bytes(16)), 0, NO_LEADER_EPOCH, Offset(0), NO_LEADER_EPOCH, Offset(0), 1)
 
@@ -226,9 +227,11 @@ async def test_a_client_fetches_from_at_most_so_many_partitions() -> None:
         request = FetchRequest(NO_NODE, BrokerEpoch(-1), 0, 0, 1, False, [part] * count)
         return memoryview(b"".join(encode_fetch_request(1, request)))
 
-    with pytest.raises(BadFrame, match=f"at most {PARTITIONS_MAX} partitions in a fetch, found {PARTITIONS_MAX + 1}"):
-        session.on_frame(frame(PARTITIONS_MAX + 1))
-    session.on_frame(frame(PARTITIONS_MAX))
+    with pytest.raises(
+        BadFrame, match=f"at most {FETCH_PARTITIONS_MAX} partitions in a fetch, found {FETCH_PARTITIONS_MAX + 1}"
+    ):
+        session.on_frame(frame(FETCH_PARTITIONS_MAX + 1))
+    session.on_frame(frame(FETCH_PARTITIONS_MAX))
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x02" + bytes(40), b"\xff" * 100])

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tidelog.broker.node.http import CONNECTIONS_MAX, HttpServer, text_page
+from tidelog.broker.node.http import CONNECTIONS_MAX, LINES_MAX, HttpServer, text_page
 from tidelog.proto.transport.network import Address
 
 
@@ -106,3 +106,44 @@ async def test_a_connection_that_asks_is_kept_before_one_that_does_not(address: 
     finally:
         for _, writer in (asking, *silent):
             writer.close()
+
+
+@pytest.mark.parametrize("pieces", [1, 40])
+async def test_a_request_has_at_most_so_many_lines(address: Address, pieces: int) -> None:
+    """Sixteen kilobytes of short lines took 6 ms of the event loop, from anybody."""
+    lines = b"a:\r\n" * LINES_MAX + b"\r\n"
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n")
+    step = len(lines) // pieces + 1
+    for at in range(0, len(lines), step):
+        writer.write(lines[at : at + step])
+        await writer.drain()
+    async with asyncio.timeout(60):
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+    writer.close()
+
+
+async def test_a_body_is_left_unread(address: Address) -> None:
+    """Chunks of one byte took 1 ms of the event loop a kilobyte, without end."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    async with asyncio.timeout(60):
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 "), "the answer does not wait for the body"
+    writer.close()
+
+
+async def test_requests_that_come_at_once_take_turns_with_others(address: Address) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    task = asyncio.ensure_future(others())
+    answer = await exchange(address, request * 50 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    task.cancel()
+    assert answer.count(b"HTTP/1.1 200 ") == 51
+    assert turns > 51

@@ -201,12 +201,15 @@ def test_long_error_message_is_cut_to_what_the_frame_holds() -> None:
     assert len(found.error_message) <= 32_768
 
 
-def test_more_forgotten_partitions_than_16_bits_count() -> None:
-    """A follower that leaves a broker of 100,000 partitions names them all in one frame."""
-    forgotten = [(TopicId(bytes(16)), number) for number in range(70_000)]
-    request = FetchRequest(NodeId(1), BrokerEpoch(1), 500, 1, 1 << 20, False, (), forgotten)
-    _, found = frames.decode_fetch_request(joined(frames.encode_fetch_request(1, request)))
-    assert len(found.forgotten) == 70_000
+def test_one_fetch_forgets_as_many_partitions_as_followers_name() -> None:
+    def fetch(count: int) -> FetchRequest:
+        forgotten = [(TopicId(bytes(16)), number) for number in range(count)]
+        request = FetchRequest(NodeId(1), BrokerEpoch(1), 500, 1, 1 << 20, False, (), forgotten)
+        return frames.decode_fetch_request(joined(frames.encode_fetch_request(1, request)))[1]
+
+    assert len(fetch(frames.FORGOTTEN_MAX).forgotten) == frames.FORGOTTEN_MAX
+    with pytest.raises(BadFrame, match="forgotten partitions, found 65536"):
+        fetch(frames.FORGOTTEN_MAX + 1)
 
 
 def test_fetch_positions_keep_their_names() -> None:

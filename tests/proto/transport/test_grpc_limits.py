@@ -167,6 +167,17 @@ async def test_a_clients_request_has_at_most_so_many_items() -> None:
     await listener.server.close(0)
 
 
+async def test_a_brokers_request_to_a_controller_has_at_most_so_many_items() -> None:
+    """An open controller listener lets in anybody who reaches it."""
+    calls: Any = {api.MetadataRequest: Listener().metadata}
+    server = await GrpcNetwork(GrpcLimits(controller_items_max=100)).serve("CONTROLLER", LOOPBACK, Service(calls, {}))
+    connection = GrpcNetwork().connect(server.address)
+    with pytest.raises(ConnectionLost, match="of at most 100 items, found more"):
+        await connection.call(api.MetadataRequest(topics=("",) * 101), timeout_s=10)
+    await connection.close()
+    await server.close(0)
+
+
 async def test_a_clients_call_is_smaller_than_a_nodes() -> None:
     listener = Listener()
     address = await listener.start(GrpcLimits(client_call_bytes_max=1000))
