@@ -5,17 +5,17 @@ Whatever is written is on disk when the time is taken, and nothing that is read 
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tidelog.bench.clusters import create_topic, running
-from tidelog.cli.root import run
 from tidelog.cli.work.workload import fill
 
 RECORDS: Final = 1_000_000
@@ -92,10 +92,14 @@ def _forget(root: Path) -> None:
 
 
 def _tidelog(*arguments: str) -> None:
-    with redirect_stdout(io.StringIO()):
-        code = run([*arguments, "--json"])
-    if code:
-        raise RuntimeError(f"tidelog {' '.join(arguments)} ended with {code}")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "tidelog.cli.main", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"tidelog {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
 
 
 def _write(path: Path, size: int) -> None:

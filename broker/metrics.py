@@ -437,6 +437,21 @@ GROUP_APPENDS_FAILED: Final = _own(
     "group_appends_failed", COUNTER, "Those batches that were refused, or whose outcome stayed unknown."
 )
 
+LINK_LAG: Final = _own(
+    "link_lag_records", GAUGE, "Records that a link's source had more when it was last heard of, by offsets.", "link"
+)
+LINK_LAG_SECONDS: Final = _own(
+    "link_lag_seconds",
+    GAUGE,
+    "For how long a link has left something to fetch in one of its partitions, or nobody has looked.",
+    "link",
+)
+LINK_HEARD_SECONDS: Final = _own("link_heard_seconds", GAUGE, "How long ago a link last said how far it is.", "link")
+LINK_PARTITIONS: Final = _own("link_partitions", GAUGE, "Partitions that a link fills.", "link")
+LINK_PARTITIONS_STOPPED: Final = _own(
+    "link_partitions_stopped", GAUGE, "Those in which it has stopped; `tidelog links status` says why.", "link"
+)
+
 MARKERS_LEADERLESS: Final = _kafka(
     "kafka.coordinator.transaction:type=TransactionMarkerChannelManager",
     GAUGE,

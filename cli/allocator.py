@@ -1,4 +1,4 @@
-"""How a process that will be a node gets its memory."""
+"""How a process that moves many records gets its memory: a node, a restore."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ a third of the throughput at 1 MiB messages. What the user has set already is le
 
 
 def tuned_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environment`` with the allocator's settings, for a process that will be a node."""
+    """Return ``environment`` with the allocator's settings, for a process that moves many records."""
     return {**ALLOCATOR, **environment}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import Final
 
 from tidelog.cli.allocator import ALLOCATOR, tuned_environment
 from tidelog.cli.failure import EXIT_INTERRUPTED
 
+BULKY: Final = (["server"], ["backup"], ["restore"], ["links"])
+
 
 def main() -> None:
-    """Run the command; a node first replaces itself by one with a tuned allocator."""
+    """Run the command; a node, or what moves as much as one, first replaces itself by one with a tuned allocator."""
     try:
         code = _run()
     except KeyboardInterrupt:  # while modules were still being imported
@@ -22,7 +25,7 @@ def main() -> None:
 
 def _run() -> int:
     _open_closed_streams()
-    if sys.argv[1:2] == ["server"] and not ALLOCATOR.keys() <= os.environ.keys():
+    if sys.argv[1:2] in BULKY and not ALLOCATOR.keys() <= os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned_environment(dict(os.environ)))
     from tidelog.cli.root import run
 

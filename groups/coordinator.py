@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -62,6 +62,7 @@ from tidelog.proto.calls.group_api import (
     SyncGroupResponse,
 )
 from tidelog.proto.calls.transaction_api import TransactionMarker, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from tidelog.proto.logs.coordinator_records import OffsetCommitValue
 from tidelog.proto.transport.network import CallContext
 from tidelog.replication.coordinators.coordinator_log import CoordinatorLog
 from tidelog.replication.coordinators.coordinator_shell import CoordinatorShell, Led, LoadStanding, done, settle
@@ -287,6 +288,13 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
                 name = group.shown_state.value
                 groups[name] = groups.get(name, 0) + 1
         return GroupGauges(groups, members, offsets, loaded, len(self._led) - loaded)
+
+    def committed(self, prefix: str) -> Iterator[tuple[str, Iterator[tuple[str, int, OffsetCommitValue]]]]:
+        """The committed offsets of groups whose names begin so; visits every group."""
+        for led in self._actives():
+            for name, group in led.shard.state.groups.items():
+                if name.startswith(prefix):
+                    yield name, group.offsets.items()
 
     # --- Effects ------------------------------------------------------------------------------------
 

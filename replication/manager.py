@@ -142,11 +142,16 @@ class ReplicaManager:
         )
         self.consuming = Consuming(self._replicas, settings, self.disk_failed, rack_of)
         self.coordinating = Coordinating(self._by_name, clock, appended=self._appended, failed=self.disk_failed)
-        self.importing = Importing(
-            self._replicas, clock, self.coordinating.committed, appended=self._appended, failed=self.disk_failed
-        )
         self._roles = Roles()
         self._flusher = Flusher(run_blocking, self._flushed, self.disk_failed, on_fatal)
+        self.importing = Importing(
+            self._replicas,
+            clock,
+            self.coordinating.committed,
+            appended=self._appended,
+            flush=self._flusher.request,
+            failed=self.disk_failed,
+        )
         self.isr_shrinks = 0
         self.isr_expands = 0
 

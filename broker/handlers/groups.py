@@ -38,7 +38,6 @@ from tidelog.proto.calls.group_api import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from tidelog.proto.logs.record_levels import REQUEST_GATES
 from tidelog.proto.transport.network import CallContext
 from tidelog.security.acls import AclOperation
 
@@ -74,7 +73,7 @@ class GroupCalls:
         self, request: ConsumerGroupHeartbeatRequest, context: CallContext
     ) -> ConsumerGroupHeartbeatResponse:
         """A regular expression matches no topic that the member may not describe."""
-        fault = REQUEST_GATES[type(request)].fault(self._view.image.features)
+        fault = await self._view.gate_fault(type(request))
         if fault is not None:
             return ConsumerGroupHeartbeatResponse(ErrorCode.UNSUPPORTED_VERSION, fault)
         access = self._access.of(context, "ConsumerGroupHeartbeat")

@@ -19,7 +19,6 @@ from tidelog.proto.calls.api import (
     LogDir,
     LogDirReplica,
 )
-from tidelog.proto.logs.record_levels import REQUEST_GATES
 from tidelog.proto.transport.network import CallContext
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_manager import DirectoryInfo, LogManager
@@ -43,7 +42,7 @@ class LogDirs:
 
     async def alter(self, request: AlterReplicaLogDirsRequest, _: CallContext) -> AlterReplicaLogDirsResponse:
         """Answers once the moves have begun."""
-        fault = REQUEST_GATES[type(request)].fault(self._view.image.features)
+        fault = await self._view.gate_fault(type(request))
         if fault is not None:
             return AlterReplicaLogDirsResponse((), ErrorCode.UNSUPPORTED_VERSION, fault)
         return AlterReplicaLogDirsResponse(tuple(map(self._alter, request.replicas)))

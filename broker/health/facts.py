@@ -115,6 +115,27 @@ class Group:
     partitions: tuple[GroupPartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LinkPartition:
+    """A link's standing in one partition, as it said last. ``lag``: records that the source had more. ``lag_ms``: for
+    how long something was left to fetch, or nobody has looked. ``heard_ms``: how long ago it said so. ``reason``: why
+    it has stopped here, or ""."""
+
+    at: TopicPartition
+    lag: int
+    lag_ms: int
+    heard_ms: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link into this cluster, with the partitions that it still fills."""
+
+    name: str
+    partitions: tuple[LinkPartition, ...]
+
+
 Labels = tuple[str, ...]
 """The values of a metric's labels, in the order of its label names."""
 
@@ -154,6 +175,7 @@ class Facts:
     prepared: Sequence[OpenTransaction] | None = None
     hanging: Sequence[HangingTransaction] | None = None
     groups: Sequence[Group] | None = None
+    links: Sequence[Link] | None = None
     nodes: Mapping[int, NodeMetrics] | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
     """What could not be asked, and why."""

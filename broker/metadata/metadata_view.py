@@ -12,16 +12,18 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.metadata_quorum.image.change import MetadataDelta, apply_records, difference
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.metadata_quorum.image.snapshot import BadSnapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import METADATA_VERSION
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset
 from tidelog.proto.calls.controller_api import FetchMetadataRequest, FetchMetadataResponse, FetchMetadataSnapshotRequest
 from tidelog.proto.logs.metadata_codec import decode_batch
+from tidelog.proto.logs.record_levels import REQUEST_GATES
 from tidelog.proto.transport.network import CallTimeout, ConnectionLost
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ FETCH_WAIT_MS: Final = 2_000
 """Longest time a controller holds an unanswered fetch."""
 ANSWER_SLACK_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.05
+LEVELS_S: Final = 10.0
+"""For the feature levels of a new cluster."""
 SNAPSHOT_BYTES_MAX: Final = 2**31
 QUEUED_MAX: Final = 1_000
 """Images that wait their turn; beyond it they become one change."""
@@ -111,6 +115,13 @@ class MetadataView:
         finally:
             del self._waiting[future]
         return True
+
+    async def gate_fault(self, request: type[Any]) -> str | None:
+        """Why the levels in use do not allow requests of this kind. A cluster that has just begun has none yet, and
+        soon those that it begins with."""
+        if METADATA_VERSION not in self.image.features:
+            await self.wait_until(lambda image: METADATA_VERSION in image.features, timeout_s=LEVELS_S)
+        return REQUEST_GATES[request].fault(self.image.features)
 
     def _begin(self, image: MetadataImage, delta: MetadataDelta) -> None:
         self.image = image

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from tidelog.broker import metrics as m
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.client_metrics.telemetry import Telemetry
+from tidelog.broker.coordinators.link_positions import links_known
 from tidelog.broker.coordinators.transactions import Transactions
+from tidelog.broker.health.facts import Link
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic, error_name
 from tidelog.broker.logs.log_cleaning import LogCleaning
 from tidelog.broker.metadata.lifecycle_state import BrokerStanding
@@ -96,6 +98,8 @@ class NodeSource:
             if node.broker.cleaning is not None:
                 yield from _cleaning(node.broker.cleaning)
             yield from _groups(node.broker.groups.coordinator)
+            now_ms = time.time_ns() // 1_000_000
+            yield from _links(links_known(node.broker.groups.coordinator, node.view.image, now_ms))
             yield from _transactions(node.broker.transactions)
 
     def _loop(self) -> Iterator[Reading]:
@@ -295,6 +299,16 @@ def _groups(coordinator: GroupCoordinator) -> Iterator[Reading]:
     yield Reading(m.GROUP_RECORDS_PASSED_OVER, counters.passed_over_records)
     yield Reading(m.GROUP_APPENDS, counters.appends)
     yield Reading(m.GROUP_APPENDS_FAILED, counters.failed_appends)
+
+
+def _links(links: Iterable[Link]) -> Iterator[Reading]:
+    for link in links:
+        label, places = (link.name,), link.partitions
+        yield Reading(m.LINK_LAG, sum(one.lag for one in places), label)
+        yield Reading(m.LINK_LAG_SECONDS, max(one.lag_ms for one in places) / 1000, label)
+        yield Reading(m.LINK_HEARD_SECONDS, min(one.heard_ms for one in places) / 1000, label)
+        yield Reading(m.LINK_PARTITIONS, len(places), label)
+        yield Reading(m.LINK_PARTITIONS_STOPPED, sum(bool(one.reason) for one in places), label)
 
 
 def _transactions(transactions: Transactions) -> Iterator[Reading]:

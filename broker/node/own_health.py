@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from tidelog.broker import metrics as m
+from tidelog.broker.coordinators.link_positions import links_known
 from tidelog.broker.health.facts import Directory, Facts, NodeMetrics
 from tidelog.broker.health.rule import Finding, Severity
 from tidelog.broker.health.rules import report
@@ -28,8 +29,12 @@ class OwnHealth:
 
     def findings(self) -> list[Finding]:
         """What somebody should look at, the worst first."""
+        now_ms, broker = time.time_ns() // 1_000_000, self._node.broker
         facts = Facts(
-            time.time_ns() // 1_000_000, directories=self._directories(), nodes={self._node_id: self._metrics()}
+            now_ms,
+            directories=self._directories(),
+            nodes={self._node_id: self._metrics()},
+            links=None if broker is None else links_known(broker.groups.coordinator, self._node.view.image, now_ms),
         )
         return [found for found in report(facts).findings if found.severity is not Severity.NOTE]
 

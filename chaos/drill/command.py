@@ -20,9 +20,10 @@ from tidelog.chaos.drill.drills import DRILLS, Drill
 from tidelog.chaos.drill.objectives import CONTROLLER_S, LEADER_S, WHOLE_S, Limits
 from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach, Say
 from tidelog.chaos.drill.run import HEALTHY_S, Asked, check_healthy, hold, planned, survey
-from tidelog.chaos.drill.target import Found, begin_with, bootstrap_of, find_local, make
+from tidelog.chaos.drill.target import Found, bootstrap_of, find_local, make
 from tidelog.chaos.drill.traffic import Load
 from tidelog.chaos.laboratory.processes.secured import secure
+from tidelog.chaos.laboratory.upgrade.release import begin_with
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster, rack_of
 from tidelog.cli.terminal.connection import require_listener, running_cluster_option, secured

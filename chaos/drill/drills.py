@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.chaos.drill.evidence import longest_commit, longest_silence
-from tidelog.chaos.drill.objectives import WORDS, Limits, Objective
+from tidelog.chaos.drill.evidence import longest_commit, longest_leaderless, longest_silence
+from tidelog.chaos.drill.objectives import LEADERLESS_S, WORDS, Limits, Objective
 from tidelog.chaos.drill.reach import Reach
 from tidelog.chaos.drill.stage import FAULT, HEAL, SEEN, Milestone, Stage
 from tidelog.chaos.drill.target import Found, check_racks
@@ -110,6 +110,9 @@ def _restart_all(stage: Stage) -> None:
             stage.say(SEEN, "leaving the rest as it is: another restart could cost data")
             break
         stage.rest(BETWEEN_S)
+    leaderless_s = longest_leaderless(stage.evidence.seen[:], began_s, stage.traffic.now())
+    stage.worst("leaderless_s", leaderless_s)
+    stage.say(SEEN, f"{WORDS['leaderless_s']}: {leaderless_s:.2f} s")
     _keep_silence(stage, stage.everywhere, began_s)
 
 
@@ -334,6 +337,7 @@ _ALL: Final = (
             "order (SIGTERM), start it, wait until every replica is in sync",
         ),
         lambda found, limits: (
+            Objective("leaderless_s", LEADERLESS_S),
             Objective("silence_s", limits.leader_s),
             *in_the_end(limits),
         ),
@@ -348,6 +352,7 @@ _ALL: Final = (
             "leave the feature levels as they are: every node can go back, until `tidelog features upgrade`",
         ),
         lambda found, limits: (
+            Objective("leaderless_s", LEADERLESS_S),
             Objective("silence_s", limits.leader_s),
             *in_the_end(limits),
         ),

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from tidelog.chaos.laboratory.faults.observer import ClusterStanding
+from tidelog.model.ids import TopicPartition
 
 TROUBLES_MAX: Final = 1_000
 """Errors of clients that are kept; the rest is only counted."""
@@ -138,6 +139,18 @@ def longest_commit(commits: Iterable[Committed], from_s: float, to_s: float) -> 
 def first_seen(seen: Iterable[Seen], from_s: float, fits: Callable[[ClusterStanding], bool]) -> float | None:
     """Seconds from a moment until the cluster was first seen to stand so; ``None`` if it never was."""
     return next((one.at_s - from_s for one in seen if one.at_s >= from_s and fits(one.standing)), None)
+
+
+def longest_leaderless(seen: Sequence[Seen], from_s: float, to_s: float) -> float:
+    """The longest that a partition was seen without a leader. What nobody tells about is as before."""
+    longest, since = 0.0, dict[TopicPartition, float]()
+    for one in seen:
+        for at, held in one.standing.partitions.items():
+            if held.leader < 0:
+                since.setdefault(at, max(one.at_s, from_s))
+            elif at in since:
+                longest = max(longest, min(one.at_s, to_s) - since.pop(at))
+    return max([longest, *(to_s - began_s for began_s in since.values())])
 
 
 @dataclass(frozen=True, slots=True)

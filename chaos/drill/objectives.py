@@ -9,6 +9,8 @@ from typing import Final
 LEADER_S: Final = 3.0
 CONTROLLER_S: Final = 1.0
 WHOLE_S: Final = 10.0
+LEADERLESS_S: Final = 1.0
+"""While nodes are shut down in order: they hand over what they lead."""
 
 WORDS: Final[Mapping[str, str]] = {
     "detection_s": "what was hit is fenced",
@@ -26,6 +28,7 @@ WORDS: Final[Mapping[str, str]] = {
     "shutdown_s": "longest controlled shutdown",
     "serving_s": "serving again after the start",
     "whole_s": "every replica in sync after the start",
+    "leaderless_s": "longest that one partition had no leader",
     "silence_s": "longest that one partition took no record",
     "errors": "errors that clients got",
     "sent": "records sent",

@@ -4,9 +4,8 @@ is well enough for a drill."""
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final
 from tidelog.chaos import proc
 from tidelog.chaos.laboratory.links.client_network import secured_network
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import LocalCluster, LocalNode, default_directory
+from tidelog.cli.local.cluster import LocalCluster, default_directory
 from tidelog.cli.local.watch import PartitionState
 from tidelog.client.config.security import SecuritySettings
 from tidelog.client.config.settings import parse_bootstrap
@@ -233,24 +232,6 @@ def make(directory: Path, brokers: int, settings: Mapping[str, str], *, apart: b
                 str(os.getpid()),
             )
     return cluster
-
-
-def begin_with(nodes: Iterable[LocalNode], interpreter: str) -> None:
-    """Have nodes that have not run yet run the release of that Python, with those of their settings that it knows.
-    Raises :class:`CommandFailed`."""
-    asks = (
-        "try:\n from tidelog.model.settings.broker_config import NODE_CONFIG_DEF as one\n"
-        "except ImportError:\n from tidelog.model.broker_config import NODE_CONFIG_DEF as one  # release 0.1\n"
-        "print(*one.settings)"
-    )
-    try:
-        said = subprocess.run([interpreter, "-P", "-c", asks], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CommandFailed(f"expected the Python of an installed release, found {interpreter}: {error}") from None
-    known = set(said.stdout.split())
-    for node in nodes:
-        node.interpreter = interpreter
-        node.configure({name: value for name, value in node.settings.items() if name in known})
 
 
 def _part_roles(cluster: LocalCluster) -> None:

@@ -28,6 +28,7 @@ from tidelog.chaos.laboratory.report.report_files import report_beside, write_pa
 from tidelog.chaos.laboratory.report.report_summary import summary_text
 from tidelog.chaos.laboratory.report_command import add_reports
 from tidelog.chaos.laboratory.run import OPERATIONS_MAX, PER_S, Asked, perform
+from tidelog.chaos.laboratory.upgrade_command import add_upgrade
 from tidelog.chaos.laboratory.workloads.workloads import WORKLOADS, workloads_named
 from tidelog.chaos.simulated.mutants import ALL
 from tidelog.cli.failure import CommandFailed
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.add_argument("--nemesis", default=MIXED)
     planning.set_defaults(run=_plan)
     add_reports(commands, say)
+    add_upgrade(commands, say)
     listing = commands.add_parser("nemeses", help="list the faults")
     listing.set_defaults(run=_nemeses)
     return parser

@@ -116,7 +116,7 @@ class Run:
         """Do it in a laboratory that runs, which ends with it. Raises as :meth:`run`."""
         asked = self._asked
         with ClientLoop() as clients:
-            work = workload(workloads_named(asked.workload), self._stage(laboratory))
+            work = self._work(laboratory)
             self._write_head(work)
             addresses = {node: laboratory.direct(node) for node in laboratory.node_ids}
             observer = clients.run(_observer(addresses, laboratory.admin), _START_S)
@@ -131,6 +131,9 @@ class Run:
                 clients.run(_close(work, observer), READ_S)
             laboratory.end()
             self._examine(laboratory, work)
+
+    def _work(self, laboratory: Laboratory) -> Workload:
+        return workload(workloads_named(self._asked.workload), self._stage(laboratory))
 
     def _stage(self, laboratory: Laboratory) -> Stage:
         asked, clients = self._asked, self._directory / "clients"

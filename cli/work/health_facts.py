@@ -15,6 +15,8 @@ from tidelog.broker.health.facts import (
     Group,
     GroupPartition,
     HangingTransaction,
+    Link,
+    LinkPartition,
     NodeMetrics,
     OpenTransaction,
     Partition,
@@ -28,6 +30,8 @@ from tidelog.cli.work.node_metrics import Pages, PageUnread, page_address
 from tidelog.cli.work.placement import Placed, placement_of
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.ids import TopicPartition
+from tidelog.model.link_position import GROUP_PREFIX, read_position
+from tidelog.model.settings.config_def import split_list
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_ISR: Final = "min.insync.replicas"
+LINK_NAME: Final = "link.name"
 HTTP_LISTENER: Final = "http.listener"
 HANGING_PARTITIONS_MAX: Final = 2_000
 """Beyond that, every look would ask leaders about too many partitions' producers."""
@@ -66,6 +71,7 @@ class Asker:
             levels = pool.submit(self._try, "features", self._features)
             prepared = pool.submit(self._try, "prepared", self._prepared)
             groups = pool.submit(self._try, "groups", self._groups)
+            links = pool.submit(self._try, "links", self._links)
             moving = pool.submit(self._try, "reassignments", lambda: admin.list_partition_reassignments())
             cluster = self._try("brokers", lambda: admin.describe_cluster())
             brokers = None if cluster is None else _brokers(cluster)
@@ -89,6 +95,7 @@ class Asker:
                 prepared=prepared.result(),
                 hanging=None if placed is None else hanging.result(),
                 groups=groups.result(),
+                links=links.result(),
                 nodes=metrics or None,
                 unknown=self._unknown,
             )
@@ -197,7 +204,7 @@ class Asker:
     def _groups(self) -> list[Group]:
         from tidelog import OffsetSpec
 
-        listed = self._admin.list_consumer_groups()
+        listed = [one for one in self._admin.list_consumer_groups() if not one.group_id.startswith(GROUP_PREFIX)]
         if len(listed) > GROUPS_MAX:
             self._unknown["some groups"] = f"{len(listed):,} groups; the first {GROUPS_MAX:,} by name were looked at"
             listed = listed[:GROUPS_MAX]
@@ -220,6 +227,36 @@ class Asker:
         starts = {at: first.offset for at, first in firsts.items()}
         since_ms = time.time_ns() // 1_000_000 - now_ms
         return [self._group(one, samples, starts, since_ms) for one in listed]
+
+    def _links(self) -> list[Link]:
+        from tidelog import ConfigResource
+        from tidelog.client.links.definition import SETTING, read_item
+
+        brokers = ConfigResource("broker", "")
+        kept = self._admin.describe_configs([brokers])[brokers].get(SETTING)
+        links = [read_item(item) for item in split_list((kept and kept.value) or "")]
+        found = []
+        for link in links:
+            offsets = self._admin.list_consumer_group_offsets(link.group)
+            filled = self._filled_by(link.name, {at.topic for at in offsets})
+            now_ms = time.time_ns() // 1_000_000
+            places = [
+                LinkPartition(at, one.lag, one.lag_ms(now_ms), max(0, now_ms - one.told_ms), one.reason)
+                for at, kept_offset in sorted(offsets.items())
+                if at.topic in filled
+                and (one := read_position(kept_offset.offset, kept_offset.leader_epoch, kept_offset.metadata))
+            ]
+            found.append(Link(link.name, tuple(places)))
+        return found
+
+    def _filled_by(self, link: str, topics: Iterable[str]) -> set[str]:
+        """Those of these topics that the link still fills: they are there, and were not promoted."""
+        from tidelog import ConfigResource
+
+        there = sorted(set(topics) & {topic.name for topic in self._admin.list_topics()})
+        resources = [ConfigResource("topic", topic) for topic in there]
+        described = self._admin.describe_configs(resources) if resources else {}
+        return {resource.name for resource, settings in described.items() if settings[LINK_NAME].value == link}
 
     def _group(
         self,

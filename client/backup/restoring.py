@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -31,7 +32,7 @@ from tidelog.model.settings.topic_config import COMPACT, DELETE
 from tidelog.proto.calls.acl_api import AclEntry, binding_of
 from tidelog.proto.calls.api import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.proto.calls.api import NewTopic as NewTopicItem
-from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest
+from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest, AdvanceProducerIdsResponse
 from tidelog.proto.records.batches import split_batches
 from tidelog.security.acls import AclBinding
 
@@ -73,14 +74,14 @@ class BackupRestorer(AsyncAdmin):
         await self._check_quotas(manifest)
         if acls:
             await self.describe_acls()  # a cluster without an authorizer refuses
-        await self._advance_producer_ids(manifest.producer_ids_below)
+        taken = await self._advance_producer_ids(AdvanceProducerIdsRequest(ProducerId(manifest.producer_ids_below)))
         new = [topic for topic in manifest.topics if topic.name not in there]
         await self._create(new)
         pace = Pace(throttle, lambda moved: tell(f"{moved / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB restored"))
         try:
             await self._fill(place, manifest, pace)
         except Damaged as damage:
-            await self._take_back(place, [topic.name for topic in new], damage)
+            await self._take_back(place, [topic.name for topic in new], None if there else taken, damage)
         await self._move_starts(manifest)
         for ledger in manifest.ledgers:
             await self.commit_sink_batch(SinkJob(ledger.sink, ledger.batch, ledger.job), ())
@@ -167,12 +168,13 @@ class BackupRestorer(AsyncAdmin):
 
     # --- Topics -----------------------------------------------------------------------------------------
 
-    async def _advance_producer_ids(self, beyond: int) -> None:
-        answer = await self._ask(AdvanceProducerIdsRequest(ProducerId(beyond)), lambda r: (r,), None)
+    async def _advance_producer_ids(self, request: AdvanceProducerIdsRequest) -> AdvanceProducerIdsResponse:
+        answer: AdvanceProducerIdsResponse = await self._ask(request, lambda r: (r,), None)
         if answer.error is ErrorCode.INVALID_REQUEST:
             raise BackupError(answer.error_message)
         if answer.error is not ErrorCode.NONE:
             raise exception_for(answer.error, answer.error_message or answer.error.name)
+        return answer
 
     async def _create(self, topics: list[TopicPart]) -> None:
         def part(items: tuple[NewTopicItem, ...], timeout_ms: int) -> CreateTopicsRequest:
@@ -188,11 +190,19 @@ class BackupRestorer(AsyncAdmin):
             if made.topic_id != item.topic_id:
                 raise BackupError(f"{topic.name}: a broker of an older release gave it another id: upgrade all nodes")
 
-    async def _take_back(self, place: Place, made: Sequence[str], damage: Damaged) -> NoReturn:
+    async def _take_back(
+        self, place: Place, made: Sequence[str], ids: AdvanceProducerIdsResponse | None, damage: Damaged
+    ) -> NoReturn:
         """Delete what this call made, and say everything that is wrong with the backup. What an earlier call made may
-        be the only copy that is left."""
+        be the only copy that is left. ``ids`` are given back, unless somebody got one meanwhile; none may be if records
+        stay that bear some of them."""
         if made:
             await self.delete_topics(made)
+        if ids is not None:
+            with suppress(BackupError):
+                await self._advance_producer_ids(
+                    AdvanceProducerIdsRequest(ids.next_producer_id, ids.former_producer_id)
+                )
         try:
             await asyncio.to_thread(verify, place)
         except Damaged as error:

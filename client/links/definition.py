@@ -14,11 +14,10 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from tidelog.client.config.settings import parse_bootstrap
+from tidelog.model.link_position import GROUP_PREFIX
 from tidelog.model.settings.config_def import ConfigError
 
 SETTING: Final = "links"
-GROUP_PREFIX: Final = "tidelog.link."
-"""A link keeps what it knows of its partitions as the committed offsets of a group."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _PLAIN: Final = r".*+?^$|()[]{}\_-:/@=!<>"
 

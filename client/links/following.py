@@ -30,10 +30,10 @@ from tidelog.client.links.batches import OldFormat, batches_of, fresh, relabelle
 from tidelog.client.links.comparing import Comparison, compare
 from tidelog.client.links.kafka_connection import SourceLost
 from tidelog.client.links.linked import LinkAdmin
-from tidelog.client.links.position import Position
 from tidelog.client.links.source import EARLIEST, Fetched, Source, SourcePartition, Wanted, error_name
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
+from tidelog.model.link_position import Position
 from tidelog.model.settings.topic_config import COMPACT, DELETE
 from tidelog.proto.records.batches import Batch, CorruptBatch, split_batches
 from tidelog.proto.records.spans import gap_batch

@@ -9,8 +9,8 @@ from typing import Final
 from tidelog.client.admin.admin import AsyncAdmin
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.links.definition import SETTING, LinkDefinition, LinkError, read_item
-from tidelog.client.links.position import Position, read_position
 from tidelog.model.ids import TopicId, TopicPartition
+from tidelog.model.link_position import Position, read_position
 from tidelog.model.settings.config_def import split_list
 from tidelog.model.settings.topic_config import DELETE, LINK_ACTIVE
 from tidelog.proto.calls.api import ConfigChange, ConfigResource
@@ -106,5 +106,5 @@ class LinkAdmin(AsyncAdmin):
     async def positions(self, definition: LinkDefinition) -> dict[TopicPartition, Position]:
         """How far the link has come, as it said last."""
         kept = await self.list_consumer_group_offsets(definition.group)
-        read = {at: read_position(one) for at, one in kept.items()}
+        read = {at: read_position(one.offset, one.leader_epoch, one.metadata) for at, one in kept.items()}
         return {at: one for at, one in read.items() if one is not None}

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tidelog.client.cluster.backoff import Backoff
 from tidelog.client.errors import TidelogError
 from tidelog.client.fetching.raw_fetch import RawFetcher
+from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.links.batches import mask_of
 from tidelog.client.links.definition import LinkDefinition, LinkError
 from tidelog.client.links.following import PARTITION_BYTES_MAX, Between, Follower, NotLeader, State
@@ -168,7 +169,9 @@ class LinkRunner:
 
     async def _keep_positions(self) -> None:
         found = {at: one.as_position() for at, one in self._followers.items()}
-        kept = {at: one.committed() for at, one in found.items() if one is not None}
+        kept = {
+            at: OffsetAndMetadata(one.offset, one.epoch, one.metadata) for at, one in found.items() if one is not None
+        }
         await self._admin.alter_consumer_group_offsets(self._definition.group, kept)
 
     async def _watch(self) -> None:

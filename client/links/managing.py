@@ -27,10 +27,10 @@ from tidelog.client.links.following import PARTITION_BYTES_MAX, Between, Followe
 from tidelog.client.links.keeping import Kept, TopicKeeper, chosen, refused
 from tidelog.client.links.linked import LINK_NAME, LINK_SOURCE, LINK_STATE, LinkAdmin, TargetTopic
 from tidelog.client.links.linking import check_ends
-from tidelog.client.links.position import Position
 from tidelog.client.links.source import Source
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId, Offset, TopicPartition
+from tidelog.model.link_position import Position
 from tidelog.model.settings.topic_config import LINK_STOPPED
 from tidelog.proto.calls.group_api import OffsetCommitPartition, OffsetCommitRequest
 

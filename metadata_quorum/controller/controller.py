@@ -325,8 +325,10 @@ class Controller:
         return Decision((record,), response)
 
     def _advance_producer_ids(self, request: AdvanceProducerIdsRequest) -> Decision[AdvanceProducerIdsResponse]:
-        """Takes a block out of use, and all ids below ``beyond`` unless some of them are in use."""
+        """Takes a block out of use, and all ids below ``beyond`` unless some of them are in use; or undoes that."""
         known = self.draft.next_producer_id
+        if request.give_back is not None:
+            return self._give_back_producer_ids(request.give_back, request.beyond)
         if 0 < known < request.beyond:
             text = (
                 f"expected a cluster that has given out no producer id below {request.beyond} yet, found that it has "
@@ -336,5 +338,17 @@ class Controller:
         first = max(known, request.beyond)
         if first > LONG_MAX - PRODUCER_IDS_PER_BLOCK:
             return Decision((), AdvanceProducerIdsResponse(ErrorCode.INVALID_REQUEST, error_message="no ids are left"))
-        record = ProducerIdsRecord(NO_NODE, self.draft.broker_epoch_highest, ProducerId(first + PRODUCER_IDS_PER_BLOCK))
-        return Decision((record,), AdvanceProducerIdsResponse(ErrorCode.NONE, ProducerId(first)))
+        beyond = ProducerId(first + PRODUCER_IDS_PER_BLOCK)
+        record = ProducerIdsRecord(NO_NODE, self.draft.broker_epoch_highest, beyond)
+        response = AdvanceProducerIdsResponse(
+            ErrorCode.NONE, ProducerId(first), next_producer_id=beyond, former_producer_id=known
+        )
+        return Decision((record,), response)
+
+    def _give_back_producer_ids(self, first: ProducerId, beyond: ProducerId) -> Decision[AdvanceProducerIdsResponse]:
+        known = self.draft.next_producer_id
+        if not 0 <= first <= known == beyond:
+            text = f"expected ids up to {known}, the next one, to give back, found {first} to {beyond}"
+            return Decision((), AdvanceProducerIdsResponse(ErrorCode.INVALID_REQUEST, error_message=text))
+        record = ProducerIdsRecord(NO_NODE, self.draft.broker_epoch_highest, first)
+        return Decision((record,), AdvanceProducerIdsResponse(ErrorCode.NONE, next_producer_id=first))

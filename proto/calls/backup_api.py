@@ -88,15 +88,21 @@ class ImportRecordsResponse(Response):
 class AdvanceProducerIdsRequest(Change["AdvanceProducerIdsResponse"]):
     """Give out no producer id below ``beyond`` from now on. Refused with INVALID_REQUEST if smaller ones were given
     out in this cluster before: their producers might get ids that records bear already. -1 only takes a block out of
-    use; the broker's answer, and its metadata from then on, is at least as new as the question."""
+    use; the broker's answer, and its metadata from then on, is at least as new as the question.
+
+    ``give_back``: undo it. The next id is this one again, if it is ``beyond`` now: if nobody got one meanwhile."""
 
     beyond: ProducerId
+    give_back: ProducerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceProducerIdsResponse(Response):
-    """``first_producer_id``: the first of the block that was taken out of use."""
+    """``first_producer_id``: the first of the block that was taken out of use. ``next_producer_id``: the next id to be
+    given out from now on; ``former_producer_id``: what that was before."""
 
     error: ErrorCode
     first_producer_id: ProducerId = NO_PRODUCER_ID
     error_message: str = ""
+    next_producer_id: ProducerId = ProducerId(0)  # noqa: RUF009 - a number
+    former_producer_id: ProducerId = ProducerId(0)  # noqa: RUF009 - a number

@@ -1238,22 +1238,28 @@ class ImportRecordsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class AdvanceProducerIdsRequest(_message.Message):
-    __slots__ = ("forwarded", "beyond")
+    __slots__ = ("forwarded", "beyond", "give_back")
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
+    GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
     forwarded: _forwarded_pb2.Forwarded
     beyond: int
-    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., beyond: _Optional[int] = ...) -> None: ...
+    give_back: int
+    def __init__(self, forwarded: _Optional[_Union[_forwarded_pb2.Forwarded, _Mapping]] = ..., beyond: _Optional[int] = ..., give_back: _Optional[int] = ...) -> None: ...
 
 class AdvanceProducerIdsResponse(_message.Message):
-    __slots__ = ("error", "first_producer_id", "error_message")
+    __slots__ = ("error", "first_producer_id", "error_message", "next_producer_id", "former_producer_id")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FIRST_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    FORMER_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     error: int
     first_producer_id: int
     error_message: str
-    def __init__(self, error: _Optional[int] = ..., first_producer_id: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+    next_producer_id: int
+    former_producer_id: int
+    def __init__(self, error: _Optional[int] = ..., first_producer_id: _Optional[int] = ..., error_message: _Optional[str] = ..., next_producer_id: _Optional[int] = ..., former_producer_id: _Optional[int] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("listener", "host", "port")

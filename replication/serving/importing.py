@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode, Refusal
@@ -12,6 +13,12 @@ from tidelog.model.names import is_internal
 from tidelog.proto.calls.backup_api import ImportRecordsRequest, ImportRecordsResponse
 from tidelog.replication.partition.replica import Replica
 from tidelog.storage.disk.log_errors import LogDirFailed
+
+BULK_BYTES: Final = 1024 * 1024
+"""A request of so many bytes is taken for one of many."""
+BULK_FLUSH_MS: Final = 250
+"""How long such records may wait before they begin to go to disk. Else gigabytes of them would, all at once, when the
+kernel wants the memory."""
 
 
 class Importing:
@@ -24,14 +31,16 @@ class Importing:
         committed: Callable[[TopicPartition, LeaderEpoch, Offset], Awaitable[ErrorCode]],
         *,
         appended: Callable[[Replica], None],
+        flush: Callable[[Replica], None],
         failed: Callable[[Replica, LogDirFailed], None],
     ) -> None:
         """``committed`` waits for a partition's high watermark; ``appended`` is called for each partition that grew,
-        ``failed`` for a log with a failed disk."""
+        ``flush`` brings one to disk, ``failed`` is called for a log with a failed disk."""
         self._replicas = replicas
         self._clock = clock
         self._committed = committed
         self._appended = appended
+        self._flush = flush
         self._failed = failed
 
     async def take(self, request: ImportRecordsRequest) -> ImportRecordsResponse:
@@ -61,6 +70,9 @@ class Importing:
         if isinstance(taken, Refusal):
             return _refused(taken)
         self._appended(replica)
+        waited_ms = replica.partition.log.unflushed_for_ms(self._clock.now_ms())
+        if len(request.records) >= BULK_BYTES and waited_ms >= BULK_FLUSH_MS:
+            self._flush(replica)
         end = Offset(taken.last_offset + 1)
         at = TopicPartition(state.topic, state.partition)
         try:

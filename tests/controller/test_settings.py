@@ -236,6 +236,19 @@ def test_blocks_of_producer_ids_never_overlap(bench: Bench) -> None:
     assert stale.error is ErrorCode.STALE_BROKER_EPOCH
 
 
+def test_producer_ids_of_a_restore_that_failed_are_given_back_unless_somebody_got_some_meanwhile(bench: Bench) -> None:
+    bench.up(1)
+    taken = bench.ask(AdvanceProducerIdsRequest(ProducerId(5_000)))
+    assert (taken.former_producer_id, taken.next_producer_id) == (0, 6_000)
+    back = AdvanceProducerIdsRequest(taken.next_producer_id, taken.former_producer_id)
+    assert bench.ask(back).error is ErrorCode.NONE
+    assert bench.controller.committed.next_producer_id == 0
+    taken = bench.ask(AdvanceProducerIdsRequest(ProducerId(5_000)))
+    bench.ask(AllocateProducerIdsRequest(NodeId(1), bench.epochs[1]))
+    assert bench.ask(back).error is ErrorCode.INVALID_REQUEST
+    assert bench.controller.committed.next_producer_id == 7_000
+
+
 def test_producer_ids_run_out(bench: Bench) -> None:
     bench.up(1)
     bench.take((ProducerIdsRecord(NodeId(1), BrokerEpoch(1), ProducerId(2**63 - 1000)),))

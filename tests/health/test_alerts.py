@@ -56,6 +56,8 @@ FIRES: dict[str, tuple[int, Series]] = {
         9,
         [("process_open_fds", A, "900x20"), ("process_max_fds", A, "1000x20"), (m.UPTIME, A, "1x20")],
     ),
+    "TidelogLinkBehind": (9, [(m.LINK_LAG_SECONDS, {**A, "link": "dr"}, "61+60x20")]),
+    "TidelogLinkStopped": (2, [(m.LINK_PARTITIONS_STOPPED, {**A, "link": "dr"}, "1x20")]),
     "TidelogPreparedTransaction": (70, [(m.TRANSACTIONS, {**A, "state": "Prepared"}, "1x90")]),
     "TidelogMarkersWait": (9, [(m.MARKERS_LEADERLESS, A, "3x20")]),
 }
@@ -70,6 +72,8 @@ RESTART: Series = [
     (m.OFFLINE_PARTITIONS, A, "0x50"), (m.UNCLEAN_ELECTIONS, A, "0x50"), (m.OFFLINE_DIRS, A, "0x50"),
     (m.LOOP_BUSY, A, "0+6x50"), (m.LOOP_BUSY, B, "0+6x9 stale _x1 0+6x40"), (m.CLOCK, A, "0+60x50"),
     (m.DISK_FREE, A, "800x50"), (m.DISK_TOTAL, A, "1000x50"), (m.TLS_EXPIRY, A, "8640000-60x50"),
+    (m.LINK_LAG_SECONDS, {**B, "link": "dr"}, "5x9 stale _x1 4x40"),
+    (m.LINK_PARTITIONS_STOPPED, {**B, "link": "dr"}, "0x50"),
     ("process_open_fds", A, "90x50"), ("process_max_fds", A, "1000x50"), (m.UPTIME, A, "0+60x50"),
 ]  # fmt: skip
 """A cluster in a rolling restart, in which no alert may fire."""

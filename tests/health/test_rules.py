@@ -17,6 +17,8 @@ from tidelog.broker.health.facts import (
     Group,
     GroupPartition,
     HangingTransaction,
+    Link,
+    LinkPartition,
     NodeMetrics,
     OpenTransaction,
     Partition,
@@ -54,6 +56,7 @@ HEALTHY = Facts(
     prepared=(OpenTransaction("x", NOW_MS - 1_000),),
     hanging=(),
     groups=(Group("g", True, (GroupPartition(AT, Progress.UNSETTLED, 5),)),),
+    links=(Link("dr", (LinkPartition(AT, 7, 59_000, 3_000),)),),
     nodes={
         node: metrics(node, (m.UNCLEAN_ELECTIONS, 0), busy=0.2, clock_ahead_s=0.1 * node, clock_error_s=0.01)
         for node in (1, 2, 3)
@@ -75,6 +78,15 @@ def partitions(**changes: object) -> Facts:
 
 def group(progress: Progress, *, members: bool = True, lost: int = 0) -> Facts:
     return replace(HEALTHY, groups=(Group("g", members, (GroupPartition(AT, progress, 5, lost, NOW_MS - 1),)),))
+
+
+def groups_of(count: int, progress: Progress, *, lost: int = 0) -> Facts:
+    place = GroupPartition(AT, progress, 5, lost, NOW_MS - 1)
+    return replace(HEALTHY, groups=[Group(f"g{number}", True, (place,)) for number in range(count)])
+
+
+def link(*, lag_ms: int = 59_000, reason: str = "") -> Facts:
+    return replace(HEALTHY, links=(Link("dr", (LinkPartition(AT, 7, lag_ms, 3_000, reason),)),))
 
 
 def disk(**changes: object) -> Facts:
@@ -117,6 +129,10 @@ CASES: list[tuple[str, Facts, Severity, str]] = [
     ("groups-behind", group(Progress.REWOUND), WARNING, "group g went back"),
     ("records-lost-to-groups", group(Progress.OK, lost=4), CRITICAL, "group g: 4 records deleted before it read them"),
     ("records-lost-to-groups", group(Progress.OK, members=False, lost=4), NOTE, "group g: 4 records deleted"),
+    ("links-behind", link(reason="it has lost records"), CRITICAL, "link dr has stopped in t-0: it has lost"),
+    ("links-behind", link(lag_ms=61_000), WARNING, "link dr has not been level with its source for 61 s"),
+    ("groups-behind", groups_of(500, Progress.STOPPED), WARNING, "500 groups have no reader and lag (g0, g1, g2,"),
+    ("records-lost-to-groups", groups_of(2, Progress.OK, lost=4), CRITICAL, "2 groups (g0, g1): 8 records deleted"),
     (
         "prepared-transactions",
         replace(HEALTHY, prepared=(OpenTransaction("x", NOW_MS - 2 * 3_600_000),)),

@@ -28,8 +28,8 @@ from tidelog.client.links.group_offsets import to_commit
 from tidelog.client.links.keeping import changed, copied, refused
 from tidelog.client.links.linked import TargetTopic
 from tidelog.client.links.managing import open_transactions
-from tidelog.client.links.position import Position, read_position
 from tidelog.model.ids import TopicId, TopicPartition
+from tidelog.model.link_position import Position, read_position
 from tidelog.model.settings.topic_config import TopicConfig
 from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch
 from tidelog.proto.records.encoder import BatchBuilder
@@ -205,12 +205,11 @@ def test_a_changed_record_is_found_wherever_it_is(counts: list[int], data: st.Da
 
 def test_a_position_reads_back_and_fits_into_a_committed_offset() -> None:
     one = Position(5, 2, "aa", 9, 100, 90, "ü" * 5_000)
-    kept = one.committed()
-    assert len(kept.metadata.encode()) < 4_096
-    assert read_position(kept) == replace(one, reason="ü" * 600)
+    assert len(one.metadata.encode()) < 4_096
+    assert read_position(5, 2, one.metadata) == replace(one, reason="ü" * 600)
     assert (one.lag, one.lag_ms(100)) == (4, 10)
-    assert read_position(OffsetAndMetadata(5, 2, "of somebody else")) is None
-    assert read_position(OffsetAndMetadata(5, 2, "{}")) is None
+    assert read_position(5, 2, "of somebody else") is None
+    assert read_position(5, 2, "{}") is None
 
 
 def target(name: str, **values: str) -> TargetTopic:

@@ -222,6 +222,10 @@ def test_a_source_that_has_lost_records_stops_the_link_and_changes_nothing_here(
     until(lambda: status(tidelog, target)["t", 0]["state"] == "stopped", "the link has stopped")
     reason = status(tidelog, target)["t", 0]["reason"]
     assert "the source has lost records that are here" in reason
+    _, out, _ = tidelog("status", "--bootstrap", target.bootstrap, "--json")
+    (found,) = [one for one in json.loads(out)["findings"] if one["rule"] == "links-behind"]
+    assert (found["severity"], found["subjects"]) == ("critical", ["t-0"])
+    assert reason in found["what"]
     # Another process finds the same, also if it only has the logs to look at.
     running.kill()
     with target.admin() as admin:

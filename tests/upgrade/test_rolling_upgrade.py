@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.upgrade.rolling import Roll, rolled
 from tidelog import Admin
 from tidelog.chaos.laboratory.judge.judgement import shown
+from tidelog.chaos.laboratory.upgrade.kills import Kills
+from tidelog.chaos.laboratory.upgrade.release import python_of
+from tidelog.chaos.laboratory.upgrade.rolling import Roll, rolled
 
 WHEEL = Path(__file__).parent / "tidelog-0.1.0-py3-none-any.whl"
 COMMIT = "bc815e8"
@@ -24,13 +26,7 @@ COMMIT = "bc815e8"
 @pytest.fixture(scope="session")
 def release_0_1(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python whose ``tidelog`` is release 0.1."""
-    site = tmp_path_factory.mktemp("release-0.1")
-    with zipfile.ZipFile(WHEEL) as wheel:
-        wheel.extractall(site)
-    python = site / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    return str(python)
+    return python_of(WHEEL, tmp_path_factory.mktemp("release-0.1"))
 
 
 @pytest.mark.timeout(240)
@@ -41,8 +37,7 @@ def test_a_rolling_upgrade_loses_nothing_and_is_finalised(tmp_path: Path, releas
             roll.to(sys.executable, (1, 2, 3))
             found = admin.describe_features()
             assert found.finalized_features == {"metadata.version": 1}
-            admin.update_features({"metadata.version": 2, "transaction.version": 2})
-            roll.wait_until_whole()
+            roll.finalise({"metadata.version": 2, "transaction.version": 2}, Kills(1))
             roll.to(sys.executable, (2,))
             assert admin.describe_features().finalized_features == {"metadata.version": 2, "transaction.version": 2}
 
@@ -53,8 +48,12 @@ def test_a_rolling_upgrade_loses_nothing_and_is_finalised(tmp_path: Path, releas
 @pytest.mark.timeout(240)
 def test_before_it_is_finalised_every_node_can_go_back(tmp_path: Path, release_0_1: str) -> None:
     def steps(roll: Roll) -> None:
-        roll.to(sys.executable, (1, 2, 3))
-        roll.to(release_0_1, (3, 1, 2))
+        kills = Kills(1)
+        roll.to(sys.executable, (1, 2), kills)
+        roll.to(sys.executable, (3,))
+        roll.to(release_0_1, (3, 1), kills)
+        roll.to(release_0_1, (2,))
+        assert kills.count == 8
 
     verdict = rolled(tmp_path, release_0_1, steps)
     assert verdict.held, shown(verdict, {"seed": 1, "workload": ""})
@@ -68,6 +67,7 @@ def test_a_drill_upgrades_a_cluster_that_is_made_for_it(release_0_1: str) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert (found["measures"]["lost"], found["measures"]["duplicated"], found["measures"]["errors"]) == (0, 0, 0)
+    assert found["measures"]["leaderless_s"] <= 1.0
     assert "metadata.version" not in done.stdout
 
 

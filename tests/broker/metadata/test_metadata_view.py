@@ -14,7 +14,9 @@ from tidelog.metadata_quorum.image.change import MetadataDelta, apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.metadata_quorum.image.snapshot import encode_snapshot
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import METADATA_VERSION
 from tidelog.model.ids import ControllerEpoch, NodeId, Offset
+from tidelog.proto.calls.api import AlterReplicaLogDirsRequest
 from tidelog.proto.calls.controller_api import (
     FetchMetadataRequest,
     FetchMetadataResponse,
@@ -239,3 +241,16 @@ async def test_asks_only_for_what_comes_after_its_own(world: World) -> None:
     await world.reach(9)
     assert world.view.image == image_of(2, 3, 9)
     await world.stop()
+
+
+async def test_a_request_that_needs_a_level_waits_for_the_first_levels_of_a_new_cluster() -> None:
+    view = MetadataView()
+    asked = asyncio.create_task(view.gate_fault(AlterReplicaLogDirsRequest))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    image, delta = apply_records(view.image, [FeatureLevelRecord(METADATA_VERSION, 2)], Offset(1), EPOCH)
+    view.publish(image, delta)
+    assert await asyncio.wait_for(asked, 10) is None
+    image, delta = apply_records(MetadataImage(), [FeatureLevelRecord(METADATA_VERSION, 1)], Offset(1), EPOCH)
+    view.publish(image, delta)
+    assert "expected metadata.version 2 or higher, found 1" in (await view.gate_fault(AlterReplicaLogDirsRequest) or "")

@@ -13,9 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import until
-from tidelog import Admin, ClientQuotaEntity, NewTopic, TopicPartition
+from tidelog import Admin, ClientQuotaEntity, NewTopic, OffsetAndMetadata, TopicPartition
 from tidelog.broker.metrics import ALL_METRICS, AUTHENTICATIONS_REFUSED, TLS_EXPIRY
 from tidelog.client.errors import SaslAuthenticationError, TopicAuthorizationFailedError
+from tidelog.model.link_position import GROUP_PREFIX, Position
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing.cluster import Cluster
 
@@ -51,12 +52,20 @@ def test_the_page_the_document_and_the_code_name_the_same_metrics(cluster: Clust
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
         with cluster.admin() as admin, cluster.producer() as producer, cluster.consumer() as consumer:
             admin.alter_client_quotas({everybody: dict.fromkeys(keys, 1e9)})
+            admin.create_topics([NewTopic("linked", 1, 1, {"link.name": "dr"})])
+            now_ms = time.time_ns() // 1_000_000
+            position = Position(5, 0, "", 12, now_ms - 4_000, now_ms - 9_000, "it has lost records")
+            kept = OffsetAndMetadata(position.offset, position.epoch, position.metadata)
+            admin.alter_consumer_group_offsets(GROUP_PREFIX + "dr", {TopicPartition("linked", 0): kept})
             producer.send("t", b"x" * 1_000).result(20)
             consumer.assign([("t", 0)])
             consumer.seek_to_beginning()
             assert consumer.poll(20)
         found = values(scrape(cluster))
         assert found["kafka_server_produce_byte_rateANONYMOUS"] > 0 < found["kafka_server_fetch_byte_rateANONYMOUS"]
+        links = {name: found[f"tidelog_link_{name}dr"] for name in ("lag_records", "partitions", "partitions_stopped")}
+        assert links == {"lag_records": 7, "partitions": 1, "partitions_stopped": 1}
+        assert 9 <= found["tidelog_link_lag_secondsdr"] > found["tidelog_link_heard_secondsdr"] >= 4
         families = {family.name for family in text_string_to_metric_families(scrape(cluster))}
     ours = {name for name in families if name.startswith(("kafka_", "tidelog_"))}
     assert ours == set(ALL_METRICS) - {TLS_EXPIRY.name, AUTHENTICATIONS_REFUSED.name}  # without TLS and failures

@@ -11,8 +11,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from tidelog.client.group_types import OffsetAndMetadata
-
+GROUP_PREFIX: Final = "tidelog.link."
+"""A link keeps what it knows of its partitions as the committed offsets of a group, which is named after it."""
 REASON_CHARS_MAX: Final = 600
 """Of a reason, so that it fits into a committed offset's metadata."""
 
@@ -40,15 +40,17 @@ class Position:
         """For how long something was left to fetch, or nobody has looked."""
         return max(0, now_ms - self.level_ms)
 
-    def committed(self) -> OffsetAndMetadata:
+    @property
+    def metadata(self) -> str:
+        """What is kept as the committed offset's metadata: all but offset and epoch."""
         rest = {name: value for name, value in asdict(self).items() if name not in ("offset", "epoch")}
         rest["reason"] = self.reason[:REASON_CHARS_MAX]
-        return OffsetAndMetadata(self.offset, self.epoch, json.dumps(rest, ensure_ascii=False))
+        return json.dumps(rest, ensure_ascii=False)
 
 
-def read_position(found: OffsetAndMetadata) -> Position | None:
-    """Undo :meth:`Position.committed`; ``None`` for what no link of ours has written."""
+def read_position(offset: int, epoch: int, metadata: str) -> Position | None:
+    """The position that is kept so; ``None`` for what no link of ours has written."""
     try:
-        return Position(found.offset, found.leader_epoch, **json.loads(found.metadata))
+        return Position(offset, epoch, **json.loads(metadata))
     except (ValueError, TypeError):
         return None

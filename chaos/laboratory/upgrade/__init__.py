@@ -1,0 +1,1 @@
+"""Clusters that go from one release to another under load."""
