@@ -40,6 +40,11 @@ TUNED: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
     "--ssl-keyfile", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="PEM file of its private key.  [default: --ssl-certfile has it]",
 )  # fmt: skip
+@click.option(
+    "--messages", "messages_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="TOML file: the schemas by which messages are decoded, and what is hidden of them.",
+)  # fmt: skip
+@click.option("--schema-registry", metavar="URL", help="Decode by the schemas of this registry.")
 @click.option("--drills", is_flag=True, help="Offer drills, which stop nodes' processes on this machine.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in your browser.")
 @bootstrap_option
@@ -49,6 +54,8 @@ def console(
     origins: tuple[str, ...],
     ssl_certfile: Path | None,
     ssl_keyfile: Path | None,
+    messages_file: Path | None,
+    schema_registry: str | None,
     drills: bool,
     open_it: bool,
     bootstrap: str,
@@ -61,8 +68,10 @@ def console(
     _restart_tuned()
     from tidelog.client.background import BackgroundLoop
     from tidelog.console.access import access_of, check_place
+    from tidelog.console.schemas.settings import load
     from tidelog.console.serving import Place, serve
 
+    messages = load(messages_file, schema_registry)
     access = access_of(secured())
     tls = _tls(ssl_certfile, ssl_keyfile)
     found = tuple(_origin(each) for each in origins)
@@ -80,7 +89,10 @@ def console(
     about = {"version": tidelog.__version__, "bootstrap": bootstrap, "drills": drills}
     place = Place(host, port, found, tls)
     try:
-        background.run(serve(bootstrap, access, place, background, about, tell, time.monotonic, drills=drills))
+        work = serve(
+            bootstrap, access, place, background, about, tell, time.monotonic, messages=messages, drills=drills
+        )
+        background.run(work)
     except OSError as error:
         raise CommandFailed(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     finally:
@@ -97,7 +109,11 @@ async def _let_end() -> None:
 
 def _restart_tuned() -> None:
     """Begin again under an allocator's settings, as a node does; what the user has set stays."""
-    if sys.platform == "linux" and not TUNED.keys() <= os.environ.keys() and sys.argv[0].endswith("tidelog"):
+    if (
+        sys.platform == "linux"
+        and not TUNED.keys() <= os.environ.keys()
+        and sys.argv[0].endswith(("tidelog", "cli/main.py"))
+    ):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**TUNED, **os.environ})
 
 

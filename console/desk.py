@@ -16,6 +16,7 @@ from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.fetching.raw_fetch import RawFetcher
 from tidelog.console.drill_runs import Drills
 from tidelog.console.rates import Rates
+from tidelog.console.schemas.settings import Messages
 from tidelog.console.web.shared import Shared
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ class Desk:
     """Made and closed in a thread: both wait for ``background``, the loop that also serves the browsers."""
 
     def __init__(
-        self, bootstrap: str, settings: Mapping[str, Any], background: BackgroundLoop, drills: Drills | None = None
+        self,
+        bootstrap: str,
+        settings: Mapping[str, Any],
+        background: BackgroundLoop,
+        messages: Messages,
+        drills: Drills | None = None,
     ) -> None:
         self.bootstrap: Final = bootstrap
         self.settings: Final = {"client_id": CLIENT_ID, **settings}
@@ -41,6 +47,7 @@ class Desk:
             bootstrap, _background=background, **{"default_api_timeout_ms": ANSWER_MS, **self.settings}
         )
         self.shared: Final = Shared()
+        self.messages: Final = messages
         self.drills: Final = drills
         self.rates: Final = Rates()
         self._watch = Watch(Asker(self.admin, self.settings, Windows()))

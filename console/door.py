@@ -23,6 +23,7 @@ from tidelog.console.access import Access, Way
 from tidelog.console.desk import Desk
 from tidelog.console.drill_runs import Drills
 from tidelog.console.routes import Act, Call, Route, body_of, parts_of, text_of
+from tidelog.console.schemas.settings import Messages
 from tidelog.console.table import ROUTES
 from tidelog.console.web.files import PREFIX, Files
 from tidelog.console.web.messages import EVENTS, JSON, Answer, Request, Stream, Wrong, event, json_answer
@@ -98,6 +99,7 @@ class Door:
         background: BackgroundLoop,
         clock: Callable[[], float],
         about: dict[str, Any],
+        messages: Messages,
         drills: Drills | None = None,
     ) -> None:
         self._bootstrap = bootstrap
@@ -109,6 +111,7 @@ class Door:
         self._cookie = "__Host-tidelog" if self._secure else f"tidelog-{first.rpartition(':')[2]}"
         self._background = background
         self._about = about
+        self._messages = messages
         self._drills = drills
         self._files = Files()
         self._common: Desk | None = None
@@ -258,7 +261,7 @@ class Door:
         return await self._in_thread(try_it)  # type: ignore[no-any-return]
 
     def _desk(self, settings: Any) -> Desk:
-        return Desk(self._bootstrap, settings, self._background, self._drills)
+        return Desk(self._bootstrap, settings, self._background, self._messages, self._drills)
 
     def _set_cookie(self, value: str, age_s: int | None) -> tuple[str, str]:
         parts = [f"{self._cookie}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]

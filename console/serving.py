@@ -11,6 +11,7 @@ from tidelog.client.background import BackgroundLoop
 from tidelog.console.access import LOCAL_NAMES, Access, Way, is_loopback
 from tidelog.console.door import Door
 from tidelog.console.drill_runs import Drills
+from tidelog.console.schemas.settings import Messages
 from tidelog.console.web.server import WebServer
 
 
@@ -43,6 +44,7 @@ async def serve(
     tell: Callable[[str], None],
     clock: Callable[[], float],
     *,
+    messages: Messages | None = None,
     drills: bool = False,
 ) -> None:
     """Serve until cancelled. ``tell`` gets the page's address once it can be opened. Raises ``OSError``."""
@@ -56,7 +58,7 @@ async def serve(
     port = await server.start(place.host, place.port, place.tls)
     offered = Drills(bootstrap) if drills else None
     origins = origins_of(place, port)
-    door = Door(bootstrap, access, origins, background, clock, about, offered)
+    door = Door(bootstrap, access, origins, background, clock, about, messages or Messages(), offered)
     try:
         tell(f"{origins[0]}/" + (f"#token={access.token}" if access.way is Way.TOKEN else ""))
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.console.pages import cluster, drills, groups, messages, planning, security, topics, transactions
+from tidelog.console.pages import cluster, drills, groups, messages, planning, security, sinks, topics, transactions
 from tidelog.console.routes import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -13,6 +13,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *messages.ROUTES,
     *groups.ROUTES,
     *transactions.ROUTES,
+    *sinks.ROUTES,
     *security.ROUTES,
     *drills.ROUTES,
     *planning.ROUTES,

@@ -123,17 +123,7 @@ class LocalNode:
     def mark(self) -> ProcessMark | None:
         """The running process; ``None`` if none runs."""
         self._reap()
-        try:
-            kept = json.loads(self._mark_path.read_text())
-            mark = ProcessMark(int(kept["pid"]), str(kept["started"]))
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as trouble:
-            raise CommandFailed(
-                f"{self._mark_path}: expected pid and start time, found something else ({trouble}); "
-                "if no node runs, remove the file"
-            ) from None
-        return mark if local_process.alive(mark) else None
+        return local_process.read_mark(self._mark_path)
 
     @property
     def pid(self) -> int | None:
@@ -207,11 +197,7 @@ class LocalNode:
                 start_new_session=True,
             )
         try:
-            mark = local_process.mark_of(child.pid)
-            if mark is not None:
-                fresh = self._mark_path.with_suffix(".new")
-                write_private(fresh, json.dumps(asdict(mark)))
-                fresh.replace(self._mark_path)
+            local_process.keep_mark(self._mark_path, child.pid)
         except BaseException:  # nobody would ever find it again
             child.kill()
             child.wait()

@@ -6,13 +6,17 @@ both match.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from tidelog.cli.failure import CommandFailed
+from tidelog.cli.local.private_files import replace_private
 
 _PROC: Final = Path("/proc")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -77,6 +81,27 @@ def mark_of(pid: int) -> ProcessMark | None:
         return ProcessMark(pid, f"{fields[19]}@{_boot_id()}")
     state, _, started = _ps(pid, "state", "lstart").partition(" ")
     return ProcessMark(pid, started.strip()) if state and not state.startswith("Z") else None
+
+
+def read_mark(path: Path) -> ProcessMark | None:
+    """The process that a file names, if it still runs. Raises :class:`CommandFailed`."""
+    try:
+        kept = json.loads(path.read_text())
+        mark = ProcessMark(int(kept["pid"]), str(kept["started"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as trouble:
+        raise CommandFailed(
+            f"{path}: expected pid and start time, found something else ({trouble}); if nothing runs there, remove "
+            "the file"
+        ) from None
+    return mark if alive(mark) else None
+
+
+def keep_mark(path: Path, pid: int) -> None:
+    """Write down a process that was just started, if it still runs."""
+    if (mark := mark_of(pid)) is not None:
+        replace_private(path, json.dumps(asdict(mark)))
 
 
 def alive(mark: ProcessMark) -> bool:

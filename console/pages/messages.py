@@ -15,6 +15,7 @@ from tidelog.console.reading.filters import MODES, TEXT, Filter, PatternWrong, f
 from tidelog.console.reading.rows import WHOLE
 from tidelog.console.reading.scan import ROWS_MAX, Fetches, Limits, Scan
 from tidelog.console.routes import Call, Route, number
+from tidelog.console.schemas.view import View
 from tidelog.console.web.messages import Wrong, event
 
 PLACES: Final = ("newest", "oldest", "offset", "time", "go-on")
@@ -35,6 +36,10 @@ def filter_of(call: Call) -> Filter:
     since = call.number("since", -1, -1) if call.text("since") else None
     until = call.number("until", -1, -1) if call.text("until") else None
     return Filter(found["key"], found["value"], found["header"], since, until)
+
+
+def _view(call: Call) -> View:
+    return call.desk.messages.view(call.names["topic"], call.session.user)
 
 
 async def _partitions(call: Call) -> list[TopicPartition]:
@@ -82,6 +87,7 @@ async def scan_of(call: Call, fetches: Fetches) -> Scan:
         positions,
         firsts if newest_first else ends,
         wanted,
+        _view(call),
         newest_first,
         call.text("control") == "yes",
         Limits(rows=call.number("rows", ROWS_MAX, 1, ROWS_MAX)),
@@ -112,7 +118,7 @@ async def search(call: Call) -> AsyncIterator[bytes]:
 
 async def tail(call: Call) -> AsyncIterator[bytes]:
     """Records as they come, from now on: :data:`TAIL_ROWS_MAX` each second, and how many more there were."""
-    wanted = filter_of(call)
+    wanted, view = filter_of(call), _view(call)
     async with call.desk.fetcher() as fetches:
         places = await _partitions(call)
         positions = await _offsets(call, places, OffsetSpec.latest())
@@ -124,7 +130,7 @@ async def tail(call: Call) -> AsyncIterator[bytes]:
                 positions[partition] = 0  # the topic has grown
             before = {at: min(positions[at], end) for at, end in ends.items()}
             limits = Limits(records=20 * TAIL_ROWS_MAX, bytes=4 * 2**20, seconds=TAIL_S, rows=TAIL_ROWS_MAX)
-            scan = Scan(fetches, call.names["topic"], dict(before), ends, wanted, limits=limits)
+            scan = Scan(fetches, call.names["topic"], dict(before), ends, wanted, view, limits=limits)
             rows: list[dict[str, Any]] = []
             async with aclosing(scan.run()) as found:
                 async for some in found:
@@ -145,8 +151,9 @@ def record(call: Call) -> dict[str, Any]:
     async def read() -> list[dict[str, Any]]:
         async with call.desk.fetcher() as fetches:
             scan = Scan(
-                fetches, at.topic, {at.partition: offset}, {at.partition: offset + 1}, Filter(), control=True, cut=WHOLE
-            )
+                fetches, at.topic, {at.partition: offset}, {at.partition: offset + 1}, Filter(), _view(call),
+                control=True, cut=WHOLE,
+            )  # fmt: skip
             return [row async for rows in scan.run() for row in rows]
 
     rows = call.desk.run(read())

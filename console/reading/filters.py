@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from tidelog.console.schemas.view import Searched
     from tidelog.proto.records.decoder import Record
 
 PATTERN_CHARS_MAX: Final = 1_000
@@ -32,7 +33,7 @@ class Filter:
     since: int | None = None
     until: int | None = None
 
-    def passes(self, record: Record) -> bool:
+    def passes(self, record: Record | Searched) -> bool:
         if self.since is not None and record.timestamp < self.since:
             return False
         if self.until is not None and record.timestamp >= self.until:

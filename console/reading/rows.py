@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.console.schemas.view import KEY, VALUE, Shown, View
 from tidelog.proto.records.batches import Batch
 from tidelog.proto.records.control_batches import ControlKind, decode_control
 from tidelog.proto.records.corrupt_batch import CorruptBatch
@@ -45,6 +46,22 @@ def part(data: bytes | None, shown_bytes: int) -> dict[str, Any] | None:
     return found
 
 
+def shown_part(data: bytes | None, shown: Shown | None, shown_bytes: int) -> dict[str, Any] | None:
+    """A part as a person may see it: besides the bytes, ``decoded``, what a schema or a mask made of them."""
+    if data is None or shown is None:
+        return None
+    found: dict[str, Any] = {"size": len(data)} if shown.data is None else part(shown.data, shown_bytes) or {}
+    if shown.text is not None:
+        found |= {"decoded": shown.text[:shown_bytes], "as": shown.kind, "schema": shown.schema}
+        if len(shown.text) > shown_bytes:
+            found["cut"] = True
+    if shown.why:
+        found["why"] = shown.why
+    if shown.masked:
+        found["masked"] = True
+    return found
+
+
 def _text(head: bytes, *, whole: bool) -> str | None:
     for dropped in range(1 if whole else min(4, len(head)) or 1):  # a cut may split a character
         try:
@@ -55,15 +72,22 @@ def _text(head: bytes, *, whole: bool) -> str | None:
     return None
 
 
-def row(partition: int, record: Record, batch: Batch, outcome: str | None, cut: Cut = PREVIEW) -> dict[str, Any]:
+def row(
+    partition: int, record: Record, batch: Batch, outcome: str | None, view: View, cut: Cut = PREVIEW
+) -> dict[str, Any]:
     """One record. ``outcome``: of its transaction, ``None`` outside of one."""
+    key = None if record.key is None else view.shown(KEY, record.key)
+    value = None if record.value is None else view.shown(VALUE, record.value)
     found: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
         "time": record.timestamp,
-        "key": part(record.key, cut.key),
-        "value": part(record.value, cut.value),
-        "headers": [[name, part(value, cut.key)] for name, value in record.headers[: cut.headers]],
+        "key": shown_part(record.key, key, cut.key),
+        "value": shown_part(record.value, value, cut.value),
+        "headers": [
+            [name, data if data is None else shown_part(data, view.header(name, data), cut.key)]
+            for name, data in record.headers[: cut.headers]
+        ],
         "headers_more": max(0, len(record.headers) - cut.headers),
         "compression": batch.compression.kafka_name,
     }

@@ -17,6 +17,7 @@ from tidelog.client.errors import OffsetOutOfRangeError
 from tidelog.client.fetching.committed_reads import Passed, without_aborted
 from tidelog.console.reading.filters import Filter
 from tidelog.console.reading.rows import ABORTED, COMMITTED, OPEN, PREVIEW, Cut, control_row, row, unreadable_row
+from tidelog.console.schemas.view import View
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.records.batches import Batch, split_batches
 from tidelog.proto.records.corrupt_batch import CorruptBatch
@@ -96,6 +97,7 @@ class Scan:
     positions: dict[int, int]
     bounds: Mapping[int, int]
     wanted: Filter
+    view: View
     newest_first: bool = False
     control: bool = False
     limits: Limits = BOUNDS
@@ -220,8 +222,8 @@ class Scan:
             return
         for record in records:
             if position <= record.offset < end:
-                wanted = self.wanted.passes(record)
-                yield record.offset, row(partition, record, batch, outcome, self.cut) if wanted else None, 1
+                wanted = self.wanted.passes(self.view.searched(record))
+                yield record.offset, row(partition, record, batch, outcome, self.view, self.cut) if wanted else None, 1
 
 
 def _window(size: int, took: int) -> int:

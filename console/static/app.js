@@ -6,11 +6,12 @@ import { Drills } from "./views/drills.js";
 import { Group, Groups } from "./views/groups.js";
 import { Plan } from "./views/plan.js";
 import { Security } from "./views/security.js";
+import { Sinks } from "./views/sinks.js";
 import { Topic, Topics } from "./views/topics.js";
 import { Moves, Transactions } from "./views/transactions.js";
 
 const PAGES = [
-  ["", "Cluster"], ["topics", "Topics"], ["groups", "Groups"], ["transactions", "Transactions"], ["moves", "Reassignments"],
+  ["", "Cluster"], ["topics", "Topics"], ["groups", "Groups"], ["transactions", "Transactions"], ["sinks", "Sinks"], ["moves", "Reassignments"],
   ["security", "Users and rights"], ["drills", "Drills"], ["plan", "Plan"],
 ];
 const THEMES = ["auto", "light", "dark"];
@@ -40,7 +41,7 @@ function Frame() {
 }
 
 function Page({ address, first, rest, page }) {
-  const found = { "": Cluster, topics: rest.length ? Topic : Topics, groups: rest.length ? Group : Groups, transactions: Transactions, moves: Moves, security: Security, drills: Drills, plan: Plan, nodes: Node }[first];
+  const found = { "": Cluster, topics: rest.length ? Topic : Topics, groups: rest.length ? Group : Groups, transactions: Transactions, sinks: Sinks, moves: Moves, security: Security, drills: Drills, plan: Plan, nodes: Node }[first];
   if (!found) return html`<h1>There is no such page</h1><p><a href="/">To the cluster</a></p>`;
   return h(found, { address, rest, title: page?.[1] });
 }

@@ -209,6 +209,8 @@ function resolved(name) {
 
 export const Value = ({ part }) => {
   if (part === null) return html`<span class="quiet">null</span>`;
-  if (part.hex !== undefined) return html`<code class="bytes">${part.hex.replace(/(..)/g, "$1 ").trim()}${part.cut ? " …" : ""}</code>`;
-  return html`<span class="text">${part.text}${part.cut ? " …" : ""}</span>`;
+  const mark = html`${part.masked && html`<${Tag} text="hidden in part" kind="busy" /> `}${part.why && html`<${Tag} text="not decoded" kind="warn" /> `}`;
+  if (part.decoded !== undefined) return html`${mark}<span class="text">${part.decoded}${part.cut ? " …" : ""}</span>`;
+  if (part.hex !== undefined) return html`${mark}<code class="bytes">${part.hex.replace(/(..)/g, "$1 ").trim()}${part.cut ? " …" : ""}</code>`;
+  return html`${mark}<span class="text">${part.text}${part.cut ? " …" : ""}</span>`;
 };

@@ -15,6 +15,7 @@ import pytest
 
 from tidelog.client.background import BackgroundLoop
 from tidelog.console.access import Access, access_of
+from tidelog.console.schemas.settings import Messages
 from tidelog.console.serving import Place, serve
 from tidelog.testing import Cluster
 
@@ -36,7 +37,7 @@ class Console:
 
     def __init__(
         self, bootstrap: str, access: Access, about: dict[str, Any] | None = None, *,
-        tls: ssl.SSLContext | None = None, drills: bool = False,
+        tls: ssl.SSLContext | None = None, drills: bool = False, messages: Messages | None = None,
     ) -> None:  # fmt: skip
         self.now_s = 1_000.0
         self.url = ""
@@ -49,7 +50,7 @@ class Console:
 
         work = serve(
             bootstrap, access, Place("127.0.0.1", 0, tls=tls), self._background,
-            {"bootstrap": bootstrap, **(about or {})}, tell, lambda: self.now_s, drills=drills,
+            {"bootstrap": bootstrap, **(about or {})}, tell, lambda: self.now_s, messages=messages, drills=drills,
         )  # fmt: skip
         self._serving: Future[None] = asyncio.run_coroutine_threadsafe(work, self._background.loop)
         assert serving.wait(DEADLINE_S)

@@ -13,6 +13,7 @@ import pytest
 
 from tidelog import TopicPartition
 from tidelog.console.access import access_of
+from tidelog.console.schemas.settings import load
 from tidelog.console.web.sessions import IDLE_S
 from tidelog.testing import Cluster
 
@@ -33,7 +34,8 @@ PAGES = {
     "/": "Nodes", "/topics": "Topics", "/topics/orders": "orders", "/topics/orders/messages?from=oldest": "orders",
     "/topics/hostile/messages": "hostile", "/topics/orders/settings": "orders", "/nodes/1": "Node 1",
     "/groups": "Groups", f"/groups/{quote(HOSTILE, safe='')}": HOSTILE, "/transactions": "Transactions",
-    "/moves": "Reassignments", "/security/acls": "Users and rights", "/security/users": "Users and rights",
+    "/sinks": "Sinks", "/moves": "Reassignments",
+    "/security/acls": "Users and rights", "/security/users": "Users and rights",
     "/security/quotas": "Users and rights", "/drills": "Drills", "/plan": "Capacity plan",
     "/nowhere/at/all": "There is no such page",
 }  # fmt: skip
@@ -54,11 +56,15 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def shown_console() -> Iterator[tuple[Console, Cluster]]:
+def shown_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Console, Cluster]]:
     """With orders, records of every kind, and hostile names wherever one can stand."""
+    path = tmp_path_factory.mktemp("console") / "messages.toml"
+    path.write_text('[topics.packed]\nvalue = "messagepack"\n[[hidden]]\ntopics = ["packed"]\nvalue = ["$.card"]\n')
+    messages = load(path)
     with Cluster(1, transport="grpc", config={"http.listener": ""}) as cluster:
         cluster.create_topic("orders", partitions=3)
         cluster.create_topic("hostile")
+        cluster.create_topic("packed")
         with cluster.producer(compression_type="zstd") as producer:
             for number in range(30):
                 producer.send("orders", b'{"id": %d}' % number, b"k%d" % number, partition=number % 3)
@@ -66,12 +72,13 @@ def shown_console() -> Iterator[tuple[Console, Cluster]]:
             producer.send("hostile", name, name, headers=[(HOSTILE, name)])
             producer.send("hostile", b"\x00\xff" * 500_000, None)
             producer.send("hostile", b'{"a": [1, 2, {"<b>": null}]}', "\u202eabc\u2066".encode())
+            producer.send("packed", b"\x82\xa4card\xa44111\xa4name\xd9" + bytes([len(name)]) + name)
             producer.flush()
         with cluster.admin() as admin:
             admin.alter_consumer_group_offsets(HOSTILE, {TopicPartition("orders", 0): 3})
         with cluster.producer(transactional_id=HOSTILE) as producer:
             producer.init_transactions()
-        console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False})
+        console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False}, messages=messages)
         yield console, cluster
         console.close()
 
@@ -150,6 +157,7 @@ def test_a_page_without_anything_and_one_whose_node_dies(browser: Any) -> None:
             for path, text in (
                 ("/topics", "There is no topic yet."), ("/groups", "There is no group yet."),
                 ("/transactions", "Nobody has used a transaction yet."), ("/moves", "No replica is on the move."),
+                ("/sinks", "No program has written to a sink yet."),
                 ("/security/users", "No user logs in by password."), ("/security/quotas", "Nobody is bounded."),
             ):  # fmt: skip
                 page.go(path)
@@ -222,6 +230,20 @@ def test_a_topic_is_made_and_deleted_by_keyboard(page: Page) -> None:
     dialog.get_by_label("Name of the topic").fill("by-keyboard")
     page.tab.keyboard.press("Enter")
     page.tab.get_by_role("heading", name="Topics").wait_for()
+
+
+def test_a_decoded_message_is_shown_without_what_is_hidden(page: Page) -> None:
+    page.go("/topics/packed/messages?from=oldest")
+    row = page.tab.get_by_role("table").locator("tbody tr").first
+    assert "hidden in part" in row.inner_text()
+    assert HOSTILE.replace('"', '\\"') in row.inner_text()
+    page.tab.get_by_role("button", name="Message 0:0").click()
+    shown = page.tab.get_by_label("Value", exact=True)
+    shown.wait_for()
+    assert '"card": "hidden"' in shown.inner_text()
+    assert "4111" not in page.tab.content()
+    buttons = page.tab.get_by_role("group", name="Show the value as").get_by_role("button")
+    assert buttons.all_inner_texts() == ["messagepack", "Copy"], "neither text nor hex, which would show it"
 
 
 def test_a_search_is_an_address_and_a_tail_is_live(page: Page, shown_console: tuple[Console, Cluster]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.cli.local import process as local_process
+from tidelog.cli.local.console import LocalConsole
 from tidelog.console.access import access_of
 from tidelog.console.drill_runs import Drills
 from tidelog.testing import Cluster
@@ -45,6 +48,29 @@ def test_the_command_serves_until_it_is_interrupted(open_cluster: Cluster) -> No
             assert process.stdout.read().strip() == "", "nothing went wrong on the way"
         finally:
             process.kill()
+
+
+def test_a_local_cluster_starts_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays when the command has ended, is found by the next start, and goes with the cluster."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("TIDELOG_HOME", str(home))
+
+    def tidelog(*arguments: str) -> str:
+        command = [sys.executable, "-P", "-m", "tidelog.cli.main", "cluster", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+
+    try:
+        told = json.loads(tidelog("start", "--console", "--nodes", "1", "--free-ports", "--json"))
+        person = Person.at(re.sub("https?://|/$", "", told["console"]))
+        person.enter()
+        assert person.get("/api/cluster").json["nodes"][0]["state"] == "live"
+        assert LocalConsole(home).start("") == told["console"], "one is enough"
+        mark = local_process.read_mark(home / "console.json")
+        assert mark is not None
+    finally:
+        tidelog("stop", "--delete-data")
+    assert not local_process.alive(mark)
+    assert not home.exists()
 
 
 @pytest.mark.parametrize(

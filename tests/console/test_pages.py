@@ -270,6 +270,36 @@ def test_a_transaction_is_shown_and_ended(anybody: Person, open_cluster: Cluster
     assert anybody.get("/api/moves").json == {"moves": []}
 
 
+def test_a_sink_is_shown_its_job_aborted_and_the_sink_forgotten(
+    anybody: Person, open_cluster: Cluster, orders: str
+) -> None:
+    name = "to/orders"
+    with open_cluster.sink_ledger(name) as ledger:
+        with open_cluster.sink_writer(ledger.new_job(0)) as writer:
+            writer.send_many(orders, [b"a row"])
+            message = writer.prepare()
+        ledger.commit_batch([message])
+        job = ledger.new_job(1)
+        with open_cluster.sink_writer(job) as writer:
+            writer.send_many(orders, [b"never seen"])
+            writer.prepare()
+        (shown,) = anybody.get("/api/sinks").json["sinks"]
+        assert (shown["name"], shown["last"]["batch"]) == (name, 0)
+        assert shown["current"] == {"batch": 1, "job": job.job}
+        assert [one["state"] for one in shown["open"]] == ["Prepared"]
+        path = "/api/sinks/to%2Forders"
+        assert anybody.post(f"{path}/abort", {**shown["current"]}).status == 428, "it has to be confirmed"
+        assert anybody.post(f"{path}/delete", {"confirm": name}).status == 409, "it has transactions"
+        decided = {"confirm": name, "batch": 0, "job": shown["last"]["job"]}
+        assert anybody.post(f"{path}/abort", decided).status == 409
+        assert anybody.post(f"{path}/abort", {"confirm": name, **shown["current"]}).status == 200
+        deadline = time.monotonic() + DEADLINE_S
+        while anybody.post(f"{path}/delete", {"confirm": name}).status != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert anybody.get("/api/sinks").json["sinks"] == []
+
+
 def test_the_plan_is_that_of_the_command(anybody: Person) -> None:
     shown = anybody.get("/api/plan").json
     assert shown["nodes"] > 1

@@ -16,6 +16,7 @@ from tidelog.client.errors import OffsetOutOfRangeError
 from tidelog.console.reading.filters import RE2, TEXT, Filter, PatternWrong, finder
 from tidelog.console.reading.rows import part
 from tidelog.console.reading.scan import Limits, Scan
+from tidelog.console.schemas.view import PLAIN
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, ProducerId, TopicId, TopicPartition, random_id
 from tidelog.proto.records.batches import Batch, patch_batch
@@ -88,7 +89,7 @@ def scan_of(leaders: Mapping[int, Leader], wanted: Filter = Filter(), **more: An
     ends = {at: leader.end for at, leader in leaders.items()}
     starts = {at: leader.start for at, leader in leaders.items()}
     positions = more.pop("positions", None) or dict(ends if newest else starts)
-    return Scan(All(), "t", positions, starts if newest else ends, wanted, newest, **more)
+    return Scan(All(), "t", positions, starts if newest else ends, wanted, more.pop("view", PLAIN), newest, **more)
 
 
 def rows_of(scan: Scan) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import click
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
+from tidelog.cli.local.console import LocalConsole
 from tidelog.cli.local.secured import client_file
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
@@ -60,6 +61,7 @@ def cluster() -> None:
     help="Secure a new cluster: an authority, certificates, access control, and the user admin, with a certificate "
     "(tls) or a password (tls+scram).",
 )
+@click.option("--console", "with_console", is_flag=True, help="Also start the web console, and leave it running.")
 @settings_option("A setting for every node of a new cluster, e.g. log.retention.hours=1; repeatable.")
 @_directory_option
 @json_option
@@ -69,6 +71,7 @@ def start(
     free_ports: bool,
     formats: bool,
     security: str | None,
+    with_console: bool,
     settings: dict[str, str],
     directory: Path,
     as_json: bool,
@@ -94,13 +97,17 @@ def start(
         say(f"interrupted: {_nodes(fresh)} stopped again", err=True)
         raise
     took = time.monotonic() - started
+    page = LocalConsole(found.directory).start(found.bootstrap) if with_console else None
     if as_json:
-        print_json({"started": fresh, "seconds": round(took, 3), **_as_json(found)})
+        more = {} if page is None else {"console": page}
+        print_json({"started": fresh, "seconds": round(took, 3), **_as_json(found), **more})
         return
     were = "all nodes were" if not node_ids else f"{_nodes(node_ids)} {'was' if len(set(node_ids)) == 1 else 'were'}"
     count = f"{count_of(len(fresh), 'node')} started" if fresh else f"{were} running"
     say(f"{count}, serving after {took:.1f} s. Data: {directory}")
     say(f"Clients: {found.bootstrap}")
+    if page is not None:
+        say(f"Console: {page}")
     if (client := client_file(directory)) is not None:
         say(f"Secured: commands find {client}; others take --command-config, or a profile that is made of it")
 
@@ -179,6 +186,9 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path, as_json:
     for number in node_ids:
         found.node(number)
     started = time.monotonic()
+    console = LocalConsole(found.directory)
+    if not node_ids:
+        console.stop()
     killed = found.stop(wanted)
     took = time.monotonic() - started
     if not as_json:
@@ -186,6 +196,7 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path, as_json:
     for number in killed:
         say(f"node {number} did not stop by itself and was killed", err=True)
     if delete_data:
+        console.remove()
         found.remove()
     if as_json:
         print_json({"stopped": wanted, "killed": killed, "seconds": round(took, 3), "deleted": delete_data})

@@ -146,19 +146,20 @@ function Whole({ topic, row, onClose }) {
   </${Dialog}>`;
 }
 
-const VIEWS = ["text", "json", "hex"];
+const VIEWS = ["decoded", "text", "json", "hex"];
 
-/** A key or a value: as JSON where it is some, as text, as hex. */
+/** A key or a value: by its schema, as JSON where it is some, as text, as hex. What is hidden from this person never came here. */
 function Part({ title, part }) {
   const json = part?.text === undefined || part.cut ? undefined : parsed(part.text);
   const [view, set] = useState(null);
   if (part === null) return html`<h3>${title}</h3><p class="quiet">null</p>`;
-  const shown = view ?? (json !== undefined ? "json" : part.text !== undefined ? "text" : "hex");
-  const can = { text: part.text !== undefined, json: json !== undefined, hex: true };
-  const copy = () => navigator.clipboard?.writeText(part.text ?? part.hex);
-  return html`<div class="part"><h3>${title} <small>${bytes(part.size)}${part.cut ? ", cut" : ""}</small></h3>
-    <div class="buttons" role="group" aria-label=${`Show the ${title.toLowerCase()} as`}>${VIEWS.filter((name) => can[name]).map((name) => html`<button type="button" aria-pressed=${shown === name} onClick=${() => set(name)}>${name}</button>`)}<button type="button" onClick=${copy}>Copy</button></div>
-    <pre tabindex="0" aria-label=${title}>${shown === "json" ? JSON.stringify(json, null, 2) : shown === "text" ? part.text : dump(part)}</pre></div>`;
+  const shown = view ?? (part.decoded !== undefined ? "decoded" : json !== undefined ? "json" : part.text !== undefined ? "text" : "hex");
+  const can = { decoded: part.decoded !== undefined, text: part.text !== undefined, json: json !== undefined, hex: part.text !== undefined || part.hex !== undefined };
+  const copy = () => navigator.clipboard?.writeText(shown === "decoded" ? part.decoded : (part.text ?? part.hex));
+  return html`<div class="part"><h3>${title} <small>${bytes(part.size)}${part.cut ? ", cut" : ""}${part.as ? `, ${part.as} ${part.schema}` : ""}${part.masked ? ", fields are hidden from you" : ""}</small></h3>
+    ${part.why && html`<p class="quiet">Not decoded: ${part.why}</p>`}
+    <div class="buttons" role="group" aria-label=${`Show the ${title.toLowerCase()} as`}>${VIEWS.filter((name) => can[name]).map((name) => html`<button type="button" aria-pressed=${shown === name} onClick=${() => set(name)}>${name === "decoded" ? part.as || "shown" : name}</button>`)}<button type="button" onClick=${copy}>Copy</button></div>
+    <pre tabindex="0" aria-label=${title}>${shown === "decoded" ? part.decoded : shown === "json" ? JSON.stringify(json, null, 2) : shown === "text" ? part.text : dump(part)}</pre></div>`;
 }
 
 function parsed(text) {
