@@ -341,9 +341,20 @@ class LogMoves:
                 continue
 
     def _is_decided(self, key: TopicIdPartition, name: SideName) -> bool:
-        return any(
-            left.name.suffix == MOVED_SUFFIX and left.name.move_id == name.move_id for left in self._left.get(key, ())
-        )
+        """Whether the rename that decides a move was made. If so, it is durable from here on.
+
+        A process may have been killed between that rename and its sync. If the copy got its name all the same, a loss
+        of power could bring the log back beside it. A directory that fails goes out of service; nothing is raised.
+        """
+        for left in self._left.get(key, ()):
+            if left.name.suffix == MOVED_SUFFIX and left.name.move_id == name.move_id:
+                try:
+                    self._files.fsync_dir(left.directory.path)
+                except OSError as error:
+                    left.directory.fail(error)
+                    return False
+                return True
+        return False
 
     # --- Inside ----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tidelog.proto.records.control_batches import ControlKind, encode_control_ba
 from tidelog.storage.cleaner.cleaning import CleaningLimits
 from tidelog.storage.disk.format import format_directory
 from tidelog.storage.disk.log_errors import LogDirFailed
-from tidelog.storage.disk.memory_files import Faults, MemoryFiles
+from tidelog.storage.disk.memory_files import Faults, Killed, MemoryFiles
 from tidelog.storage.log import log_manager
 from tidelog.storage.log.cleaner import LogCleaner
 from tidelog.storage.log.log_manager import LogManager
@@ -29,6 +29,15 @@ from .conftest import CLUSTER, TOPIC_ID, MakeBatch, Store
 
 KEY = TopicIdPartition(TOPIC_ID, 0)
 NAME = TopicPartition("t", 0)
+
+
+class UnsyncedNames(MemoryFiles):
+    """A disk that cannot sync the names in ``/a``."""
+
+    def fsync_dir(self, path: str) -> None:
+        if path == "/a":
+            raise OSError(errno.EIO, "no sync", path)
+        super().fsync_dir(path)
 
 
 def begin(store: Store, path: str = "/b") -> LogManager:
@@ -224,6 +233,51 @@ def test_a_copy_of_a_later_move_is_not_taken_for_the_log(store: Store, batch: Ma
     assert found is not None
     assert (found.directory, found.log_end_offset) == ("/b/t-0", 4)
     assert KEY in manager.moves.under_way
+
+
+@pytest.mark.parametrize("seed", range(20, 24))
+def test_power_fails_after_a_start_that_finished_a_move(store: Store, batch: MakeBatch, seed: int) -> None:
+    """A process is killed between the rename that decides the move and its sync, and the next one loses power."""
+    faults = Faults()
+    manager = store.manager_on(MemoryFiles(store.disk, faults))
+    log = store.log()
+    log.append_as_leader([batch(3)], 0, 0)
+    log.flush()
+    begin(store)
+    faults.kill_in, faults.kill_in_from = ("fsync_dir", 1), "/a"
+    with pytest.raises(Killed):
+        finish(manager)
+    manager.close()
+    store.disk.end_process()
+    found = store.manager().get(TOPIC_ID, 0)
+    assert found is not None
+    assert found.directory == "/b/t-0"
+    store.managers[-1].close()
+    store.disk.lose_power(random.Random(seed))
+    found = store.manager().get(TOPIC_ID, 0)
+    assert found is not None
+    assert (found.directory, found.log_end_offset) == ("/b/t-0", 3)
+
+
+def test_a_move_is_not_finished_while_its_decision_cannot_be_synced(store: Store, batch: MakeBatch) -> None:
+    faults = Faults()
+    manager = store.manager_on(MemoryFiles(store.disk, faults))
+    log = store.log()
+    log.append_as_leader([batch(3)], 0, 0)
+    log.flush()
+    begin(store)
+    faults.kill_in, faults.kill_in_from = ("fsync_dir", 1), "/a"
+    with pytest.raises(Killed):
+        finish(manager)
+    manager.close()
+    store.disk.end_process()
+    manager = store.manager_on(UnsyncedNames(store.disk))
+    assert manager.get(TOPIC_ID, 0) is None
+    manager.close()
+    store.disk.end_process()
+    found = store.manager().get(TOPIC_ID, 0)
+    assert found is not None
+    assert (found.directory, found.log_end_offset) == ("/b/t-0", 3)
 
 
 @pytest.mark.parametrize("seed", range(8))

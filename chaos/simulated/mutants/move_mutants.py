@@ -39,4 +39,14 @@ MUTANTS: Final = (
         new="",
         scenario="directories",
     ),
+    Mutant(
+        id="found-move-is-finished-unsynced",
+        rule="durability",
+        what="A start finishes a move whose decision is not on disk: a loss of power brings the log back beside its "
+        "copy, and the node does not start again.",
+        module=_MOVES,
+        old="                    self._files.fsync_dir(left.directory.path)\n",
+        new="                    pass\n",
+        scenario="directories",
+    ),
 )

@@ -244,7 +244,8 @@ class Observer:
         for node_id, host in cluster.hosts.items():
             node = cluster.nodes.get(node_id)
             if node is None:
-                lines.append(f"node {node_id} is down")
+                why = [text for refused, text in cluster.refused if refused == node_id][-1:]
+                lines.append(": it last refused to start: ".join([f"node {node_id} is down", *why]))
                 continue
             lines.append(
                 f"node {node_id}: {node.standing} controller {node.known_leader} image {node.view.image.offset} "
