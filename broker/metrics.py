@@ -386,6 +386,11 @@ AUDIT_DROPPED: Final = _own(
     COUNTER,
     "Those of them that it does not tell of: more than audit.events.max, or the file could not be written.",
 )
+AUDIT_REFUSED: Final = _own(
+    "audit_refused",
+    COUNTER,
+    "Changes of the cluster that were refused because the audit log had no room for them (audit.on.full).",
+)
 AUDIT_TOPIC_DROPPED: Final = _own(
     "audit_topic_dropped",
     COUNTER,

@@ -98,10 +98,13 @@ class _Folded:
 class Audit:
     """Takes events in, at any rate; gives lines out, at most ``most`` of a kind at a time, when they are taken.
 
-    ``most``: events of one kind, resources counted, that are kept between two calls of :meth:`take`.
+    ``most``: events of one kind, resources counted, that are kept between two calls of :meth:`take`. ``refuses``:
+    whether a change is only made if there is room to tell of it (``audit.on.full``).
     """
 
-    def __init__(self, kinds: Collection[AuditKind], most: int, clock: Clock, node_id: int) -> None:
+    def __init__(
+        self, kinds: Collection[AuditKind], most: int, clock: Clock, node_id: int, *, refuses: bool = False
+    ) -> None:
         self._wanted = {kind: kind in kinds for kind in AuditKind}
         self._most = most
         self._clock = clock
@@ -110,6 +113,13 @@ class Audit:
         self._kept: Counter[AuditKind] = Counter()
         self._crowded_out = 0
         """Events that were too many, since the last :meth:`take`."""
+        self.refuses = refuses and self._wanted[AuditKind.CHANGE]
+        self._reserved = 0
+        """Room for changes that are under way."""
+        self.full_places: list[Callable[[], bool]] = []
+        """Each says whether lines are written to a place that has no room left."""
+        self.refused = 0
+        """Changes for which there was no room."""
         self._started_ms = clock.now_ms()
         self._lines = 0
         self.on_first: Callable[[], None] = lambda: None
@@ -122,8 +132,27 @@ class Audit:
     def wants(self, kind: AuditKind) -> bool:
         return self._wanted[kind]
 
-    def note(self, event: AuditEvent, reason: Callable[[], str] | None = None) -> None:
-        """Take an event in. ``reason`` is asked where it is the first of its sort."""
+    def reserve(self, touched: int) -> int:
+        """Keep room for a change of so many resources. Returns what to give to :meth:`release`; 0: there is none."""
+        weight, used = _weight(touched), self._kept[AuditKind.CHANGE] + self._reserved
+        if (used and used + weight > self._most) or any(full() for full in self.full_places):
+            self.refused += 1
+            return 0
+        self._reserved += weight
+        return weight
+
+    def has_room(self) -> bool:
+        """Whether a change may be made that touches one resource, and is told of at once."""
+        room = self.reserve(1) if self.refuses else 0
+        self.release(room)
+        return room > 0 or not self.refuses
+
+    def release(self, weight: int) -> None:
+        """The change was told of, or was none."""
+        self._reserved -= weight
+
+    def note(self, event: AuditEvent, reason: Callable[[], str] | None = None, *, reserved: bool = False) -> None:
+        """Take an event in. ``reason`` is asked where it is the first of its sort. ``reserved``: there is room."""
         kind = event.kind
         if not self._wanted[kind]:
             return
@@ -132,8 +161,8 @@ class Audit:
         if folded is not None:
             folded.count += 1
             return
-        weight = 1 + min(len(event.touched), TOUCHED_MAX)
-        if self._kept[kind] + weight > self._most and self._kept[kind]:
+        weight = _weight(len(event.touched))
+        if self._kept[kind] + weight > self._most and self._kept[kind] and not reserved:
             self.dropped += 1
             self._crowded_out += 1
             return
@@ -178,6 +207,10 @@ class Audit:
         line["metadata"]["uid"] = f"{self._node_id}-{self._started_ms}-{self._lines}"
         line["unmapped"]["node"] = self._node_id
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _weight(touched: int) -> int:
+    return 1 + min(touched, TOUCHED_MAX)
 
 
 def _line(event: AuditEvent, folded: _Folded) -> dict[str, Any]:

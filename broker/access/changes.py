@@ -282,7 +282,7 @@ def audited(calls: Calls, control: AccessControl, image: Image, *, forwarded: bo
                             listener=client.listener,
                             forwarded_by=sender.principal,
                         )
-                    audit.note(event)
+                    audit.note(event, reserved=audit.refuses and not forwarded)
             return answer
 
         return serve

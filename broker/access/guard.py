@@ -13,6 +13,7 @@ from tidelog.broker.access.changes import Image, api_of, audited
 from tidelog.broker.access.permissions import PERMISSIONS
 from tidelog.broker.access.resources import NO_TRANSACTION, READ, WRITE, topic_by_id, transaction_name
 from tidelog.broker.access.rules import TEXTS, Rule, woven
+from tidelog.broker.access.unaudited import only_audited
 from tidelog.broker.futures import then
 from tidelog.broker.services import Calls
 from tidelog.model.buffer import Buffer
@@ -39,7 +40,7 @@ def guarded(calls: Calls, control: AccessControl, image: Image) -> Calls:
     """The same calls, each of which does what its sender may, and tells the audit log. Every call has a row in
     the table."""
     rules = {request_type: PERMISSIONS[request_type] for request_type in calls}
-    calls = audited(calls, control, image)
+    calls = only_audited(audited(calls, control, image), rules, control, image)
     if control.authorizer is None and control.audit is None:
         return calls
     return {

@@ -39,8 +39,11 @@ class TopicCreation:
         view: MetadataView,
         channel: ControllerChannel,
         tell: Callable[[str, CallContext, ErrorCode], None],
+        may: Callable[[], bool],
     ) -> None:
-        """``tell`` hears of each topic that a client's use made, or could not make."""
+        """``tell`` hears of each topic that a client's use made, or could not make. ``may``: whether one may be made
+        by use now."""
+        self._may = may
         self._config = config
         self._view = view
         self._channel = channel
@@ -73,6 +76,8 @@ class TopicCreation:
             task.cancel()
 
     async def _create(self, name: str, sender: CallContext | None) -> Outcome:
+        if sender is not None and not self._may():
+            return ErrorCode.LEADER_NOT_AVAILABLE, "the audit log has no room (audit.on.full=refuse): try again"
         pays = None if sender is None else charged(sender)
         request = CreateTopicsRequest((topic_to_make(name, self._config),), charged=pays)
         try:

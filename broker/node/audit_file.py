@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 """Time between two writes; equal events in between are one line."""
+KEPT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Lines that wait for a file that cannot be written, with ``audit.on.full=refuse``; without it they are dropped."""
 
 
 class AuditFile:
@@ -76,11 +78,14 @@ class AuditWriter:
         self._one_at_a_time = asyncio.Lock()
         self._failing = False
         self._killed = False
+        self._kept: list[AuditLine] = []
+        """Lines that the file lacks and will get."""
         self._untold = 0
         """Events that the file lacks and does not say so yet."""
         self.dropped = 0
         """Events that the file lacks."""
         audit.on_first = self._due.set
+        audit.full_places.append(lambda: self._failing)
 
     async def run(self) -> None:
         """Write for as long as the node lives. A node that does not, or cannot, write goes on all the same."""
@@ -100,22 +105,36 @@ class AuditWriter:
 
     async def _write(self) -> None:
         self._due.clear()
-        lines = self._audit.take()
-        if not lines:
-            return
-        self._also(lines)
-        if self._file is None:
+        new = self._audit.take()
+        self._also(new)
+        lines = [*self._kept, *new]
+        if self._file is None or not (lines or self._untold):
             return
         told = [self._audit.loss(self._untold, "the file could not be written")] if self._untold else []
         try:
             text = b"".join(line.text for line in [*told, *lines])
             await self._run_blocking(partial(self._file.append, text))
         except OSError as error:
-            self.dropped += sum(line.events for line in lines if not line.counted)
-            self._untold += sum(line.events for line in lines)
+            self._kept, lost = _within(lines, KEPT_BYTES_MAX if self._audit.refuses else 0)
+            self.dropped += sum(line.events for line in lost if not line.counted)
+            self._untold += sum(line.events for line in lost)
             if not self._failing and not self._killed:
-                log.error("audit log: events are lost until this is mended: %s", error)
+                what = "changes are refused" if self._audit.refuses else "events are lost"
+                log.error("audit log: %s until this is mended: %s", what, error)
             self._failing = True
+            if self._audit.refuses:
+                self._due.set()  # nothing may come that would have it tried again
         else:
             self._failing = False
             self._untold = 0
+            self._kept = []
+
+
+def _within(lines: list[AuditLine], bytes_max: int) -> tuple[list[AuditLine], list[AuditLine]]:
+    """The first lines of so many bytes, and the others."""
+    size = 0
+    for at, line in enumerate(lines):
+        size += len(line.text)
+        if size > bytes_max:
+            return lines[:at], lines[at:]
+    return lines, []

@@ -56,6 +56,8 @@ class AuditQueue:
         self.empty = asyncio.Event()
         """and while there are none."""
         self.empty.set()
+        # Half of it is left for what is under way when changes begin to be refused.
+        audit.full_places.append(lambda: self._untold > 0 or 2 * self.bytes > bytes_max)
 
     def put(self, lines: Iterable[AuditLine]) -> None:
         """Take lines in, as far as there is room."""

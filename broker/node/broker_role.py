@@ -212,7 +212,9 @@ class BrokerRole:
         )
         self._moving = LogMoving(self._reconciler.node_config, logs, run_blocking)
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
-        self._creation = TopicCreation(config, view, channel, partial(made_by_use, self.access))
+        self._creation = TopicCreation(
+            config, view, channel, partial(made_by_use, self.access), lambda: audit is None or audit.has_room()
+        )
         self.audit_topic = AuditTopic(
             audit_queue,
             config.node_id,

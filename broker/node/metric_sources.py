@@ -178,6 +178,7 @@ def _audit(audit: Audit | None, writer: AuditWriter | None, queue: AuditQueue | 
         yield Reading(m.AUDIT_EVENTS, 0 if audit is None else audit.noted[kind], (kind.value,))
     unwritten = 0 if writer is None else writer.dropped
     yield Reading(m.AUDIT_DROPPED, (0 if audit is None else audit.dropped) + unwritten)
+    yield Reading(m.AUDIT_REFUSED, 0 if audit is None else audit.refused)
     yield Reading(m.AUDIT_TOPIC_DROPPED, 0 if queue is None else queue.dropped)
     yield Reading(m.AUDIT_TOPIC_WAITING, 0 if queue is None else queue.bytes)
 

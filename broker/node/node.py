@@ -40,6 +40,7 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumDamaged, QuorumFailure
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
+from tidelog.model.settings.access_settings import REFUSE
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.http_auth import NO_AUTH
 from tidelog.proto.logs.metadata_records import MetadataRecord
@@ -144,7 +145,8 @@ class Node:
         self.audit_queue: AuditQueue | None = None
         if config.audit_path is not None or config.audits_to_topic:
             kinds = [AuditKind(name) for name in config.audit_kinds]
-            self.audit = Audit(kinds, config.audit_events_max, clock, config.node_id)
+            refuses = config.audit_on_full == REFUSE
+            self.audit = Audit(kinds, config.audit_events_max, clock, config.node_id, refuses=refuses)
             if config.audits_to_topic:
                 self.audit_queue = AuditQueue(self.audit, config.audit_topic_queue_bytes)
         network.on_bug = lambda error: self._supervisor.fail("a handler raised", error)

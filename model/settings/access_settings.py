@@ -16,6 +16,8 @@ NODE_ID: Final = "{id}"
 """The placeholder for a node's id in ``node.principal.pattern``."""
 
 AUDIT_KINDS: Final = ("authentication", "denied", "change", "allowed")
+DROP: Final = "drop"
+REFUSE: Final = "refuse"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class AuditSettings:
         "Most events of each kind that the audit log takes a second, equal ones counted once; it drops and counts "
         "the others.",
         at_least=1,
+    )
+    audit_on_full: str = text(
+        DROP,
+        "If the audit log has no room for a change of the cluster: drop makes it all the same, drops the event and "
+        "counts it; refuse does not make it, and answers with a retriable error.",
+        choices=(DROP, REFUSE),
     )
     audit_topic_enable: bool = boolean(
         False, "Whether brokers also put the audit log into the topic __audit, which they make when it is needed."

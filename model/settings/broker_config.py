@@ -532,6 +532,7 @@ OWN_SETTINGS: Final = frozenset(
         "audit.log.file.bytes",
         "audit.log.files",
         "audit.events.max",
+        "audit.on.full",
         "audit.topic.enable",
         "audit.topic.replication.factor",
         "audit.topic.queue.bytes",

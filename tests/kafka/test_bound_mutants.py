@@ -394,6 +394,20 @@ BOUNDS = (
         "client_metrics/test_telemetry.py::test_what_cannot_be_read_is_refused",
     ),
     bound(
+        "changes-are-made-unaudited",
+        "broker.access.unaudited",
+        "            if not room:\n",
+        "            if False:\n",
+        "security/access/test_audit_on_full.py::test_changes_under_way_have_their_room",
+    ),
+    bound(
+        "what-is-under-way-has-no-room-in-the-audit-log",
+        "security.audit",
+        "self._kept[AuditKind.CHANGE] + self._reserved\n",
+        "self._kept[AuditKind.CHANGE]\n",
+        "security/access/test_audit_on_full.py::test_room_is_kept_until_the_outcome_is_known",
+    ),
+    bound(
         "an-http-request-of-any-number-of-lines",
         "broker.node.http",
         "            if lines > LINES_MAX:\n",

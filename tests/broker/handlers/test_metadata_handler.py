@@ -128,7 +128,10 @@ class World:
             Service({CreateTopicsRequest: self.controller.create}, {}),
         )
         self.told: list[tuple[str, ErrorCode]] = []
-        creation = TopicCreation(config, self.view, channel, lambda name, _, error: self.told.append((name, error)))
+        self.may = True
+        creation = TopicCreation(
+            config, self.view, channel, lambda name, _, error: self.told.append((name, error)), lambda: self.may
+        )
         self.handler = Metadata("cluster", config, self.view, channel, creation)
         commit(self.view, broker(1), broker(2), broker(3))
 
@@ -262,8 +265,23 @@ async def test_describe_cluster_without_a_controller_says_what_this_node_knows()
     )
     config = NodeConfig(node_id=NodeId(1))
     handler = Metadata(
-        "cluster", config, world.view, channel, TopicCreation(config, world.view, channel, lambda *_: None)
+        "cluster",
+        config,
+        world.view,
+        channel,
+        TopicCreation(config, world.view, channel, lambda *_: None, lambda: True),
     )
     answer = await handler.describe_cluster(DescribeClusterRequest(), CLIENT)
     assert answer.controller_id == -1
     assert [b.node_id for b in answer.brokers] == [1, 2, 3]
+
+
+async def test_no_topic_is_made_by_use_while_none_may_be() -> None:
+    world = World()
+    world.may = False
+    answer = await world.ask("orders", create=True)
+    assert answer.topics[0].error is ErrorCode.LEADER_NOT_AVAILABLE, "the client asks again"
+    assert world.controller.asked == []
+    world.may = True
+    await world.ask("orders", create=True)
+    assert world.controller.asked == ["orders"]
