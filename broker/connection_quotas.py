@@ -17,7 +17,7 @@ from tidelog.metadata_quorum.image.quota_matching import Quotas, connection_rate
 from tidelog.model.rates import SampledRate
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.listeners import plain_address
-from tidelog.model.settings.quota_settings import QuotaSettings
+from tidelog.model.settings.node.quota_settings import QuotaSettings
 
 WINDOW_S: Final = 10.0
 """The rate holds over so long: a burst may take all that its window allows, as with Kafka's eleven samples of 1 s."""

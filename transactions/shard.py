@@ -45,12 +45,12 @@ from tidelog.transactions.ending import Ending
 from tidelog.transactions.expiring import Expiring
 from tidelog.transactions.holding import Holding
 from tidelog.transactions.initialising import Initialising, unallocated
-from tidelog.transactions.ledger_beginning import LedgerBeginning
-from tidelog.transactions.ledger_deciding import LedgerDeciding
-from tidelog.transactions.ledger_describing import describe_sink, list_sinks
 from tidelog.transactions.replaying import Replaying
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.shard_state import PendingAppend, ShardState, TimerKey, TimerKind
+from tidelog.transactions.sinks.beginning import LedgerBeginning
+from tidelog.transactions.sinks.deciding import LedgerDeciding
+from tidelog.transactions.sinks.describing import describe_sink, list_sinks
 from tidelog.transactions.transaction import Identity
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Any, Final
 
 from tidelog.bench.kafka_side.kafka import LATENCY_PACE, java
-from tidelog.bench.librdkafka import producer
+from tidelog.bench.listener.librdkafka import producer
 from tidelog.cli.work.workload import consume_all, produce_many, produce_one_by_one, values_of
 
 TIMEOUT_S: Final = 300.0

@@ -16,7 +16,7 @@ from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.controller.refusals import refuse
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId
-from tidelog.model.settings.access_settings import NODE_ID
+from tidelog.model.settings.node.access_settings import NODE_ID
 from tidelog.proto.calls.api import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.proto.calls.controller_api import (
     FetchMetadataRequest,

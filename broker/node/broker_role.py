@@ -72,7 +72,7 @@ from tidelog.model.clock import Clock
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset, TopicIdPartition, random_id
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.model.settings.broker_config import NodeConfig
-from tidelog.model.settings.replication_settings import RACK_AWARE_SELECTOR
+from tidelog.model.settings.node.replication_settings import RACK_AWARE_SELECTOR
 from tidelog.proto.calls.api import (
     CreatePartitionsRequest,
     CreateTopicsRequest,

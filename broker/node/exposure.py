@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidelog.model.settings.access_settings import ANONYMOUS
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.http_auth import NO_AUTH
 from tidelog.model.settings.listener_security import CLIENT_AUTH_REQUIRED
+from tidelog.model.settings.node.access_settings import ANONYMOUS
 
 
 def exposed_listeners(config: NodeConfig) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from tidelog.broker.node.exposure import check_exposure
 from tidelog.broker.node.supervisor import out_of_memory
 from tidelog.model.settings.broker_config import NodeConfig
-from tidelog.model.settings.replication_settings import TCP
+from tidelog.model.settings.node.replication_settings import TCP
 
 if TYPE_CHECKING:
     from tidelog.broker.node.node import Node, NodeNetwork

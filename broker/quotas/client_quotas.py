@@ -17,7 +17,7 @@ from tidelog.metadata_quorum.image.quota_matching import Bound, Quotas, bound_of
 from tidelog.model.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from tidelog.model.clock import Clock
 from tidelog.model.rates import SampledRate
-from tidelog.model.settings.quota_settings import QuotaSettings
+from tidelog.model.settings.node.quota_settings import QuotaSettings
 
 SENSORS_MAX: Final = 10_000
 """Most sensors of one kind; when there are more, those idle for longest go."""

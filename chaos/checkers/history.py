@@ -3,7 +3,7 @@
 Every operation has one of three outcomes, and the third is not a weak form of the second: what is unknown
 may be in the log or not, now or later, and only what is told about it elsewhere decides.
 
-A history is recorded as the run goes on and judged by :mod:`tidelog.chaos.checkers.log_anomalies`. Values
+A history is recorded as the run goes on and judged by :mod:`tidelog.chaos.checkers.anomalies.log`. Values
 are unique over the whole history: a value names its send. What is still under way when a history ends is
 recorded as unknown.
 """

@@ -27,7 +27,7 @@ from tidelog.cli.work.feature_levels import feature_rows
 from tidelog.cli.work.group_offsets import log_ends
 from tidelog.cli.work.hanging import described, find_hanging
 from tidelog.cli.work.node_metrics import Pages, PageUnread, page_address
-from tidelog.cli.work.placement import Placed, placement_of
+from tidelog.cli.work.replicas.placement import Placed, placement_of
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.ids import TopicPartition
 from tidelog.model.link_position import GROUP_PREFIX, read_position

@@ -21,8 +21,8 @@ from tidelog.cli.local.cluster import NODES_MAX, LocalCluster
 from tidelog.cli.local.private_files import DIRECTORY_MODE, write_private
 from tidelog.cli.local.secured import CLIENT_FILE, DIRECTORY, client_file
 from tidelog.cli.work.first_users import OPTION
-from tidelog.model.settings.access_settings import NODE_ID, STANDARD_AUTHORIZER
 from tidelog.model.settings.listener_security import SCRAM_SHA_512
+from tidelog.model.settings.node.access_settings import NODE_ID, STANDARD_AUTHORIZER
 from tidelog.model.settings.properties import format_properties
 from tidelog.testing import ports
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from tidelog import ConfigResource, NewTopic, OffsetSpec, TopicPartition
-from tidelog.cli.work.placement import check_only_deleted, sizes_of
+from tidelog.cli.work.replicas.placement import check_only_deleted, sizes_of
 from tidelog.client.admin.types import PartitionDescription, TopicDescription, TopicListing
 from tidelog.client.errors import TidelogError
 from tidelog.console.desk import Desk

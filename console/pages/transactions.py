@@ -9,8 +9,8 @@ from typing import Any, Final
 from tidelog import AbortTransactionSpec, TopicPartition
 from tidelog.cli.work.hanging import described, find_hanging
 from tidelog.cli.work.health_facts import HANGING_MS, HANGING_PARTITIONS_MAX
-from tidelog.cli.work.moving import cancel
-from tidelog.cli.work.placement import placement_of, sizes_of
+from tidelog.cli.work.replicas.moving import cancel
+from tidelog.cli.work.replicas.placement import placement_of, sizes_of
 from tidelog.client.admin.transaction_types import TransactionListing
 from tidelog.client.errors import TidelogError
 from tidelog.console.pages.paging import page_of

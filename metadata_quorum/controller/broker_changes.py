@@ -46,7 +46,7 @@ from tidelog.model.ids import (
     id_text,
 )
 from tidelog.model.settings.broker_config import NodeConfig
-from tidelog.model.settings.replication_settings import CORDONED
+from tidelog.model.settings.node.replication_settings import CORDONED
 from tidelog.proto.calls.api import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tidelog.proto.calls.controller_api import (
     BrokerHeartbeatRequest,

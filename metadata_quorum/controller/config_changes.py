@@ -22,7 +22,7 @@ from tidelog.model.settings.broker_config import NODE_CONFIG_DEF
 from tidelog.model.settings.client_metrics_config import CLIENT_METRICS_CONFIG_DEF
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, Setting, Update, ValueType, split_list
 from tidelog.model.settings.group_config import GROUP_CONFIG_DEF, group_fault
-from tidelog.model.settings.replication_settings import CORDONED
+from tidelog.model.settings.node.replication_settings import CORDONED
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.proto.calls.api import (
     AlteredResource,

@@ -9,7 +9,7 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.metadata_quorum.image.quota_matching import bound_of
 from tidelog.model.client_quotas import CONTROLLER_MUTATION_RATE
 from tidelog.model.rates import TokenBucket
-from tidelog.model.settings.quota_settings import QuotaSettings
+from tidelog.model.settings.node.quota_settings import QuotaSettings
 from tidelog.proto.calls.api import Charged
 
 BUCKETS_MAX: Final = 10_000

@@ -13,7 +13,7 @@ from immutables import Map
 
 from tidelog.metadata_quorum.image.image import BROKER, TOPIC, MetadataImage, TopicImage
 from tidelog.model.settings.broker_config import NodeConfig
-from tidelog.model.settings.coordinator_settings import GroupSettings
+from tidelog.model.settings.node.coordinator_settings import GroupSettings
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TopicConfig
 
 MIN_ISR: Final = "min.insync.replicas"

@@ -46,7 +46,7 @@ from tidelog.model.ids import (
     TopicId,
     TopicIdPartition,
 )
-from tidelog.model.settings.replication_settings import CORDONED, EVERY_DIRECTORY
+from tidelog.model.settings.node.replication_settings import CORDONED, EVERY_DIRECTORY
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.proto.calls.controller_api import Endpoint
 from tidelog.proto.calls.quota_api import QuotaEntity

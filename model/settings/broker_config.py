@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from tidelog.model.ids import NodeId
-from tidelog.model.settings.access_settings import AccessSettings, AuditSettings
 from tidelog.model.settings.config_def import (
     ConfigDef,
     ConfigError,
@@ -28,11 +27,7 @@ from tidelog.model.settings.config_def import (
     text,
     unknown_setting,
 )
-from tidelog.model.settings.controller_settings import ControllerSettings
-from tidelog.model.settings.coordinator_settings import GroupSettings, TransactionSettings
-from tidelog.model.settings.delegation_token_settings import DelegationTokenSettings
 from tidelog.model.settings.http_auth import check_http_auth
-from tidelog.model.settings.kafka_only_settings import NOT_YET, WITHOUT_COUNTERPART
 from tidelog.model.settings.listener_security import (
     LISTENER_PREFIX,
     LISTENER_SECURITY_DEF,
@@ -51,11 +46,16 @@ from tidelog.model.settings.listeners import (
     parse_protocol_map,
     parse_voters,
 )
-from tidelog.model.settings.log_settings import LogSettings
+from tidelog.model.settings.node.access_settings import AccessSettings, AuditSettings
+from tidelog.model.settings.node.controller_settings import ControllerSettings
+from tidelog.model.settings.node.coordinator_settings import GroupSettings, TransactionSettings
+from tidelog.model.settings.node.delegation_token_settings import DelegationTokenSettings
+from tidelog.model.settings.node.kafka_only_settings import NOT_YET, WITHOUT_COUNTERPART
+from tidelog.model.settings.node.log_settings import LogSettings
+from tidelog.model.settings.node.quota_settings import QuotaSettings
+from tidelog.model.settings.node.replication_settings import CORDONED, CORDONED_IN_FILE, ReplicationSettings
+from tidelog.model.settings.node.request_settings import RequestSettings
 from tidelog.model.settings.properties import parse_properties
-from tidelog.model.settings.quota_settings import QuotaSettings
-from tidelog.model.settings.replication_settings import CORDONED, CORDONED_IN_FILE, ReplicationSettings
-from tidelog.model.settings.request_settings import RequestSettings
 from tidelog.model.settings.security_protocol import SecurityProtocol
 
 BROKER: Final = "broker"

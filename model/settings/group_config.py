@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, integer
-from tidelog.model.settings.coordinator_settings import GroupSettings
+from tidelog.model.settings.node.coordinator_settings import GroupSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.chaos.checkers.anomalies.log import violations
 from tidelog.chaos.checkers.history import (
     NO_OFFSET,
     History,
@@ -20,7 +21,6 @@ from tidelog.chaos.checkers.history import (
     Transaction,
     TransactionKey,
 )
-from tidelog.chaos.checkers.log_anomalies import violations
 from tidelog.model.ids import TopicPartition
 
 PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 1))

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tidelog.chaos.checkers.anomalies import ALLOWED, ALWAYS_ALLOWED, EXAMPLES_MAX, Anomaly, AnomalyKind, not_allowed
+from tidelog.chaos.checkers.anomalies.kinds import (
+    ALLOWED,
+    ALWAYS_ALLOWED,
+    EXAMPLES_MAX,
+    Anomaly,
+    AnomalyKind,
+    not_allowed,
+)
+from tidelog.chaos.checkers.anomalies.log import judge_history, violations
 from tidelog.chaos.checkers.history import (
     NO_OFFSET,
     Circumstances,
@@ -24,7 +32,6 @@ from tidelog.chaos.checkers.history import (
     Transaction,
     TransactionKey,
 )
-from tidelog.chaos.checkers.log_anomalies import judge_history, violations
 from tidelog.model.ids import TopicPartition
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -9,7 +9,7 @@ from tidelog.metadata_quorum.image.snapshot import decode_snapshot, encode_snaps
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.settings.config_def import ConfigError
-from tidelog.model.settings.replication_settings import CORDONED
+from tidelog.model.settings.node.replication_settings import CORDONED
 from tidelog.proto.calls.api import (
     CreatePartitionsRequest,
     PartitionGrowth,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "tidelog"
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+FILES_MAX = 20
+LINES_MAX = 630
+LINES_MAX_TESTS = 750
+"""More than `docs/style.md` asks for: a bound that holds, not the aim."""
 SHIPPED = [name for name in FOLDERS if name != "bench"]
 
 
@@ -86,6 +91,26 @@ def test_every_room_stands_in_a_contract() -> None:
     }
     assert len(there) > 60, "expected to see the rooms"
     assert there - named == set()
+
+
+def sources() -> list[Path]:
+    """Every Python file that somebody writes."""
+    written = [path for folder in (*FOLDERS, "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    return [path for path in written if path.parent.name != "v1"]  # generated
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    """About twenty files side by side, beside what belongs to the folder as a whole."""
+    files = Counter(path.parent for path in sources() if path.name not in ("__init__.py", "conftest.py"))
+    assert len(files) > 100, "expected to see the folders"
+    assert {str(folder.relative_to(ROOT)): count for folder, count in files.items() if count > FILES_MAX} == {}
+
+
+def test_a_file_is_one_concern() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
+    assert len(lines) > 1000, "expected to see the files"
+    most = {name: LINES_MAX_TESTS if name.startswith("tests") else LINES_MAX for name in lines}
+    assert {name: count for name, count in lines.items() if count > most[name]} == {}
 
 
 @pytest.fixture(scope="module")

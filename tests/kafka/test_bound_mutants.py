@@ -321,7 +321,7 @@ BOUNDS = (
         "metadata_quorum.controller.mutation_quotas",
         "            self.throttle_ms = lacking_ms\n            return False\n",
         "            self.throttle_ms = lacking_ms\n",
-        "controller/test_mutation_quotas.py::test_a_client_that_knows_the_error_is_refused_once_nothing_is_left",
+        "controller/quotas/test_mutation_quotas.py::test_a_client_that_knows_the_error_is_refused_once_nothing_is_left",
     ),
     bound(
         "controllers-are-not-asked",

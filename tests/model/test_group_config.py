@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tidelog.model.settings.coordinator_settings import GroupSettings
 from tidelog.model.settings.group_config import HEARTBEAT, SESSION, GroupTimes, group_fault, in_force
+from tidelog.model.settings.node.coordinator_settings import GroupSettings
 
 NODE = GroupSettings()
 

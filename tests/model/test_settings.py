@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tidelog.client.links.definition import SETTING as LINKS
 from tidelog.model.settings.broker_config import DEVIATIONS, NODE_CONFIG_DEF, OWN_SETTINGS, NodeConfig
 from tidelog.model.settings.config_def import INT_MAX, LONG_MAX, ConfigDef, ConfigError, Setting, ValueType
-from tidelog.model.settings.kafka_only_settings import WITHOUT_COUNTERPART
 from tidelog.model.settings.listeners import Listener, Voter
+from tidelog.model.settings.node.kafka_only_settings import WITHOUT_COUNTERPART
 from tidelog.model.settings.page import settings_page
 from tidelog.model.settings.topic_config import BROKER_SYNONYMS, TOPIC_CONFIG_DEF, TopicConfig
 

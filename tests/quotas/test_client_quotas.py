@@ -13,7 +13,7 @@ from tidelog.broker.quotas.usage import RequestUsage, Stopwatch, StreamUsage, me
 from tidelog.metadata_quorum.image.change import MetadataDelta
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.client_quotas import ClientQuotaEntity
-from tidelog.model.settings.quota_settings import QuotaSettings
+from tidelog.model.settings.node.quota_settings import QuotaSettings
 from tidelog.proto.calls.api import DescribeClusterRequest
 from tidelog.proto.calls.quota_api import wire_entity
 from tidelog.proto.calls.transaction_api import WriteTxnMarkersRequest

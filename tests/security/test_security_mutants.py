@@ -51,7 +51,7 @@ RULES = (
         "metadata_quorum.controller.scram_changes",
         "    if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:\n",
         "    if False:\n",
-        "controller/test_users.py",
+        "controller/access/test_users.py",
     ),
     bound(
         "clients-compute-whatever-a-server-asks",

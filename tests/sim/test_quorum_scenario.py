@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.chaos.simulated.mutants import quorum_membership_mutants, quorum_mutants
 from tidelog.chaos.simulated.mutants.hook import mutated_source
+from tidelog.chaos.simulated.mutants.metadata import quorum_membership_mutants, quorum_mutants
 from tidelog.chaos.simulated.quorum.faults import OPERATIONS
 from tidelog.chaos.simulated.quorum.scenario import PROFILES, QuorumScenario
 from tidelog.chaos.simulated.quorum.watch import Violation

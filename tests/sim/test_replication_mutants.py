@@ -13,8 +13,8 @@ import pytest
 from tidelog.chaos.simulated.mutants.answer_mutants import MUTANTS as ANSWERS
 from tidelog.chaos.simulated.mutants.damage_mutants import MUTANTS as DAMAGE
 from tidelog.chaos.simulated.mutants.hook import mutated_source
-from tidelog.chaos.simulated.mutants.leadership_mutants import MUTANTS as LEADERSHIP
 from tidelog.chaos.simulated.mutants.log_mutants import MUTANTS as LOG
+from tidelog.chaos.simulated.mutants.metadata.leadership_mutants import MUTANTS as LEADERSHIP
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 from tidelog.chaos.simulated.mutants.replication_mutants import MUTANTS as REPLICATION
 from tidelog.chaos.simulated.scenarios.registry import SCENARIOS

@@ -16,8 +16,8 @@ from tidelog.proto.logs.coordinator_records import CoordinatorRecord
 from tidelog.proto.logs.transaction_records import TransactionLogValue, encode_transaction_key, encode_transaction_value
 from tidelog.replication.coordinators.coordinator_log import Token
 from tidelog.transactions.effects import Append
-from tidelog.transactions.ledger_deciding import LedgerDeciding, _Move
 from tidelog.transactions.shard_state import ShardState
+from tidelog.transactions.sinks.deciding import LedgerDeciding, _Move
 from tidelog.transactions.transaction import NOBODY, Entry, Identity, Transaction, loaded
 from tidelog.transactions.transitions import TRANSITIONS, Cause, TransactionState, Transition
 

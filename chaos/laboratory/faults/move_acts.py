@@ -10,10 +10,10 @@ from tidelog.aio import Admin
 from tidelog.chaos.laboratory.faults.schedule import Step
 from tidelog.chaos.laboratory.processes.laboratory import Laboratory
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.work.reassignment_plan import Move, throttles, without_throttles
+from tidelog.cli.work.replicas.reassignment_plan import Move, throttles, without_throttles
 from tidelog.client.errors import TidelogError
 from tidelog.model.ids import TopicPartition
-from tidelog.model.settings.replication_settings import CORDONED
+from tidelog.model.settings.node.replication_settings import CORDONED
 from tidelog.proto.calls.api import ConfigResource
 
 ASK_S: Final = 10.0

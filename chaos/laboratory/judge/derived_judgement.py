@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.chaos.checkers.anomalies import EXAMPLES_MAX
+from tidelog.chaos.checkers.anomalies.kinds import EXAMPLES_MAX
 from tidelog.chaos.checkers.history import History
 from tidelog.chaos.checkers.transactions import exactly_once
 from tidelog.chaos.laboratory.history.history_file import Recorded

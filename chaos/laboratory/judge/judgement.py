@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
+from tidelog.chaos.checkers.anomalies.log import violations
 from tidelog.chaos.checkers.history import Circumstances, Outcome, Polled, Positioned, Sent, TransactionKey
-from tidelog.chaos.checkers.log_anomalies import violations
 from tidelog.chaos.checkers.transactions import Attempt, all_or_none, only_what_counts, sum_holds
 from tidelog.chaos.laboratory.faults.schedule import ENDS
 from tidelog.chaos.laboratory.history.history_file import Recorded

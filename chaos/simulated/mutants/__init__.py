@@ -12,19 +12,19 @@ from tidelog.chaos.simulated.mutants.consumer_group_mutants import MUTANTS as _C
 from tidelog.chaos.simulated.mutants.credential_mutants import MUTANTS as _CREDENTIALS
 from tidelog.chaos.simulated.mutants.damage_mutants import MUTANTS as _DAMAGE
 from tidelog.chaos.simulated.mutants.group_mutants import MUTANTS as _GROUPS
-from tidelog.chaos.simulated.mutants.leadership_mutants import MUTANTS as _LEADERSHIP
 from tidelog.chaos.simulated.mutants.link_mutants import MUTANTS as _LINKS
 from tidelog.chaos.simulated.mutants.log_mutants import MUTANTS as _LOG
-from tidelog.chaos.simulated.mutants.move_mutants import MUTANTS as _MOVES
+from tidelog.chaos.simulated.mutants.metadata.leadership_mutants import MUTANTS as _LEADERSHIP
+from tidelog.chaos.simulated.mutants.metadata.move_mutants import MUTANTS as _MOVES
+from tidelog.chaos.simulated.mutants.metadata.quorum_membership_mutants import MUTANTS as _MEMBERSHIP
+from tidelog.chaos.simulated.mutants.metadata.quorum_mutants import MUTANTS as _QUORUM
+from tidelog.chaos.simulated.mutants.metadata.reassignment_mutants import MUTANTS as _REASSIGNMENT
+from tidelog.chaos.simulated.mutants.metadata.version_mutants import MUTANTS as _VERSIONS
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
-from tidelog.chaos.simulated.mutants.quorum_membership_mutants import MUTANTS as _MEMBERSHIP
-from tidelog.chaos.simulated.mutants.quorum_mutants import MUTANTS as _QUORUM
-from tidelog.chaos.simulated.mutants.reassignment_mutants import MUTANTS as _REASSIGNMENT
 from tidelog.chaos.simulated.mutants.replication_mutants import MUTANTS as _REPLICATION
 from tidelog.chaos.simulated.mutants.sink_mutants import MUTANTS as _SINKS
 from tidelog.chaos.simulated.mutants.spark_mutants import MUTANTS as _SPARK
 from tidelog.chaos.simulated.mutants.transaction_mutants import MUTANTS as _TRANSACTIONS
-from tidelog.chaos.simulated.mutants.version_mutants import MUTANTS as _VERSIONS
 
 ALL: tuple[Mutant, ...] = (
     *_QUORUM,

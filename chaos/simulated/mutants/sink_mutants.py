@@ -7,7 +7,7 @@ from typing import Final
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 
 _LEDGER: Final = "tidelog.transactions.ledger"
-_DECIDING: Final = "tidelog.transactions.ledger_deciding"
+_DECIDING: Final = "tidelog.transactions.sinks.deciding"
 
 ORPHANS_KEPT: Final = (
     Edit(

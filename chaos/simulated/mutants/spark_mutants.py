@@ -9,7 +9,7 @@ from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 from tidelog.chaos.simulated.mutants.sink_mutants import ORPHANS_KEPT
 
 _LEDGER: Final = "tidelog.transactions.ledger"
-_DECIDING: Final = "tidelog.transactions.ledger_deciding"
+_DECIDING: Final = "tidelog.transactions.sinks.deciding"
 _SOURCE: Final = "tidelog.spark_connector.source"
 _CLIENTS: Final = "tidelog.chaos.workloads.spark"
 

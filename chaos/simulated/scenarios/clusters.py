@@ -12,8 +12,8 @@ from tidelog.chaos.simulated.workloads.group_work import GroupWork
 from tidelog.chaos.simulated.workloads.keyed_work import KeyedWork
 from tidelog.chaos.simulated.workloads.sink_work import SinkWork
 from tidelog.chaos.simulated.workloads.transaction_work import TransactionWork
-from tidelog.model.settings.access_settings import STANDARD_AUTHORIZER
-from tidelog.model.settings.replication_settings import RACK_AWARE_SELECTOR
+from tidelog.model.settings.node.access_settings import STANDARD_AUTHORIZER
+from tidelog.model.settings.node.replication_settings import RACK_AWARE_SELECTOR
 
 ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 

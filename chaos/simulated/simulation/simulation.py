@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tidelog.chaos.checkers.anomalies.log import violations as history_violations
 from tidelog.chaos.checkers.history import Circumstances, History
-from tidelog.chaos.checkers.log_anomalies import violations as history_violations
 from tidelog.chaos.simulated.faults.cluster_faults import FaultInjector
 from tidelog.chaos.simulated.faults.fault_mix import CLOCK_JUMPS_MS
 from tidelog.chaos.simulated.simulation.client_world import SimulatedWorld

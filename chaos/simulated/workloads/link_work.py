@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.chaos.checkers import links
+from tidelog.chaos.checkers.anomalies.log import violations as history_violations
 from tidelog.chaos.checkers.history import NO_OFFSET, History, Outcome
-from tidelog.chaos.checkers.log_anomalies import violations as history_violations
 from tidelog.chaos.simulated.faults.cluster_faults import FaultInjector
 from tidelog.chaos.simulated.faults.fault_mix import TARGET
 from tidelog.chaos.simulated.simulation.client_world import SimulatedWorld

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.chaos.simulated.workloads.replica_moves import ASK_S, ReplicaMoves
 from tidelog.client.errors import BrokerIdNotRegisteredError, InvalidRequestError, TidelogError
 from tidelog.model.ids import NodeId
-from tidelog.model.settings.replication_settings import EVERY_DIRECTORY
+from tidelog.model.settings.node.replication_settings import EVERY_DIRECTORY
 
 if TYPE_CHECKING:
     from tidelog.chaos.simulated.simulation.simulation import Simulation

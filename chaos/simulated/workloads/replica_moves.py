@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli.work.spreading import NoRoom, Part, Target, drained
+from tidelog.cli.work.replicas.spreading import NoRoom, Part, Target, drained
 from tidelog.client.admin.types import NewTopic
 from tidelog.client.errors import (
     BrokerNotAvailableError,
@@ -25,7 +25,7 @@ from tidelog.client.errors import (
 )
 from tidelog.model.ids import NodeId, TopicIdPartition, TopicPartition
 from tidelog.model.settings.config_def import LONG_MAX
-from tidelog.model.settings.replication_settings import CORDONED, EVERY_DIRECTORY
+from tidelog.model.settings.node.replication_settings import CORDONED, EVERY_DIRECTORY
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.proto.logs.metadata_records import PartitionRecord
 

@@ -14,7 +14,7 @@ from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
 from tidelog.cli.work.acl_entries import FIELDS, Existing, as_object, read_entries
 from tidelog.model.names import AUDIT_TOPIC
-from tidelog.model.settings.access_settings import parse_super_users
+from tidelog.model.settings.node.access_settings import parse_super_users
 from tidelog.security.acls import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,

@@ -14,10 +14,10 @@ from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
 from tidelog.cli.terminal.settings import settings_option
 from tidelog.cli.terminal.times import time_ms
-from tidelog.cli.work.moving import Mover, Pace
-from tidelog.cli.work.placement import overview_of
-from tidelog.cli.work.safe_moves import resize_plan
-from tidelog.cli.work.spreading import cost_of
+from tidelog.cli.work.replicas.moving import Mover, Pace
+from tidelog.cli.work.replicas.placement import overview_of
+from tidelog.cli.work.replicas.safe_moves import resize_plan
+from tidelog.cli.work.replicas.spreading import cost_of
 from tidelog.model.ids import TopicPartition, id_text
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.numbers import INT32_MAX
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
-from tidelog.cli.work.moving import Mover, Outcome, Pace, cordon, names_of, uncordon
-from tidelog.cli.work.placement import Overview, overview_of, placement_of, sizes_of
-from tidelog.cli.work.safe_moves import drain_plan
-from tidelog.cli.work.spreading import Assignment, cost_of
+from tidelog.cli.work.replicas.moving import Mover, Outcome, Pace, cordon, names_of, uncordon
+from tidelog.cli.work.replicas.placement import Overview, overview_of, placement_of, sizes_of
+from tidelog.cli.work.replicas.safe_moves import drain_plan
+from tidelog.cli.work.replicas.spreading import Assignment, cost_of
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.proto.kafka.schemas import api_name
 from tidelog.proto.transport.network import Address

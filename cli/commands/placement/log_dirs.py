@@ -11,8 +11,16 @@ from tidelog.cli.commands.placement.moves import telling
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
-from tidelog.cli.work.disk_moves import DiskMover, Placed, Replicas, check_paths, check_room, replicas_in, spread
-from tidelog.cli.work.moving import name_of, names_of
+from tidelog.cli.work.replicas.disk_moves import (
+    DiskMover,
+    Placed,
+    Replicas,
+    check_paths,
+    check_room,
+    replicas_in,
+    spread,
+)
+from tidelog.cli.work.replicas.moving import name_of, names_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.calls.api import LogDir

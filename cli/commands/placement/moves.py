@@ -9,7 +9,7 @@ import click
 
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.terminal.output import print_json, say
-from tidelog.cli.work.moving import cancel, clear_throttles, name_of, names_of
+from tidelog.cli.work.replicas.moving import cancel, clear_throttles, name_of, names_of
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:

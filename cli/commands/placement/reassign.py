@@ -13,9 +13,9 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.numbers import INT64_MAX
 from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
-from tidelog.cli.work import reassignment_plan as plan
-from tidelog.cli.work.disk_moves import Directories
-from tidelog.cli.work.moving import cancel, clear_throttles, name_of, throttle
+from tidelog.cli.work.replicas import reassignment_plan as plan
+from tidelog.cli.work.replicas.disk_moves import Directories
+from tidelog.cli.work.replicas.moving import cancel, clear_throttles, name_of, throttle
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:

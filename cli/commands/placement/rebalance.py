@@ -12,11 +12,11 @@ from tidelog.cli.commands.placement.moves import lift_throttle, pace_options, ta
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
-from tidelog.cli.work.moving import Mover, Pace, names_of
-from tidelog.cli.work.placement import Overview, overview_of, rates_of
-from tidelog.cli.work.reassignment_plan import as_file
-from tidelog.cli.work.safe_moves import unmovable
-from tidelog.cli.work.spreading import Assignment, cost_of, rebalanced
+from tidelog.cli.work.replicas.moving import Mover, Pace, names_of
+from tidelog.cli.work.replicas.placement import Overview, overview_of, rates_of
+from tidelog.cli.work.replicas.reassignment_plan import as_file
+from tidelog.cli.work.replicas.safe_moves import unmovable
+from tidelog.cli.work.replicas.spreading import Assignment, cost_of, rebalanced
 
 if TYPE_CHECKING:
     from tidelog import Admin

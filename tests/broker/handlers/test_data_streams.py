@@ -14,7 +14,7 @@ from tidelog.broker.traffic import Traffic
 from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
-from tidelog.model.settings.quota_settings import QuotaSettings
+from tidelog.model.settings.node.quota_settings import QuotaSettings
 from tidelog.proto.transport.frames import (
     FETCH_PARTITIONS_MAX,
     FetchedPartition,

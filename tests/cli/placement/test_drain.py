@@ -15,11 +15,11 @@ import pytest
 
 from tests.cli.in_process import Tidelog, as_json, runs_commands, until
 from tidelog import Admin, NewTopic, TopicPartition, errors
-from tidelog.cli.work import moving
-from tidelog.cli.work.moving import clear_throttles, uncordon
-from tidelog.cli.work.placement import placement_of
-from tidelog.cli.work.reassignment_plan import as_file
-from tidelog.cli.work.safe_moves import drain_plan
+from tidelog.cli.work.replicas import moving
+from tidelog.cli.work.replicas.moving import clear_throttles, uncordon
+from tidelog.cli.work.replicas.placement import placement_of
+from tidelog.cli.work.replicas.reassignment_plan import as_file
+from tidelog.cli.work.replicas.safe_moves import drain_plan
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing import Cluster

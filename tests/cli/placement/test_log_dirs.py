@@ -10,9 +10,9 @@ import pytest
 from tests.cli.in_process import Tidelog, as_json, runs_commands, until
 from tidelog import Admin
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.work import disk_moves
-from tidelog.cli.work.disk_moves import Placed, check_room, spread
-from tidelog.cli.work.placement import sizes_of
+from tidelog.cli.work.replicas import disk_moves
+from tidelog.cli.work.replicas.disk_moves import Placed, check_room, spread
+from tidelog.cli.work.replicas.placement import sizes_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import DirectoryId, NodeId, TopicPartition
 from tidelog.model.settings.config_def import LONG_MAX

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.cli.in_process import Tidelog, as_json, runs_commands
 from tidelog import Admin, NewTopic, TopicPartition
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.work import reassignment_plan as plan
+from tidelog.cli.work.replicas import reassignment_plan as plan
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing import Cluster
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.in_process import Tidelog, as_json, runs_commands
 from tidelog import Admin, NewTopic, TopicPartition
-from tidelog.cli.work.disk_moves import THROTTLE
+from tidelog.cli.work.replicas.disk_moves import THROTTLE
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing import Cluster

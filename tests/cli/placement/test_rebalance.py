@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.in_process import Tidelog, as_json, runs_commands, until
 from tidelog import Admin, NewTopic, TopicPartition
-from tidelog.cli.work.moving import clear_throttles
-from tidelog.cli.work.placement import overview_of, rates_of
+from tidelog.cli.work.replicas.moving import clear_throttles
+from tidelog.cli.work.replicas.placement import overview_of, rates_of
 from tidelog.model.ids import NodeId
 from tidelog.testing import Cluster
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.bench.rebalance import TOLERANCE, uneven_cluster
-from tidelog.cli.work.spreading import (
+from tidelog.bench.coordination.rebalance import TOLERANCE, uneven_cluster
+from tidelog.cli.work.replicas.spreading import (
     REPLICA_WEIGHT,
     Assignment,
     NoRoom,

@@ -17,7 +17,7 @@ from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicId
-from tidelog.model.settings.access_settings import STANDARD_AUTHORIZER
+from tidelog.model.settings.node.access_settings import STANDARD_AUTHORIZER
 from tidelog.model.settings.security_protocol import SecurityProtocol
 from tidelog.proto.calls import controller_api as nodes
 from tidelog.proto.calls.acl_api import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, filter_entry_of

@@ -1,0 +1,1 @@
+"""Kafka's port, with Kafka's clients, secured and not."""

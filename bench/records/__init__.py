@@ -1,0 +1,1 @@
+"""Producing, consuming, batches and backups: figures of the data path."""

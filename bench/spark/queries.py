@@ -1,0 +1,159 @@
+"""How fast Spark reads and writes, and what a trigger costs; all processes on this machine, ``local[2]``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.figures import median
+from tidelog.cli.work.workload import fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORDS: Final = 6_000_000
+COPIED: Final = 3_000_000
+VALUE: Final = b"x" * 100
+TASKS: Final = 2
+ROWS: Final = 50
+"""Of each task of a small trigger."""
+TRIGGERS: Final = 30
+"""Small triggers that count."""
+WARM_UP: Final = 8
+"""Small triggers before them: Java compiles what it runs often."""
+TRIGGERS_MAX: Final = 2_000
+"""There are rows for this many; counting them takes a while, during which more triggers run."""
+TRIGGERS_TIMEOUT_S: Final = 180.0
+_TOPIC: Final = "bench"
+_COPY: Final = "copy"
+
+
+def source_to_noop(root: Path) -> Mapping[str, float]:
+    """Read what lies in the page cache into nothing, as a batch and as a stream that ends; the second run counts."""
+    from tidelog import Admin
+
+    with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
+        create_topic(admin, _TOPIC)
+        fill(cluster.bootstrap, _TOPIC, 100, RECORDS, acks="1")
+        options = {"tidelog.bootstrap.servers": cluster.bootstrap, "subscribe": _TOPIC}
+        with _session() as spark:
+            batch = [_batch(spark, options) for _ in range(2)]
+            stream = [_stream(_source(spark, options), root / f"to-noop-{number}", "noop", {}) for number in range(2)]
+    return {"spark_source_batch": RECORDS / batch[-1], "spark_source_stream": RECORDS / stream[-1]}
+
+
+def source_to_sink(root: Path) -> Mapping[str, float]:
+    """Copy a topic into another, exactly once, as one large trigger of a stream; the second run counts.
+
+    Three nodes, both topics with three copies. Counts the records that a reader of committed records finds.
+    """
+    from tidelog import Admin
+
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
+        for topic in (_TOPIC, _COPY):
+            create_topic(admin, topic, copies=3)
+        fill(cluster.bootstrap, _TOPIC, 100, COPIED, acks="all")
+        to = {"tidelog.bootstrap.servers": cluster.bootstrap}
+        with _session() as spark:
+            took = [
+                _stream(
+                    _source(spark, to | {"subscribe": _TOPIC}).select("value"),
+                    root / f"to-sink-{number}",
+                    "tidelog",
+                    to | {"topic": _COPY},
+                    rows=COPIED,
+                )
+                for number in range(2)
+            ]
+            copied = spark.read.format("tidelog").options(**to, subscribe=_COPY).load().count()
+    assert copied == len(took) * COPIED, copied
+    return {"spark_source_to_sink": COPIED / took[-1]}
+
+
+def trigger_overhead(root: Path) -> Mapping[str, float]:
+    """The time of a small trigger from topic to topic (two tasks of 50 rows, three nodes, three copies), and one of
+    the same size whose source and sink are Python that does nothing; medians, in turns within one session."""
+    from tidelog import Admin, Producer
+
+    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
+        for topic in (_TOPIC, _COPY):
+            create_topic(admin, topic, partitions=TASKS, copies=3)
+        to = {"tidelog.bootstrap.servers": cluster.bootstrap}
+        with Producer(cluster.bootstrap) as producer:
+            for partition in range(TASKS):
+                producer.send_many(_TOPIC, [VALUE] * (ROWS * TRIGGERS_MAX), partition=partition).result()
+        few = to | {"subscribe": _TOPIC, "maxOffsetsPerTrigger": str(TASKS * ROWS)}
+        with _session() as spark:
+            from tidelog.bench.spark.constants import Constants
+
+            spark.dataSource.register(Constants)
+            constants = {"tasks": str(TASKS), "rows": str(ROWS)}
+            ours: list[float] = []
+            spark_alone: list[float] = []
+            for turn in range(2):
+                frame = spark.readStream.format("constants").options(**constants).load()
+                spark_alone += _triggers(frame, root / f"alone-{turn}", "constants", constants)
+                frame = _source(spark, few).select("value")
+                ours += _triggers(frame, root / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
+    return {
+        "spark_trigger_overhead": median(ours) - median(spark_alone),
+        "spark_trigger": median(ours),
+        "spark_trigger_alone": median(spark_alone),
+    }
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    from tidelog.spark_connector import runtime
+
+    spark = runtime.session("bench", master="local[2]", config={"spark.ui.showConsoleProgress": "false"})
+    spark.sparkContext.setLogLevel("OFF")  # streams are stopped amid a trigger, of which Spark has much to say
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    return spark.readStream.format("tidelog").options(**options, startingOffsets="earliest").load()
+
+
+def _batch(spark: SparkSession, options: Mapping[str, str]) -> float:
+    """Seconds of a whole batch query, planning included."""
+    started = time.perf_counter()
+    spark.read.format("tidelog").options(**options).load().write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def _stream(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str], *, rows: int = RECORDS) -> float:
+    """Seconds of a stream's one large trigger, from its planning to its commit."""
+    writer = frame.writeStream.format(to).options(**options).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    (progress,) = (found for found in query.recentProgress if found["numInputRows"])
+    assert progress["numInputRows"] == rows, progress["numInputRows"]
+    return _milliseconds(progress) / 1_000
+
+
+def _triggers(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str]) -> list[float]:
+    """Milliseconds of the triggers of a stream that always has something to do, but for the first ones."""
+    query = frame.writeStream.format(to).options(**options).option("checkpointLocation", str(checkpoint)).start()
+    found: dict[int, float] = {}
+    until = time.monotonic() + TRIGGERS_TIMEOUT_S
+    try:
+        while len(found) < WARM_UP + TRIGGERS:
+            if query.awaitTermination(1):
+                raise RuntimeError("the stream has ended")  # what ended it was raised before
+            assert time.monotonic() < until, f"{len(found)} triggers within {TRIGGERS_TIMEOUT_S} s"
+            found |= {one["batchId"]: _milliseconds(one) for one in query.recentProgress if one["numInputRows"]}
+    finally:
+        query.stop()
+    return [found[batch] for batch in sorted(found)][WARM_UP:]
+
+
+def _milliseconds(progress: Any) -> float:
+    return float(progress["durationMs"]["triggerExecution"])

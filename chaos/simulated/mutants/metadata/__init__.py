@@ -1,0 +1,1 @@
+"""Rules of the quorum, of leadership and of where replicas are."""

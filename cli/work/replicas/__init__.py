@@ -1,0 +1,1 @@
+"""Where replicas lie and should lie, and how they get there."""

@@ -1,0 +1,150 @@
+"""Where the partitions of a cluster are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.cli.work.replicas.spreading import Part, Target
+from tidelog.model.errors import ErrorCode, TidelogError
+from tidelog.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog import Admin
+    from tidelog.client.admin.reassignments import OngoingReassignment
+    from tidelog.proto.calls.api import ClusterBroker
+
+
+class Placed(NamedTuple):
+    """``leader`` is -1 while there is none."""
+
+    replicas: tuple[int, ...]
+    leader: int
+    isr: tuple[int, ...]
+
+
+class Overview(NamedTuple):
+    """What a plan of moves starts from."""
+
+    brokers: dict[int, ClusterBroker]
+    placed: dict[TopicPartition, Placed]
+    ongoing: dict[TopicPartition, OngoingReassignment]
+    sizes: dict[TopicPartition, int]
+    """The bytes of one replica; a partition without a live replica is missing."""
+    rates: Mapping[TopicPartition, int] = {}
+    """The bytes written a second; see :func:`rates_of`."""
+
+    @property
+    def live(self) -> set[int]:
+        return {node for node, found in self.brokers.items() if _is_live(found)}
+
+    @property
+    def targets(self) -> list[Target]:
+        """The brokers that may get replicas: live ones that are not being drained."""
+        return [
+            Target(node, found.rack)
+            for node, found in sorted(self.brokers.items())
+            if _is_live(found) and not found.cordoned
+        ]
+
+    def parts(self) -> dict[TopicPartition, Part]:
+        """Every partition as it will be once the moves under way have ended. A move onto a broker that is not live
+        counts as not begun, so that a plan replaces it."""
+        live = self.live
+        found = {}
+        for at, placed in self.placed.items():
+            replicas = placed.replicas
+            if (move := self.ongoing.get(at)) is not None:
+                waits = not live.issuperset(move.adding_replicas)
+                dropped = move.adding_replicas if waits else move.removing_replicas
+                replicas = tuple(int(node) for node in move.replicas if node not in dropped)
+            found[at] = Part(replicas, self.sizes.get(at, 0), self.rates.get(at, 0))
+        return found
+
+    def before(self, at: TopicPartition) -> tuple[int, ...]:
+        """A partition's replicas, without those that are only being added."""
+        if (move := self.ongoing.get(at)) is None:
+            return self.placed[at].replicas
+        return tuple(int(node) for node in move.replicas if node not in move.adding_replicas)
+
+
+def _is_live(broker: ClusterBroker) -> bool:
+    return not (broker.fenced or broker.in_controlled_shutdown)
+
+
+def placement_of(admin: Admin) -> dict[TopicPartition, Placed]:
+    """Every partition, those of internal topics too."""
+    names = [topic.name for topic in admin.list_topics(internal=True)]
+    while names:
+        try:
+            described = admin.describe_topics(names)
+        except TidelogError as error:
+            check_only_deleted(error)
+            names = [name for name in names if name not in error.failures]
+            continue
+        return {
+            TopicPartition(topic.name, part.partition): Placed(
+                tuple(map(int, part.replicas)), int(part.leader), tuple(map(int, part.isr))
+            )
+            for topic in described
+            for part in topic.partitions
+        }
+    return {}
+
+
+def check_only_deleted(error: TidelogError) -> None:
+    """Raise the error, unless all that failed is topics that were deleted meanwhile."""
+    if {one.code for one in error.failures.values()} != {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+        raise error
+
+
+def overview_of(admin: Admin) -> Overview:
+    """Ask the cluster. Topics and moves are asked for one after the other, so a move that begins or ends meanwhile may
+    show in one of them only; the controller then refuses a wish with another number of replicas."""
+    brokers = {int(found.node_id): found for found in admin.describe_cluster().brokers}
+    ongoing = admin.list_partition_reassignments()
+    placed = placement_of(admin)
+    held = sizes_of(admin, (node for node, found in brokers.items() if _is_live(found)))
+    sizes = {
+        at: held.get(part.leader, {}).get(at, max((on.get(at, 0) for on in held.values()), default=0))
+        for at, part in placed.items()
+    }
+    return Overview(brokers, placed, ongoing, sizes)
+
+
+def rates_of(admin: Admin, found: Overview, window_s: int) -> dict[TopicPartition, int]:
+    """The bytes written to each partition a second, on average over the last ``window_s``: records whose timestamps are
+    so young, times the bytes of a record in this log. A partition without a leader is missing."""
+    from tidelog.client.admin.types import OffsetSpec
+
+    led = [at for at, part in found.placed.items() if part.leader >= 0 and found.sizes.get(at)]
+    since = OffsetSpec.for_timestamp(int(time.time() - window_s) * 1000)
+    specs = (OffsetSpec.earliest(), since, OffsetSpec.latest())
+    firsts, begun, ends = (admin.list_offsets(dict.fromkeys(led, spec)) if led else {} for spec in specs)
+    rates = {}
+    for at in led:
+        end = ends[at].offset
+        young = end - begun[at].offset if begun[at].offset >= 0 else 0
+        rates[at] = found.sizes[at] * young // (max(end - firsts[at].offset, young, 1) * window_s)
+    return rates
+
+
+def sizes_of(admin: Admin, nodes: Iterable[int]) -> dict[int, dict[TopicPartition, int]]:
+    """By broker, the bytes of each replica on it, without copies on their way to another disk. A broker that does not
+    answer is left out: it may have died just now."""
+    found = {}
+    for node in nodes:
+        try:
+            ((_, dirs),) = admin.describe_log_dirs([node]).items()
+        except TidelogError as error:
+            if error.code not in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT):
+                raise
+            continue
+        found[node] = {
+            TopicPartition(replica.topic, replica.partition): replica.size_bytes
+            for one in dirs
+            for replica in one.replicas
+            if not replica.is_future
+        }
+    return found

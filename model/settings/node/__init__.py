@@ -1,0 +1,1 @@
+"""A node's settings, one base of ``NodeConfig`` for each concern."""
