@@ -21,6 +21,7 @@ from tidelog.chaos.laboratory.faults.nemesis import MIXED, NEMESES
 from tidelog.chaos.laboratory.faults.schedule import BadSchedule, Step, steps_of
 from tidelog.chaos.laboratory.history.history_file import BadHistory, Recorded, read_history
 from tidelog.chaos.laboratory.judge.judgement import Verdict, judge, shown
+from tidelog.chaos.laboratory.link_command import add_link
 from tidelog.chaos.laboratory.links.toxiproxy_build import toxiproxy_server
 from tidelog.chaos.laboratory.options import schedule_of, seeds_of, setting_of
 from tidelog.chaos.laboratory.processes.parent_death import check_platform
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.set_defaults(run=_plan)
     add_reports(commands, say)
     add_upgrade(commands, say)
+    add_link(commands, say)
     listing = commands.add_parser("nemeses", help="list the faults")
     listing.set_defaults(run=_nemeses)
     return parser

@@ -124,7 +124,7 @@ class LogManager:
                     directory.fail(error)
                 except LogDirFailed:
                     pass
-            self.moves.resume(copies, self._logs)
+            self.moves.resume(copies, self._logs, self._live())
             ids = [directory.directory_id for directory in self._live()]
             if len(set(ids)) < len(ids):
                 raise DirectoryRefused("expected a directory.id of its own in each log directory, found one twice")

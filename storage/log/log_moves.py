@@ -310,11 +310,16 @@ class LogMoves:
         """The start met what a move has left behind."""
         self._left.setdefault(key, []).append(_Left(name, directory))
 
-    def resume(self, copies: Sequence[Copy], logs: Mapping[TopicIdPartition, Log]) -> None:
+    def resume(
+        self, copies: Sequence[Copy], logs: Mapping[TopicIdPartition, Log], directories: Sequence[LogDirectory]
+    ) -> None:
         """Take up the copies that the start has met: a decided move is finished, one that was not goes on.
 
-        ``logs``: those that the start has found. A copy whose log is out of service waits on disk.
+        ``logs``: those that the start has found; ``directories``: those in service. A copy whose log is out of service
+        waits on disk.
         """
+        if copies or self._left:
+            self._make_durable(directories)
         for name, copy, target in copies:
             if target.failure is not None:
                 continue
@@ -340,21 +345,20 @@ class LogMoves:
             except LogDirFailed:
                 continue
 
-    def _is_decided(self, key: TopicIdPartition, name: SideName) -> bool:
-        """Whether the rename that decides a move was made. If so, it is durable from here on.
+    def _make_durable(self, directories: Sequence[LogDirectory]) -> None:
+        """Have the names that the start has met on disk before anything is done by them. A process that was killed may
+        not have come to that, and what a loss of power undoes later was not decided."""
+        for directory in directories:
+            try:
+                self._files.fsync_dir(directory.path)
+            except OSError as error:
+                directory.fail(error)
 
-        A process may have been killed between that rename and its sync. If the copy got its name all the same, a loss
-        of power could bring the log back beside it. A directory that fails goes out of service; nothing is raised.
-        """
-        for left in self._left.get(key, ()):
-            if left.name.suffix == MOVED_SUFFIX and left.name.move_id == name.move_id:
-                try:
-                    self._files.fsync_dir(left.directory.path)
-                except OSError as error:
-                    left.directory.fail(error)
-                    return False
-                return True
-        return False
+    def _is_decided(self, key: TopicIdPartition, name: SideName) -> bool:
+        return any(
+            left.name.suffix == MOVED_SUFFIX and left.name.move_id == name.move_id and left.directory.failure is None
+            for left in self._left.get(key, ())
+        )
 
     # --- Inside ----------------------------------------------------------------------------------
 

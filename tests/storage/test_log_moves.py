@@ -294,6 +294,44 @@ def test_a_move_that_was_ended_stays_ended(store: Store, batch: MakeBatch, seed:
     assert not store.manager().moves.partitions()
 
 
+class Ended(BaseException):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("at", ["/a", "/b"])
+def test_names_that_a_killed_process_gave_are_on_disk_before_a_start_goes_by_them(
+    store: Store, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, at: str, seed: int
+) -> None:
+    """It is killed between a rename and the sync after it, as the move is decided in /a, or the copy is named in /b.
+    The next process finishes the move, and then the power is lost."""
+    log = store.log()
+    log.append_as_leader([batch(2)], 0, 0)
+    log.flush()
+    manager, files = begin(store), store.files
+    real = files.fsync_dir
+
+    def fsync_dir(path: str) -> None:
+        if path == at and not files.exists("/a/t-0") and (at == "/a" or files.exists("/b/t-0")):
+            raise Ended
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "fsync_dir", fsync_dir)
+        with pytest.raises(Ended):
+            finish(manager)
+    manager.close()
+    store.disk.end_process()
+    manager = store.manager()
+    if at == "/b":
+        manager.moves.settle(KEY)  # else that would be synced as well
+    manager.close()
+    store.disk.lose_power(random.Random(seed))
+    found = store.manager().get(TOPIC_ID, 0)
+    assert found is not None
+    assert (found.directory, found.log_end_offset) == ("/b/t-0", 2)
+
+
 def test_what_is_refused(store: Store, batch: MakeBatch) -> None:
     log = store.log()
     manager = store.managers[-1]
