@@ -209,6 +209,8 @@ class VersionChanges:
             self.sim.world.note(f"finalised without node {node_id} or not: {type(error).__name__}: {error}")
             return True
         finally:
+            if cluster.is_up(node_id):  # a fault's end has started it again, as release 0.1
+                cluster.kill(node_id)
             cluster.hosts[node_id].is_former = False
             self.sim.injector.start(node_id)
             self._busy.discard(node_id)
