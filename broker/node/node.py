@@ -40,9 +40,9 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumDamaged, QuorumFailure
 from tidelog.model.clock import Clock
 from tidelog.model.ids import NO_NODE, DirectoryId, NodeId
-from tidelog.model.settings.access_settings import REFUSE
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.http_auth import NO_AUTH
+from tidelog.model.settings.node.access_settings import REFUSE
 from tidelog.proto.logs.metadata_records import MetadataRecord
 from tidelog.proto.transport.network import Address, Network, Server, Service
 from tidelog.replication.flushing import RunBlocking, run_inline

@@ -45,8 +45,8 @@ MUTANTS: Final = (
         what="A start finishes a move whose decision is not on disk: a loss of power brings the log back beside its "
         "copy, and the node does not start again.",
         module=_MOVES,
-        old="                    self._files.fsync_dir(left.directory.path)\n",
-        new="                    pass\n",
+        old="            self._make_durable(directories)\n",
+        new="            pass\n",
         scenario="directories",
     ),
 )
