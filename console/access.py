@@ -1,9 +1,9 @@
-"""How a person gets in, by the way that the cluster is secured.
+"""How people log in, depending on how the cluster is secured.
 
-The console has no rights of its own: what a person does is done by the SDK in that person's name, and the brokers judge
-it. So where they ask for passwords, the console does. Where they ask nobody, nobody but this machine may connect to the
-console. Where they know clients by a certificate, the console shows that of the person who started it, and lets in who
-can read its output.
+The console has no rights of its own: the SDK acts in the person's name, and the brokers authorize it. If the brokers
+ask for passwords, so does the console. If they authenticate nobody, only this machine may connect to the console. If
+they identify clients by certificate, the console presents the certificate of the person who started it, and admits
+anyone who can read its output.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``settings``: those of every client, without anybody's name."""
+    """``settings``: the settings common to all clients, without a user."""
 
     way: Way
     settings: Mapping[str, Any]
     token: str = ""
 
     def of_person(self, user: str, password: str) -> dict[str, Any]:
-        """The settings of a person's clients."""
+        """Return the settings for a person's clients."""
         return {**self.settings, "sasl_username": user, "sasl_password": password}
 
 
 def access_of(settings: Mapping[str, Any]) -> Access:
-    """How people get in, by the settings with which the command connects. Raises :class:`CommandFailed`."""
+    """Return how people log in, given the settings that the command connects with. Raises :class:`CommandFailed`."""
     protocol = SecurityProtocol(settings.get("security_protocol", SecurityProtocol.PLAINTEXT.value).upper())
     if not protocol.sasl:
         if settings.get("ssl_certfile"):
@@ -49,9 +49,7 @@ def access_of(settings: Mapping[str, Any]) -> Access:
         return Access(Way.OPEN, settings)
     mechanism = settings.get("sasl_mechanism") or SCRAM_SHA_512
     if mechanism == OAUTHBEARER:
-        raise CommandFailed(
-            f"sasl_mechanism: expected one with name and password, which the console asks for, found {mechanism}"
-        )
+        raise CommandFailed(f"sasl_mechanism: expected a mechanism with user name and password, found {mechanism}")
     kept = {name: value for name, value in settings.items() if name not in OF_PASSWORDS}
     return Access(Way.PASSWORD, {**kept, "sasl_mechanism": mechanism})
 
@@ -67,17 +65,17 @@ def is_loopback(host: str) -> bool:
 
 
 def check_place(access: Access, host: str, *, encrypted: bool) -> None:
-    """Refuse to listen where strangers could come in or listen. Raises :class:`CommandFailed`."""
+    """Refuse an address that would expose the console to strangers or eavesdroppers. Raises :class:`CommandFailed`."""
     if is_loopback(host):
         return
     if access.way is not Way.PASSWORD:
-        why = "asks nobody for a password" if access.way is Way.OPEN else "knows you by your certificate"
+        why = "does not ask for passwords" if access.way is Way.OPEN else "identifies you by your certificate"
         raise CommandFailed(
-            f"--host {host}: the cluster {why}, so everybody who reaches the console could act on it; expected a "
-            "loopback address, such as 127.0.0.1. From elsewhere, connect by `ssh -L`"
+            f"--host {host}: the cluster {why}, so anyone who reaches the console could act on it; expected a "
+            "loopback address, such as 127.0.0.1. To connect from elsewhere, use `ssh -L`"
         )
     if not encrypted:
         raise CommandFailed(
             f"--host {host}: passwords would travel in the clear; expected --ssl-certfile and --ssl-keyfile, or "
-            "--origin https://… if a proxy before the console encrypts"
+            "--origin https://… if a proxy in front of the console encrypts"
         )

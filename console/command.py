@@ -1,4 +1,4 @@
-"""``tidelog console``: one process, a page in the browser."""
+"""``tidelog console``: one process that serves a web page."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from tidelog.cli.terminal.connection import bootstrap_option, secured
 
 PORT: Final = 8790
 TUNED: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
-"""glibc keeps what each of many threads has freed, 20 MB here; read when a process starts."""
+"""Without these, glibc retains memory that each thread has freed, 20 MB here. glibc reads them when a process
+starts."""
 
 
-@click.command(short_help="Show the cluster in a browser: a page to look at it and to change it.")
+@click.command(short_help="Show and change the cluster in a browser.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0: one that is free.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0: any free port.")
 @click.option(
     "--origin", "origins", multiple=True, metavar="URL",
-    help="An address at which browsers find the console, if it is another than --host and --port; repeatable.",
+    help="An address at which browsers reach the console, if it differs from --host and --port; repeatable.",
 )  # fmt: skip
 @click.option(
     "--ssl-certfile", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -63,7 +64,7 @@ def console(
     """Serve pages that show the cluster and change it, as the person who is logged in.
 
     If the brokers ask for passwords, the page does, and people act under their own names. If not, the console listens
-    on this machine only. It runs until it is interrupted.
+    on this machine only. It runs until interrupted.
     """
     _restart_tuned()
     from tidelog.client.background import BackgroundLoop
@@ -101,14 +102,14 @@ def console(
 
 
 async def _let_end() -> None:
-    """Wait until the serving that was cancelled has closed everything."""
+    """Wait until the cancelled server has closed everything."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     if others:
         await asyncio.wait(others, timeout=10)
 
 
 def _restart_tuned() -> None:
-    """Begin again under an allocator's settings, as a node does; what the user has set stays."""
+    """Restart the process with tuned allocator settings, as a node does. Settings of the user take precedence."""
     if (
         sys.platform == "linux"
         and not TUNED.keys() <= os.environ.keys()

@@ -1,4 +1,4 @@
-"""A person's place at the cluster: the SDK's clients that act in their name."""
+"""A logged-in person's SDK clients."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tidelog.client.producer.producer import AsyncProducer
 
 ANSWER_MS: Final = 8_000
-"""For each question to the cluster, retries included: a person waits for it."""
+"""The timeout of each request to the cluster, retries included. A person is waiting for it."""
 CLIENT_ID: Final = "tidelog-console"
 FETCH_BYTES: Final = 256 * 1024
-"""Bytes that are asked of a leader at a time, or one batch if that is larger."""
+"""How many bytes to fetch from a leader at a time. A larger batch comes whole."""
 
 
 class Desk:
-    """Made and closed in a thread: both wait for ``background``, the loop that also serves the browsers."""
+    """Create and close it in a thread: both wait for ``background``, the loop that also serves the browsers."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class Desk:
         self.admin.close()
 
     def look(self) -> Look:
-        """The cluster's health. In a thread, one look at a time."""
+        """Return the cluster's health. Call it in a thread; one call runs at a time."""
         with self._watching:
             return self._watch.look()
 
     @property
     def cluster(self) -> Cluster:
-        """What the SDK knows of the cluster; for the loop."""
+        """Return what the SDK knows about the cluster. Call it on the loop."""
         return self.admin._inner._cluster
 
     @asynccontextmanager
     async def fetcher(self) -> AsyncIterator[RawFetcher]:
-        """Reads batches as they are; for the loop."""
+        """Yield a fetcher of raw batches. Use it on the loop."""
         raw = RawFetcher(self.cluster, FETCH_BYTES)
         try:
             yield raw
@@ -80,8 +80,8 @@ class Desk:
         return self._background.run(work)
 
     def producer(self) -> AsyncProducer:
-        """A producer for a record or a few; for the loop, as ``async with``."""
-        from tidelog.client.producer.producer import AsyncProducer  # 4 MB, which most consoles never need
+        """Return a producer for a few records. Use it on the loop, with ``async with``."""
+        from tidelog.client.producer.producer import AsyncProducer  # costs 4 MB, which most consoles never need
 
         return AsyncProducer(
             self.bootstrap, linger_ms=0, delivery_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS // 2,

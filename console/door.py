@@ -1,8 +1,8 @@
-"""The one door: every request passes it, and none reaches a page without what it needs.
+"""The one door: every request passes it and is checked before it reaches a page.
 
-In this order: the address in ``Host`` is one of ours (or a page of another name that resolves to us could read); the
-session lasts; a change comes from our own page (``Origin``, a token of the session, JSON); what cannot be undone was
-typed once more. The rest is the brokers' judgement: all that pages do is done by the SDK as the person.
+In this order: the address in ``Host`` is one of ours (otherwise a page from another name that resolves to us could
+read); the session is alive; a change comes from our own page (``Origin``, a session token, JSON); an irreversible
+change was confirmed by typing. The brokers authorize the rest: pages act through the SDK as the person.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ HEADERS: Final = (
 )
 THREADS: Final = 8
 LOGINS_MAX: Final = 4
-"""Logins that are tried at the brokers at a time."""
+"""How many logins may be tried at the brokers at a time."""
 ALIVE_S: Final = 15.0
-"""How often a stream without news says that it is still there."""
+"""How often an idle stream sends a keep-alive."""
 API: Final = "api"
 _NOT_THERE: Final = frozenset(
     (
@@ -63,7 +63,7 @@ _AWAY: Final = frozenset((ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAI
 
 
 def status_of(code: ErrorCode) -> int:
-    """HTTP's word for an outcome of the cluster."""
+    """Return the HTTP status for an outcome of the cluster."""
     if code is ErrorCode.SASL_AUTHENTICATION_FAILED:
         return 401
     if code.name.endswith("AUTHORIZATION_FAILED"):
@@ -74,7 +74,7 @@ def status_of(code: ErrorCode) -> int:
 
 
 def told(error: Exception) -> tuple[int, dict[str, str]]:
-    """An error as a browser is told of it. Raises those that are ours."""
+    """Return the status and body that tell a browser about an error. Re-raises errors that are our own defects."""
     match error:
         case Wrong():
             return error.status, {"error": "WRONG", "message": str(error)}
@@ -89,7 +89,7 @@ def told(error: Exception) -> tuple[int, dict[str, str]]:
 
 class Door:
     """``origins``: the addresses at which browsers find the console, as ``http://127.0.0.1:8790``. ``clock``: seconds,
-    as ``time.monotonic``. ``about``: what the page is told of the console."""
+    as ``time.monotonic``. ``about``: what the page learns about the console."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Door:
             raise Wrong(f"expected GET, found {request.method}", 405)
         if request.path.startswith(PREFIX):
             if (file := self._files.answer(request)) is None:
-                raise Wrong("there is no such file", 404)
+                raise Wrong("no such file", 404)
             return file
         return self._files.page(request)
 
@@ -194,7 +194,7 @@ class Door:
         return await self._ask(session, request, parts)
 
     def _check_own(self, request: Request) -> None:
-        """A change comes from our own page. Raises :class:`Wrong`."""
+        """Check that a change comes from our own page. Raises :class:`Wrong`."""
         origin = request.headers.get("origin", "")
         if origin not in self._origins:
             raise Wrong(
@@ -225,12 +225,12 @@ class Door:
     async def _login(self, request: Request) -> Answer:
         body = body_of(request)
         if self._access.way is Way.OPEN:
-            raise Wrong("there is no login here: the cluster asks nobody for a password")
+            raise Wrong("this console has no login: the cluster does not ask for passwords")
         user = text_of(body, "user", "")
         keys = (f"from {request.peer}", f"user {user[:256]}")
         if (wait_s := self._attempts.wait_s(*keys)) > 0:
-            raise Wrong(f"too many logins have failed; try again in {math.ceil(wait_s)} s", 429)
-        self._attempts.failed(*keys)  # until it has succeeded: many at once count as well
+            raise Wrong(f"too many failed logins; try again in {math.ceil(wait_s)} s", 429)
+        self._attempts.failed(*keys)  # counted until it succeeds, so that concurrent attempts count too
         async with self._logins:
             desk = await (self._by_token(body) if self._access.way is Way.TOKEN else self._by_password(user, body))
         self._attempts.succeeded(*keys)
@@ -241,7 +241,7 @@ class Door:
 
     async def _by_token(self, body: dict[str, Any]) -> Desk:
         if not hmac.compare_digest(text_of(body, "password").encode(), self._access.token.encode()):
-            raise Wrong("that is not the token that the console printed at its start", 401)
+            raise Wrong("expected the token that the console printed at its start, found another", 401)
         return await self._in_thread(lambda: self._desk(self._access.settings))  # type: ignore[no-any-return]
 
     async def _by_password(self, user: str, body: dict[str, Any]) -> Desk:
@@ -252,7 +252,7 @@ class Door:
         def try_it() -> Desk:
             desk = self._desk(self._access.of_person(user, password))
             try:
-                desk.admin.list_topics()  # whatever it answers, the brokers have let this person in
+                desk.admin.list_topics()  # any answer means that the brokers accepted the login
             except BaseException:
                 desk.close()
                 raise
@@ -280,7 +280,7 @@ class Door:
                 continue
             call = Call(session, request, names)
             if route.typed is not None and text_of(call.body(), "confirm", "") != names[route.typed]:
-                raise Wrong(f"this cannot be undone: expected the {route.typed}'s name to be typed once more", 428)
+                raise Wrong(f"this cannot be undone: type the {route.typed}'s name again to confirm", 428)
             if route.tell is not None:
                 return self._stream(session, route.tell(call))
             assert route.act is not None
@@ -289,20 +289,20 @@ class Door:
             return json_answer(await self._in_thread(partial(route.act, call)))
         if others:
             raise Wrong(f"expected {' or '.join(sorted(others))}, found {request.method}", 405)
-        raise Wrong("there is nothing at this address", 404)
+        raise Wrong("nothing is at this address", 404)
 
     async def _taken(self, call: Call, route: Route, act: Act) -> Any:
-        """What a stream shows; several streams of a person at the same address share it."""
+        """Return what a stream shows. A person's streams of the same address share it."""
         key = (call.request.path, repr(sorted(call.request.query.items())))
         return await call.desk.shared.get(key, route.live_s / 2, lambda: self._in_thread(partial(act, call)))
 
     def _stream(self, session: Session[Desk], events: AsyncIterator[bytes]) -> Stream:
         if session.streams >= STREAMS_MAX:
-            raise Wrong(f"expected at most {STREAMS_MAX} open pages of one person", 429)
+            raise Wrong(f"expected at most {STREAMS_MAX} open pages per person", 429)
         return Stream(self._counted(session, events))
 
     async def _counted(self, session: Session[Desk], events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The events, until the session is over."""
+        """Yield the events until the session ends."""
         session.streams += 1
         try:
             async for one in events:
@@ -318,7 +318,7 @@ class Door:
                 await close()
 
     async def _live(self, call: Call, route: Route, act: Act) -> AsyncIterator[bytes]:
-        """What the address shows, again whenever it has changed."""
+        """Yield what the address shows, and yield it again whenever it has changed."""
         loop = asyncio.get_running_loop()
         before, told_at = b"", loop.time()
         while True:
@@ -334,4 +334,4 @@ class Door:
             else:
                 yield b""  # so that the session's end is noticed
             took_s = loop.time() - began
-            await asyncio.sleep(max(route.live_s - took_s, took_s))  # a slow cluster is not asked without a pause
+            await asyncio.sleep(max(route.live_s - took_s, took_s))  # do not poll a slow cluster without a pause

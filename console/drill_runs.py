@@ -1,7 +1,7 @@
-"""A drill as a process of its own: ``tidelog drill … --json``, with the settings of the person who started it.
+"""Runs a drill as a separate process: ``tidelog drill … --json``, with the settings of the person who started it.
 
-One at a time. A drill takes nodes away by their processes on this machine, so the console offers drills only if it was
-started with ``--drills``; on a cluster with access control only people who may alter it start one.
+One drill runs at a time. Drills stop the processes of nodes on this machine, so the console offers them only when
+started with ``--drills``. On a cluster with access control, only people who may alter the cluster can start one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LINE_CHARS_MAX: Final = 1_000
 OUTPUT_CHARS_MAX: Final = 2**20
 LIST_S: Final = 60.0
 STOP_S: Final = 120.0
-"""How long a drill has to undo what it did."""
+"""How long a drill may take to undo what it did."""
 _LIST: Final = (
     "import json; from tidelog.chaos.drill.drills import DRILLS; "
     "print(json.dumps([[one.name, one.summary] for one in DRILLS.values() if not one.between_releases]))"
@@ -40,7 +40,7 @@ _LIST: Final = (
 
 @dataclass(slots=True)
 class Held:
-    """A drill that was started. ``code``: its exit code, ``None`` while it runs."""
+    """A started drill. ``code``: its exit code, ``None`` while it runs."""
 
     name: str
     by: str | None
@@ -72,7 +72,7 @@ class Held:
 
 
 class Drills:
-    """See the module. May be used by several threads."""
+    """See the module. Thread-safe."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -81,7 +81,7 @@ class Drills:
         self.last: Held | None = None
 
     def known(self) -> list[tuple[str, str]]:
-        """Names and summaries; another process loads the drills, as they take 25 MB."""
+        """Return names and summaries. Another process loads the drills, because they take 25 MB."""
         with self._lock:
             if not self._known:
                 done = subprocess.run(
@@ -91,13 +91,13 @@ class Drills:
             return self._known
 
     def start(self, name: str, by: str | None, confirm: str | None, settings: Mapping[str, Any]) -> Held:
-        """On a cluster that the drill makes for itself, or with ``confirm``, its id, on the one of the console. Raises
-        :class:`Wrong`."""
+        """Start a drill on a cluster of its own or, if ``confirm`` is the id of the console's cluster, on that one.
+        Raises :class:`Wrong`."""
         if name not in dict(self.known()):
             raise Wrong(f"expected one of {', '.join(dict(self.known()))}, found {name[:40]!r}", 404)
         with self._lock:
             if self.last is not None and self.last.code is None:
-                raise Wrong(f"drill {self.last.name} is still held; one at a time", 409)
+                raise Wrong(f"drill {self.last.name} is still running; one at a time", 409)
             directory = Path(tempfile.mkdtemp(prefix="tidelog-console-"))
             command = [sys.executable, "-m", "tidelog.cli.main", "drill", name, "--json"]
             if confirm is not None:
@@ -124,7 +124,7 @@ class Drills:
     def _follow(self, held: Held, directory: Path) -> None:
         assert held.process.stdout is not None
         assert held.process.stderr is not None
-        with held.process:  # which closes its pipes and waits for it
+        with held.process:  # closes its pipes and waits for it
             telling = threading.Thread(target=_keep_lines, args=(held, held.process.stderr), daemon=True)
             telling.start()
             held.output = held.process.stdout.read(OUTPUT_CHARS_MAX)
@@ -135,15 +135,15 @@ class Drills:
         held.code = held.process.returncode
 
     def stop(self) -> None:
-        """Ask the drill that runs to undo what it did and end."""
+        """Ask the running drill to undo what it did and end."""
         held = self.last
         if held is None or held.code is not None:
-            raise Wrong("no drill is held now", 409)
+            raise Wrong("no drill is running", 409)
         held.stopped = True
         held.process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Stop what runs, and wait until it has undone what it did."""
+        """Stop the running drill, and wait until it has undone what it did."""
         held = self.last
         if held is None or held.follower is None:
             return

@@ -1,4 +1,4 @@
-"""How fast nodes' counters move."""
+"""Rates of nodes' counters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ RATES: Final = {
 
 
 class Reading(NamedTuple):
-    """A node's counters, and its uptime when they were read."""
+    """A node's counters and its uptime at the time of reading."""
 
     uptime_s: float
     counts: Mapping[str, float]
 
 
 class Rates:
-    """How fast nodes' counters move between two looks."""
+    """Computes rates between two readings of nodes' counters."""
 
     def __init__(self) -> None:
         self._before: dict[int, Reading] = {}
 
     def of(self, nodes: Mapping[int, NodeMetrics]) -> dict[int, dict[str, float]]:
-        """A second's worth of each, for the nodes that were seen before and run since."""
+        """Return the rates per second for the nodes that were seen before and have not restarted since."""
         now = {node: _reading(found) for node, found in nodes.items()}
         rates = {}
         for node, reading in now.items():

@@ -1,4 +1,4 @@
-"""The table of what can be asked, and a call: one request of one person."""
+"""The type of a route, and a call: one request of one person."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Call:
     session: Session[Desk]
     request: Request
     names: Mapping[str, str]
-    """The parts of the path that stand for something."""
+    """The variable parts of the path."""
 
     @property
     def desk(self) -> Desk:
@@ -32,7 +32,7 @@ class Call:
         return self.request.query.get(name, default)
 
     def number(self, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
-        """A whole number of the query. Raises :class:`Wrong`."""
+        """Return an integer from the query. Raises :class:`Wrong`."""
         return number(name, self.request.query.get(name) or default, least, most)
 
     def choice(self, name: str, choices: Iterable[str], default: str) -> str:
@@ -46,7 +46,7 @@ class Call:
 
 
 def body_of(request: Request) -> dict[str, Any]:
-    """The body, a JSON object. Raises :class:`Wrong`."""
+    """Return the body, a JSON object. Raises :class:`Wrong`."""
     try:
         found = json.loads(request.body or b"{}")
     except (ValueError, RecursionError):
@@ -57,7 +57,7 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def number(name: str, given: object, least: int = 0, most: int = 2**63 - 1) -> int:
-    """A whole number that somebody gave. Raises :class:`Wrong`."""
+    """Parse an integer from a request. Raises :class:`Wrong`."""
     text = str(given)
     digits = text.removeprefix("-")
     if isinstance(given, bool) or not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
@@ -68,10 +68,10 @@ def number(name: str, given: object, least: int = 0, most: int = 2**63 - 1) -> i
 
 
 def text_of(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """A text of a body. Raises :class:`Wrong`."""
+    """Return a string from a body. Raises :class:`Wrong`."""
     found = body.get(name, default)
     if not isinstance(found, str):
-        raise Wrong(f"{name}: expected a text, found {'nothing' if found is None else type(found).__name__}")
+        raise Wrong(f"{name}: expected a string, found {'nothing' if found is None else type(found).__name__}")
     return found
 
 
@@ -81,10 +81,10 @@ Tell = Callable[[Call], AsyncIterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``act`` runs in a thread and may wait for the cluster; what it returns is the JSON of the answer. ``tell`` makes
-    the events of a stream instead, on the loop. ``live_s``: how often a stream of the same address looks again; 0 for
-    an address that has none. ``typed``: the part of the path that must be typed once more, as ``confirm`` in the body,
-    because what this does cannot be undone."""
+    """``act`` runs in a thread and may wait for the cluster; it returns the JSON of the answer. ``tell`` instead yields
+    the events of a stream, on the loop. ``live_s``: how often a stream of the address refreshes; 0 if the address has
+    no stream. ``typed``: the part of the path that the person must type again, as ``confirm`` in the body, because the
+    change cannot be undone."""
 
     method: str
     path: str
@@ -110,5 +110,5 @@ class Route:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The parts of a path, decoded one by one, so that a name may hold a slash."""
+    """Split a path and decode each part by itself, so that a name may contain a slash."""
     return tuple(unquote(part)[:NAME_CHARS_MAX] for part in path.strip("/").split("/"))

@@ -1,4 +1,4 @@
-"""The console from its start to its end."""
+"""Starts, serves and closes the console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.console.web.server import WebServer
 
 
 class Place(NamedTuple):
-    """Where to listen, and the addresses at which browsers find that, if they are others."""
+    """Where to listen, and the addresses at which browsers reach it, if those differ."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 def origins_of(place: Place, port: int) -> list[str]:
-    """The addresses that a browser may have for it; the first is for people."""
+    """Return the addresses at which browsers may reach the console; the first is the one to show."""
     if place.origins:
         return list(place.origins)
     scheme, default = ("http", 80) if place.tls is None else ("https", 443)

@@ -1,4 +1,4 @@
-"""Every address, in one list: what the door serves, and what tests walk."""
+"""The list of all routes: the door serves it, and tests iterate over it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Identities: the other end of a connection, how it was proved, and what a listener's security protocol asks for."""
+"""Identities: who is at the other end of a connection, how that was proved, and what each security protocol requires."""

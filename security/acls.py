@@ -1,6 +1,6 @@
-"""Access control lists: who may do what to which resource, as an administrator says it.
+"""Access control lists: who may do what to which resource, as an administrator writes them.
 
-Names and numbers: Kafka's ``ResourceType``, ``PatternType``, ``AclOperation`` and ``AclPermissionType`` (KIP-11,
+Names and numbers are Kafka's: ``ResourceType``, ``PatternType``, ``AclOperation`` and ``AclPermissionType`` (KIP-11,
 KIP-290). :mod:`tidelog.security.authorizer` decides by them.
 """
 
@@ -14,21 +14,21 @@ from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.security.principal import Principal
 
 WILDCARD: Final = "*"
-"""Any resource, where it is a literal pattern's name; any host, where it is a host."""
+"""As the name of a literal pattern: any resource. As a host: any host."""
 EVERYBODY: Final = "User:*"
-"""The principal of entries that are about everybody."""
+"""The principal of entries for everybody."""
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The one name that a resource of type CLUSTER has."""
+"""The only name of a resource of type CLUSTER."""
 
 
 class AclNumber(enum.IntEnum):
-    """Kafka's numbers. They hash as such: an enum's own hash costs more than the look-ups of a decision."""
+    """Kafka's numbers. Hashed as plain integers: an enum's own hash costs more than the look-ups of a decision."""
 
     __hash__ = int.__hash__
 
 
 class ResourceType(AclNumber):
-    """What an entry is about. ANY stands in filters only."""
+    """What an entry is about. ANY is for filters only."""
 
     ANY = 1
     TOPIC = 2
@@ -40,8 +40,8 @@ class ResourceType(AclNumber):
 
 
 class PatternType(AclNumber):
-    """How an entry's name matches a resource's. ANY and MATCH stand in filters only: MATCH finds every entry that
-    applies to a resource of the filter's name (KIP-290)."""
+    """How an entry's name matches a resource's. ANY and MATCH are for filters only: MATCH finds every entry that
+    applies to a resource with the filter's name (KIP-290)."""
 
     ANY = 1
     MATCH = 2
@@ -50,7 +50,7 @@ class PatternType(AclNumber):
 
 
 class AclOperation(AclNumber):
-    """What is done to a resource. ANY stands in filters only; ALL in entries."""
+    """What is done to a resource. ANY is for filters only, ALL for entries."""
 
     ANY = 1
     ALL = 2
@@ -70,7 +70,7 @@ class AclOperation(AclNumber):
 
 
 class PermissionType(AclNumber):
-    """Whether an entry allows or denies. ANY stands in filters only."""
+    """Whether an entry allows or denies. ANY is for filters only."""
 
     ANY = 1
     DENY = 2
@@ -91,14 +91,14 @@ SUPPORTED_OPERATIONS: Final[dict[ResourceType, frozenset[AclOperation]]] = {
     ResourceType.DELEGATION_TOKEN: frozenset((_O.DESCRIBE,)),
     ResourceType.USER: frozenset((_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS)),
 }
-"""What can be done to a resource of each type (``AclEntry.supportedOperations``)."""
+"""The operations on a resource of each type (``AclEntry.supportedOperations``)."""
 
 IMPLIES: Final[dict[AclOperation, frozenset[AclOperation]]] = {
     _O.DESCRIBE: frozenset((_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
     _O.DESCRIBE_CONFIGS: frozenset(_CONFIGS),
 }
-"""An operation that others imply, and which: whoever may do one of these may do it (``StandardAuthorizerData``).
-Entries that deny imply nothing."""
+"""Implied operations: permission for any of the values also permits the key (``StandardAuthorizerData``). Entries that
+deny imply nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ class AclBinding:
     permission: PermissionType
 
     def __str__(self) -> str:
-        """On one line, for people."""
+        """Format on one line, for people."""
         what = f"{self.resource_type.name}:{self.pattern_type.name}:{self.resource_name}"
         return f"{self.permission.name} {self.principal} from {self.host}: {self.operation.name} on {what}"
 
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which entries to show or to delete; ``None`` and ANY match everything (``AclBindingFilter``)."""
+    """Selects entries to show or delete; ``None`` and ANY match everything (``AclBindingFilter``)."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -135,7 +135,7 @@ class AclFilter:
     permission: PermissionType = PermissionType.ANY
 
     def matches(self, acl: AclBinding) -> bool:
-        """Whether an entry is among those that are meant."""
+        """Return whether the filter selects an entry."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)
@@ -146,7 +146,7 @@ class AclFilter:
         )
 
     def exact(self) -> AclBinding | None:
-        """The only entry that could match, if there is but one (``AclBindingFilter.matchesAtMostOne``)."""
+        """Return the only entry that can match, if there is just one (``AclBindingFilter.matchesAtMostOne``)."""
         if (
             self.resource_name is None
             or self.principal is None
@@ -179,7 +179,7 @@ class AclFilter:
 
 
 def acl_fault(acl: AclBinding) -> Refusal | None:
-    """Say why an entry cannot be made. Source: Kafka's ``AclControlManager.validateNewAcl``, ``AclApis`` and
+    """Return why an entry is invalid. Source: Kafka's ``AclControlManager.validateNewAcl``, ``AclApis`` and
     ``SecurityUtils.parseKafkaPrincipal``."""
     text = None
     if acl.resource_type is ResourceType.ANY:
@@ -191,7 +191,7 @@ def acl_fault(acl: AclBinding) -> Refusal | None:
     elif acl.permission is PermissionType.ANY:
         text = "permission: expected ALLOW or DENY, found ANY"
     elif not acl.resource_name:
-        text = "resource name: expected a name, found none"
+        text = "resource name: expected a name, found an empty one"
     elif acl.resource_type is ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         text = f"resource name: expected {CLUSTER_NAME}, the only one of CLUSTER, found {acl.resource_name[:80]!r}"
     elif not acl.host:

@@ -1,12 +1,12 @@
-"""What the audit log says, and how much of it. Pure but for the clock.
+"""The audit log: which events it records, and how many. Pure but for the clock.
 
-A line is a JSON object by the Open Cybersecurity Schema Framework (OCSF 1.3): class 3002 for logins, 6003 for
-requests, 1008 for what is missing.
-Equal events of one second are one line with a count, and each kind has its own bound a second, so that neither a
-misconfigured client nor a hostile one fills memory or disk, or crowds out the other kinds.
+Each line is a JSON object in the Open Cybersecurity Schema Framework (OCSF 1.3): class 3002 for logins, 6003 for
+requests, 1008 for lost events.
+Equal events within a second share a line with a count. Each kind has its own limit per second, so that neither a
+misconfigured nor a hostile client fills memory or disk, or crowds out the other kinds.
 
-Only names and codes get in: of resources, principals, settings, errors. Never a setting's value, a record, a header, a
-password, a key, or an error's text, which may quote one of them.
+Lines contain only names (of resources, principals, settings) and error codes. They never contain a setting's value, a
+record, a header, a password, a key, or an error's text, which may quote one of them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from tidelog.model.clock import Clock
 
 TEXT_MAX: Final = 256
-"""Characters of any name; the rest is cut off."""
+"""Maximum characters of a name; the rest is cut off."""
 TOUCHED_MAX: Final = 100
-"""Resources of one event; the others are counted only."""
+"""Maximum resources listed per event; further ones are only counted."""
 _SCHEMA: Final = "1.3.0"
 _PRODUCT: Final = {"name": "Tidelog", "vendor_name": "Tidelog"}
 _AUTHENTICATION, _API_ACTIVITY = (3002, "Authentication", 3), (6003, "API Activity", 6)
@@ -42,9 +42,9 @@ _ACTIVITIES: Final = {
 
 
 class AuditKind(enum.StrEnum):
-    """The kinds of events, of which a node's configuration chooses (``audit.kinds``)."""
+    """The kinds of events; ``audit.kinds`` selects which a node records."""
 
-    __hash__ = str.__hash__  # an enum's own costs more than a look-up
+    __hash__ = str.__hash__  # an enum's own hash costs more than a look-up
 
     AUTHENTICATION = "authentication"
     DENIED = "denied"
@@ -53,7 +53,7 @@ class AuditKind(enum.StrEnum):
 
 
 class Touched(NamedTuple):
-    """A resource that a request is about: what was done to it, and the error's name."""
+    """A resource that a request touched: what was done to it, and the name of the error."""
 
     kind: str
     name: str
@@ -62,8 +62,8 @@ class Touched(NamedTuple):
 
 
 class AuditEvent(NamedTuple):
-    """Who did what from where. ``done``: whether it was allowed, or took effect. ``forwarded_by``: the node that
-    says so, of a request that came by one."""
+    """Who did what from where. ``done``: whether it was allowed or took effect. ``forwarded_by``: the node that
+    forwarded the request and reports this, if one did."""
 
     kind: AuditKind
     principal: str
@@ -77,7 +77,7 @@ class AuditEvent(NamedTuple):
 
 
 class AuditLine(NamedTuple):
-    """A line, ended by a line break, and how many events it tells of. ``counted``: as dropped, already."""
+    """A line with its line break, and how many events it covers. ``counted``: already counted as dropped."""
 
     text: bytes
     events: int
@@ -112,7 +112,7 @@ class Audit:
         self._folded: dict[AuditEvent, _Folded] = {}
         self._kept: Counter[AuditKind] = Counter()
         self._crowded_out = 0
-        """Events that were too many, since the last :meth:`take`."""
+        """Events beyond the limit since the last :meth:`take`."""
         self.refuses = refuses and self._wanted[AuditKind.CHANGE]
         self._reserved = 0
         """Room for changes that are under way."""
@@ -125,9 +125,9 @@ class Audit:
         self.on_first: Callable[[], None] = lambda: None
         """Called when there is something to take again."""
         self.noted: Counter[AuditKind] = Counter()
-        """Events by kind, dropped ones too."""
+        """Events by kind, including dropped ones."""
         self.dropped = 0
-        """Events that are in no line, since there were too many."""
+        """Events that appear in no line because there were too many."""
 
     def wants(self, kind: AuditKind) -> bool:
         return self._wanted[kind]
@@ -172,7 +172,7 @@ class Audit:
             self.on_first()
 
     def take(self) -> list[AuditLine]:
-        """The lines of what came in since the last time. The last one says how many events are in none."""
+        """Return the lines for events since the last call. The last line says how many events were left out."""
         folded, self._folded = self._folded, {}
         self._kept.clear()
         lines = [AuditLine(self._text(_line(event, found)), found.count) for event, found in folded.items()]
@@ -182,7 +182,7 @@ class Audit:
         return lines
 
     def loss(self, events: int, reason: str) -> AuditLine:
-        """A line in the place of events that are lost; it stands for them where it is lost as well."""
+        """Return a line that replaces lost events. If that line is lost too, it still accounts for them."""
         line = {
             "time": self._clock.now_ms(),
             "class_uid": _LOG_ACTIVITY[0],
@@ -202,7 +202,7 @@ class Audit:
         return AuditLine(self._text(line), events, counted=True)
 
     def _text(self, line: dict[str, Any]) -> bytes:
-        """Number the lines of this node's life: whoever reads them elsewhere finds what is missing, or there twice."""
+        """Number the lines since the node's start, so that a reader elsewhere can detect gaps and duplicates."""
         self._lines += 1
         line["metadata"]["uid"] = f"{self._node_id}-{self._started_ms}-{self._lines}"
         line["unmapped"]["node"] = self._node_id

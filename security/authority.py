@@ -1,6 +1,6 @@
 """A private certificate authority and the certificates that it signs, for ``tidelog security`` and clusters in tests.
 
-Keys are ECDSA on P-256: a handshake takes a third of RSA's time. Made with ``cryptography``, which a node does without.
+Keys are ECDSA on P-256: a handshake takes a third of the time of RSA. Uses ``cryptography``, which nodes do not need.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _CLOCK_SKEW: Final = datetime.timedelta(minutes=5)
-"""A certificate holds from a little before it was made: the clocks of others may be behind."""
+"""Certificates are valid from a little before they are made, because other clocks may be behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A key that signs, and its certificate."""
+    """A signing key and its certificate."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @classmethod
     def make(cls, name: str, days: int) -> Authority:
-        """A new one."""
+        """Make a new authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _named(name)
         certificate = (
@@ -43,28 +43,28 @@ class Authority:
 
     @classmethod
     def read(cls, key_pem: str, pem: str) -> Authority:
-        """The one that was written as :attr:`key_pem` and :attr:`pem`. Raises ``ValueError``."""
+        """Load an authority from :attr:`key_pem` and :attr:`pem`. Raises ``ValueError``."""
         try:
             key = serialization.load_pem_private_key(key_pem.encode(), None)
-        except TypeError as error:  # it is encrypted
+        except TypeError as error:  # the key is encrypted
             raise ValueError(str(error)) from None
         certificate = x509.load_pem_x509_certificate(pem.encode())
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise ValueError("the key is not the certificate's")
+            raise ValueError("the key does not belong to the certificate")
         return cls(key, certificate)
 
     @property
     def key_pem(self) -> str:
-        """The key, in PEM."""
+        """Return the key in PEM."""
         return _private(self.key)
 
     @property
     def pem(self) -> str:
-        """The certificate, in PEM: what everybody needs that trusts this authority."""
+        """Return the certificate in PEM. Everybody who trusts this authority needs it."""
         return _public(self.certificate)
 
     def issue(self, name: str, hosts: Sequence[str], days: int) -> str:
-        """A new key with its certificate, in PEM: of a node that is reached at ``hosts``, or of a user."""
+        """Return a new key with its certificate, in PEM: for a node reached at ``hosts``, or for a user."""
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         authority = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value

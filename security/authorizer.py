@@ -1,12 +1,12 @@
-"""Decides who may do what, by access control lists. Pure; source: Kafka's ``StandardAuthorizerData``.
+"""Authorizes requests by access control lists. Pure. Source: Kafka's ``StandardAuthorizerData``.
 
-A super user may do everything. Else every entry counts whose resource matches (its name, the literal ``*``, or a
-prefix), whose principal is the caller or everybody, and whose host is the caller's or any. One that denies decides;
-else one that allows; else nobody may. Where no entry at all is about the resource, be it for other principals,
+A super user may do everything. For others, an entry applies if its resource matches (by name, the literal ``*``, or a
+prefix), its principal is the caller or everybody, and its host is the caller's or any. A denying entry wins over an
+allowing one; without either, access is denied. If no entry at all, for any principal, is about the resource,
 ``allow.everyone.if.no.acl.found`` decides.
 
-One rule differs: Kafka passes over entries for ``*``, those that deny too, where the resource's own name begins with
-``*``. Here they apply (`docs/decisions/2026-11-23-acls.md`).
+One rule differs. Kafka ignores entries for ``*``, even denying ones, if the name of the resource begins with ``*``.
+Here they apply (`docs/decisions/2026-11-23-acls.md`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tidelog.security.acls import (
 )
 
 CACHED_MAX: Final = 20_000
-"""Decisions remembered until an entry changes; then, or when there are more, all are forgotten."""
+"""Maximum cached decisions. The cache is cleared when it is full or an entry changes."""
 _NO_NAME: Final = "hardcode"
-"""The name that Kafka asks about where it wants to know of super users and of defaults only."""
+"""The name that Kafka checks to learn only about super users and defaults."""
 _ALL: Final = AclOperation.ALL
 
 
@@ -44,7 +44,7 @@ class Who(NamedTuple):
 
 
 class Rule(enum.Enum):
-    """What a decision rests on."""
+    """What a decision is based on."""
 
     SUPER_USER = "SuperUser"
     ACL = "MatchingAcl"
@@ -54,14 +54,14 @@ class Rule(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A decision and why; ``acl`` is the entry that decided, where one did."""
+    """A decision and its reason; ``acl`` is the deciding entry, if there was one."""
 
     allowed: bool
     rule: Rule
     acl: AclBinding | None = None
 
     def __str__(self) -> str:
-        """The reason on one line, for people."""
+        """Format the reason on one line, for people."""
         return self.rule.value if self.acl is None else f"{self.rule.value}: {self.acl}"
 
 
@@ -70,7 +70,7 @@ _Entries = dict[str, dict[bytes, AclBinding]]
 
 
 class StandardAuthorizer:
-    """Holds the entries in an index and keeps up with their changes; a decision looks only at patterns that match.
+    """Keeps an index of the entries, so that a decision looks only at patterns that match.
 
     ``super_users`` are principals. ``allows_unnamed``: ``allow.everyone.if.no.acl.found``.
     """
@@ -80,15 +80,15 @@ class StandardAuthorizer:
         self._allows_unnamed = allows_unnamed
         self._acls: dict[bytes, AclBinding] = {}
         self.denials = 0
-        """How often :meth:`allows` said no."""
+        """How often :meth:`allows` returned false."""
         self._literal: dict[tuple[ResourceType, str], _Entries] = {}
         self._prefixed: dict[tuple[ResourceType, str], _Entries] = {}
         self._lengths: dict[ResourceType, Counter[int]] = {}
-        """How many prefixes of each length there are."""
+        """How many prefixes there are of each length."""
         self._cached: dict[tuple[Who, AclOperation, ResourceType, str | None], bool] = {}
-        """By caller, operation and resource; without a name, for any resource of the type."""
+        """By caller, operation and resource; without a name: for any resource of the type."""
         self.version = 0
-        """Rises with each change: what was decided under another one may be decided otherwise now."""
+        """Increases with each change: decisions made under an earlier version may no longer hold."""
 
     # --- Keeping up ---------------------------------------------------------------------------------
 
@@ -96,11 +96,11 @@ class StandardAuthorizer:
         return len(self._acls)
 
     def acls(self) -> Mapping[bytes, AclBinding]:
-        """Every entry by its id."""
+        """Return every entry by its id."""
         return self._acls
 
     def add(self, acl_id: bytes, acl: AclBinding) -> None:
-        """Take an entry in; one of the same id is replaced."""
+        """Add an entry, replacing one with the same id."""
         self.remove(acl_id)
         self._acls[acl_id] = acl
         key = (acl.resource_type, acl.resource_name)
@@ -113,7 +113,7 @@ class StandardAuthorizer:
         self._changed()
 
     def remove(self, acl_id: bytes) -> None:
-        """Drop an entry, if it is there."""
+        """Remove an entry, if present."""
         acl = self._acls.pop(acl_id, None)
         if acl is None:
             return
@@ -142,7 +142,7 @@ class StandardAuthorizer:
     # --- Deciding -----------------------------------------------------------------------------------
 
     def allows(self, who: Who, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Whether ``who`` may do ``operation`` to a resource."""
+        """Return whether ``who`` may do ``operation`` to a resource."""
         key = (who, operation, resource_type, name)
         known = self._cached.get(key)
         if known is None:
@@ -154,7 +154,7 @@ class StandardAuthorizer:
         return known
 
     def judge(self, who: Who, operation: AclOperation, resource_type: ResourceType, name: str) -> Judgement:
-        """The same with the reason."""
+        """Return the decision with its reason."""
         if who.principal in self._super_users:
             return Judgement(True, Rule.SUPER_USER)
         allowing: AclBinding | None = None
@@ -177,7 +177,7 @@ class StandardAuthorizer:
         return Judgement(True, Rule.DEFAULT_ALLOW)
 
     def allows_any(self, who: Who, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether ``who`` may do ``operation`` to at least one resource of the type that there could be.
+        """Return whether ``who`` may do ``operation`` to at least one possible resource of the type.
 
         Source: ``Authorizer.authorizeByResourceType`` (KIP-679).
         """
@@ -207,7 +207,7 @@ class StandardAuthorizer:
         )
 
     def operations(self, who: Who, resource_type: ResourceType, name: str) -> int:
-        """What ``who`` may do to a resource, as bits by the operations' numbers (KIP-430)."""
+        """Return what ``who`` may do to a resource, as a bit set of operation numbers (KIP-430)."""
         return sum(
             1 << operation
             for operation in SUPPORTED_OPERATIONS[resource_type]
@@ -215,7 +215,7 @@ class StandardAuthorizer:
         )
 
     def _about(self, resource_type: ResourceType, name: str) -> Iterator[_Entries]:
-        """The entries of every pattern that matches a resource."""
+        """Yield the entries of every pattern that matches a resource."""
         literal = self._literal
         if (found := literal.get((resource_type, name))) is not None:
             yield found
@@ -234,7 +234,7 @@ def _of(entries: _Entries, principal: str) -> Iterator[AclBinding]:
 
 
 def _dominated(kind: PatternType, name: str, denied: set[tuple[PatternType, str]]) -> bool:
-    """Whether entries that deny cover all that an allowing one is about."""
+    """Return whether denying entries cover everything that an allowing entry is about."""
     if kind is PatternType.LITERAL and (PatternType.LITERAL, name) in denied:
         return True
     return any((PatternType.PREFIXED, name[:length]) in denied for length in range(1, len(name) + 1))

@@ -1,7 +1,7 @@
-"""Delegation tokens: what proves that somebody holds one, and who else may do what with it. Pure.
+"""Delegation tokens: how a holder proves possession, and what others may do with a token. Pure.
 
-The *HMAC* of a token's id, by the key that all nodes share, is its secret: nobody keeps it, and every node computes it.
-Source: KIP-48, KIP-373 and Kafka's ``DelegationTokenManager``, ``TokenInformation`` and ``DelegationTokenCache``.
+A token's secret is the *HMAC* of its id under a key that all nodes share: nobody stores it, and every node can compute
+it. Source: KIP-48, KIP-373 and Kafka's ``DelegationTokenManager``, ``TokenInformation`` and ``DelegationTokenCache``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SALT_BYTES: Final = 32
 
 
 class DelegationToken(Protocol):
-    """What is known of a token; a metadata record and a call's answer have it. Principals as ``User:alice``, times in
-    milliseconds since 1970."""
+    """The properties of a token; implemented by a metadata record and by a response. Principals are written
+    ``User:alice``, times are milliseconds since 1970."""
 
     @property
     def token_id(self) -> str: ...
@@ -46,12 +46,12 @@ T = TypeVar("T", bound=DelegationToken)
 
 
 def token_hmac(key: str, token_id: str) -> bytes:
-    """The secret of the token of this id: HmacSHA512, as in Kafka."""
+    """Return the secret of a token: HmacSHA512 of its id, as in Kafka."""
     return hmac.digest(key.encode("utf-8"), token_id.encode("utf-8"), "sha512")
 
 
 def password_of(token_hmac: bytes) -> str:
-    """The password that a client logs in with: the HMAC in base64."""
+    """Return the password that a client logs in with: the HMAC in base64."""
     return base64.b64encode(token_hmac).decode("ascii")
 
 
@@ -60,17 +60,18 @@ def is_expired(token: DelegationToken, now_ms: int) -> bool:
 
 
 def may_renew(token: DelegationToken, principal: str) -> bool:
-    """Whether a principal may renew and expire it (``DelegationTokenControlManager.allowedToRenew``)."""
+    """Return whether a principal may renew and expire the token (``DelegationTokenControlManager.allowedToRenew``)."""
     return principal == token.owner or principal in token.renewers
 
 
 def is_of(token: DelegationToken, principal: str) -> bool:
-    """Whether it is one of a principal's tokens, which it may always see (``TokenInformation.ownerOrRenewer``)."""
+    """Return whether a principal owns or may renew the token, and so may always see it
+    (``TokenInformation.ownerOrRenewer``)."""
     return principal == token.requester or may_renew(token, principal)
 
 
 class TokensByHmac:
-    """Finds tokens by their secrets, each of which it computes once."""
+    """Finds tokens by their secrets, computing each secret once."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -79,7 +80,7 @@ class TokensByHmac:
         self._ids: dict[bytes, str] = {}
 
     def find(self, tokens: Mapping[str, T], wanted: bytes) -> T | None:
-        """The token whose HMAC this is, among ``tokens`` by their ids: a mapping that never changes."""
+        """Return the token with this HMAC among ``tokens``, an immutable mapping by id."""
         if tokens is not self._seen:
             self._take_over(tokens)
         return tokens.get(self._ids.get(wanted, ""))
@@ -91,10 +92,10 @@ class TokensByHmac:
 
 
 class TokenCredentials:
-    """The tokens of the metadata log, as SCRAM asks for them.
+    """Provides SCRAM credentials for the tokens of the metadata log.
 
-    A token that is not there, or has expired, costs as much work as any other, and names a credential that no password
-    fits. Salts follow from key and id, so that all nodes name the same.
+    A missing or expired token costs as much work as a valid one, and yields a credential that no password fits. Salts
+    are derived from key and id, so all nodes use the same.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class TokenCredentials:
         self._key = key
         self._tokens = tokens
         self._now_ms = now_ms
-        # A key of its own: a salt is told to strangers, and must never be a part of a token's HMAC.
+        # A separate key: strangers see the salt, so it must never be part of a token's HMAC.
         self._salts_key = hmac.digest(key.encode("utf-8"), b"the salts of delegation tokens", "sha512")
 
     def find(self, token_id: str, mechanism: ScramMechanism) -> DelegatedCredential:
@@ -119,7 +120,7 @@ class TokenCredentials:
         return DelegatedCredential(credential, token.owner, token.expiration_timestamp_ms)
 
     def is_valid(self, token_id: str) -> bool:
-        """Whether it has neither expired nor been removed."""
+        """Return whether the token exists and has not expired."""
         return self._valid(token_id) is not None
 
     def _valid(self, token_id: str) -> DelegationToken | None:

@@ -1,7 +1,7 @@
-"""A certificate's subject, as Java's ``X500Principal.getName`` writes it (RFC 2253): ACLs and mapping rules of a Kafka
-cluster hold here too, and gRPC's and Python's own spellings, which differ, need not be known.
+"""A certificate's subject, as Java's ``X500Principal.getName`` writes it (RFC 2253). So ACLs and mapping rules of a
+Kafka cluster work here too, whatever spelling gRPC or Python uses.
 
-Reads as much DER as that takes (X.690, RFC 5280).
+Parses only the DER that this requires (X.690, RFC 5280).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENCODINGS: Final = {
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _VERSION: Final = 0xA0
 _SUBJECT: Final = 4
-"""Its place among the fields of a certificate after the version: serial, algorithm, issuer, validity, subject."""
+"""The index among a certificate's fields after the version: serial, algorithm, issuer, validity, subject."""
 
 
 class _Element(NamedTuple):
@@ -43,7 +43,7 @@ class _Element(NamedTuple):
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER. Raises ``ValueError`` for what is no certificate."""
+    """Return the subject of a certificate in DER. Raises ``ValueError`` if it is not a certificate."""
     try:
         (outer,) = _elements(certificate)
         fields = list(_elements(next(_elements(outer.content)).content))
@@ -51,7 +51,7 @@ def subject_of(certificate: bytes) -> str:
             del fields[0]
         names = [_relative(element) for element in _elements(fields[_SUBJECT].content)]
     except (IndexError, StopIteration, ValueError) as error:
-        raise ValueError(f"expected a certificate in DER, found {len(certificate)} bytes that are none") from error
+        raise ValueError(f"expected a certificate in DER, found {len(certificate)} bytes that are not") from error
     return ",".join(reversed(names))
 
 
@@ -95,6 +95,6 @@ def _elements(data: bytes) -> Iterator[_Element]:
             size = int.from_bytes(data[at : at + digits], "big")
             at += digits
         if at + size > len(data):
-            raise ValueError("an element that is longer than what holds it")
+            raise ValueError("an element is longer than its container")
         yield _Element(tag, data[at : at + size], data[start : at + size])
         at += size

@@ -1,6 +1,6 @@
-"""Asking an OAuth issuer: for its keys, and for a token. Source: RFC 6749, section 4.4; KIP-768.
+"""Requests to an OAuth issuer: for its keys, and for a token. Source: RFC 6749, section 4.4; KIP-768.
 
-Everything here blocks. An address is ``https://…``, ``http://`` on this machine, or a file; nobody is sent elsewhere
+Everything here blocks. An address is ``https://…``, ``http://`` on this machine, or a file; redirects are not followed
 (CVE-2025-27817).
 """
 
@@ -25,18 +25,19 @@ from tidelog.security.sasl import LoginRefused
 TIMEOUT_S: Final = 5.0
 BYTES_MAX: Final = 1024 * 1024
 RENEWED_AFTER: Final = 0.8
-"""Share of a token's life after which another is asked for, as in Kafka (``sasl.login.refresh.window.factor``)."""
+"""The share of a token's life after which a new one is requested, as in Kafka (``sasl.login.refresh.window.factor``).
+"""
 _LIFETIME_S_WITHOUT: Final = 60.0
-"""How long a token is used if the issuer does not say."""
+"""How long to use a token if the issuer does not say."""
 _CODE: Final = re.compile("[a-z_]{1,40}")
 
 
 class IssuerError(Exception):
-    """No answer, or none that can be used. The text names no secret."""
+    """No answer, or an unusable one. The text contains no secret."""
 
 
 def check_url(url: str) -> str:
-    """Return an address that may be asked. Raises ``ValueError``."""
+    """Return the address if requests to it are allowed. Raises ``ValueError``."""
     found = urllib.parse.urlsplit(url)
     if found.scheme == "file" and found.netloc in ("", "localhost") and found.path:
         return url
@@ -50,7 +51,7 @@ def is_file(url: str) -> bool:
 
 
 def fetch(url: str, form: dict[str, str] | None = None, authorization: str | None = None) -> bytes:
-    """The answer to GET, or to POST of a form. Raises :class:`IssuerError`."""
+    """Return the response to a GET, or to a POST of a form. Raises :class:`IssuerError`."""
     try:
         if is_file(url):
             return _bounded(url, Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path)).read_bytes())
@@ -70,8 +71,8 @@ def fetch(url: str, form: dict[str, str] | None = None, authorization: str | Non
 
 
 class TokenEndpoint:
-    """Where a client gets its tokens: by its own credentials, or from a file. Keeps one as long as it is good; may be
-    called from any thread."""
+    """Gets tokens for a client: with its own credentials, or from a file. Caches a token while it is valid.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class TokenEndpoint:
         self._good_until_s = 0.0
 
     def __call__(self) -> str:
-        """A token. Raises :class:`LoginRefused`."""
+        """Return a token. Raises :class:`LoginRefused`."""
         with self._lock:
             if not self._token or self._now_s() >= self._good_until_s:
                 try:
@@ -124,7 +125,7 @@ def _bounded(url: str, data: bytes) -> bytes:
 
 
 def _reason(refused: urllib.error.HTTPError) -> str:
-    """The issuer's own word for it, such as invalid_client."""
+    """Return the issuer's error code, such as invalid_client."""
     try:
         code = str(json.loads(refused.read(BYTES_MAX))["error"])
     except (OSError, HTTPException, ValueError, TypeError, KeyError, RecursionError):

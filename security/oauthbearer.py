@@ -1,6 +1,6 @@
-"""OAUTHBEARER, both ends: messages in, messages out. Pure: others judge tokens, and bring them.
+"""OAUTHBEARER, both ends: messages in, messages out. Pure: callers supply and judge tokens.
 
-Source: RFC 7628, and which of its forms Kafka takes (``OAuthBearerClientInitialResponse``, KIP-255).
+Source: RFC 7628, in the forms that Kafka accepts (``OAuthBearerClientInitialResponse``, KIP-255).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tidelog.model.settings.listener_security import OAUTHBEARER
 from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, LoginRefused, Rejected, Step
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
-"""Tokens also pass in HTTP headers, which are no longer."""
+"""Tokens also travel in HTTP headers, which are limited to this."""
 ACKNOWLEDGED: Final = b"\x01"
-"""What a client says once it has heard why it is refused."""
+"""What a client sends after it has learned why it was refused."""
 REFUSED: Final = b'{"status":"invalid_token"}'
-"""All that a client hears, whatever the reason."""
+"""The only answer to a refused client, whatever the reason."""
 _TOKEN: Final = "[-_.A-Za-z0-9]+"
 _AUTH: Final = re.compile(f"auth=bearer +({_TOKEN})", re.IGNORECASE)
 _HEADER: Final = re.compile("n,(?:a=([^,]*))?,")
 
 Judge: TypeAlias = Callable[[str], Accepted | Rejected | Costly]
-"""Whether a token is good, and whose it is."""
+"""Judges whether a token is valid, and whose it is."""
 
 
 class OAuthServer:
@@ -35,7 +35,7 @@ class OAuthServer:
         self.tried = ""
 
     def step(self, token: bytes) -> Step:
-        if self._refused is not None:  # whatever the client says to it
+        if self._refused is not None:  # whatever the client answers
             return self._refused
         said = token.decode("utf-8", "replace").split("\x01")
         header = _HEADER.fullmatch(said[0])
@@ -64,7 +64,7 @@ def _name_in(spelt: str) -> str:
 
 
 class OAuthClient:
-    """One login. Implements :class:`tidelog.security.sasl.ClientMechanism`. ``token`` may take its time, and raises
+    """One login. Implements :class:`tidelog.security.sasl.ClientMechanism`. ``token`` may block, and may raise
     :class:`LoginRefused`."""
 
     name = OAUTHBEARER

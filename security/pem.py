@@ -1,4 +1,4 @@
-"""Keys and certificates in PEM (RFC 7468): where they come from, and what of them a node or client uses."""
+"""Keys and certificates in PEM (RFC 7468): where they come from, and which parts a node or client uses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _CERTIFICATE: Final = "CERTIFICATE"
 _KEYS: Final = ("PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY")
 _ENCRYPTED: Final = "ENCRYPTED PRIVATE KEY"
 _BYTES_MAX: Final = 4 * 2**20
-"""A file of trusted certificates of a whole system has some 200 KiB."""
+"""A file with a system's trusted certificates has some 200 KiB."""
 
 
 class TlsError(ValueError):
-    """A key or certificate that cannot be used. The text says in one line the setting, what was expected and found."""
+    """A key or certificate cannot be used. The text names, on one line, the setting and what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
 class PemSource:
-    """A file, or the text itself, and the setting that names it."""
+    """A file or literal text, and the setting that names it."""
 
     setting: str
     location: str | None = None
@@ -39,7 +39,7 @@ class PemSource:
             raise TlsError(f"{self.setting}: {self.location}: {error.strerror or error}") from None
 
     def stamp(self) -> tuple[int, ...]:
-        """What differs once the file is another one; a file that is not there has none."""
+        """Return a value that changes when the file is replaced; empty if the file does not exist."""
         if self.location is None:
             return ()
         try:
@@ -53,7 +53,7 @@ class PemSource:
 
 
 class Material(NamedTuple):
-    """PEM bytes, as OpenSSL and gRPC take them; what is not there is empty."""
+    """PEM bytes, as OpenSSL and gRPC take them; empty if absent."""
 
     key: bytes
     chain: bytes
@@ -65,16 +65,16 @@ class Material(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PemSources:
-    """Where a node or client finds its key, the certificates that go with it, and those that it trusts."""
+    """Where a node or client finds its key, its certificate chain, and the certificates that it trusts."""
 
     key: PemSource | None
     chain: PemSource | None
-    """The same file as the key's, or another one."""
+    """The same file as the key, or another."""
     roots: PemSource | None
-    """None: those of the system."""
+    """None: the system's."""
 
     def read(self) -> Material:
-        """Raises :class:`TlsError`."""
+        """Read them all. Raises :class:`TlsError`."""
         key = b"" if self.key is None else _key(self.key)
         chain = b"" if self.chain is None else _certificates(self.chain)
         return Material(key, chain, b"" if self.roots is None else _certificates(self.roots))
@@ -105,7 +105,7 @@ def _certificates(source: PemSource) -> bytes:
 
 
 def _block(label: str, body: str) -> bytes:
-    """A block with its line ends, which a configuration file in one line has not."""
+    """Return a block with line ends, which a one-line configuration value lacks."""
     data = "".join(body.split())
     lines = [data[at : at + 64] for at in range(0, len(data), 64)]
     return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", "")).encode("ascii", "replace")

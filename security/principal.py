@@ -1,4 +1,4 @@
-"""A principal: the identity that requests act under. Source: Kafka's ``KafkaPrincipal``."""
+"""A principal: the identity that a request acts under. Source: Kafka's ``KafkaPrincipal``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 USER: Final = "User"
-"""The kind of all principals that come from a login or a certificate."""
+"""The kind of every principal from a login or a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Two principals are the same if kind and name are, to the letter."""
+    """Two principals are equal if kind and name are equal, case included."""
 
     kind: str
     name: str
@@ -21,7 +21,7 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Undo ``str``: ``User:alice``; the name may hold further colons. Raises ``ValueError``."""
+        """Parse ``User:alice``, the inverse of ``str``. The name may contain further colons. Raises ``ValueError``."""
         kind, colon, name = text.partition(":")
         if not kind or not colon or not name:
             raise ValueError(f"expected a principal such as User:alice, found {text[:80]!r}")
@@ -29,4 +29,4 @@ class Principal:
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Nobody logged in: PLAINTEXT, and SSL without a client certificate."""
+"""Nobody logged in: PLAINTEXT, or SSL without a client certificate."""

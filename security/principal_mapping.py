@@ -1,6 +1,6 @@
-"""``ssl.principal.mapping.rules``: a certificate's subject becomes a principal's name. Pure.
+"""``ssl.principal.mapping.rules``: maps a certificate's subject to a principal's name. Pure.
 
-Source: Kafka's ``SslPrincipalMapper`` (KIP-371). Stricter in one point: what follows a rule must be a comma or the end.
+Source: Kafka's ``SslPrincipalMapper`` (KIP-371). Stricter in one point: only a comma or the end may follow a rule.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _BETWEEN: Final = re.compile(r"\s*(?:,\s*|$)")
 
 class _Rule(NamedTuple):
     pattern: re.Pattern[str] | None
-    """None is DEFAULT: the subject as it is."""
+    """None means DEFAULT: the subject as it is."""
     replace: Callable[[re.Match[str]], str]
     case: str
 
 
 class PrincipalMapping:
-    """The rules, in order. Raises ``ValueError`` for text that holds none."""
+    """The rules, in order. Raises ``ValueError`` for text that contains none."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._rules = _parse(text)
 
     def name_of(self, subject: str) -> str | None:
-        """The principal's name for a subject as RFC 2253 writes it; ``None`` if no rule matches."""
+        """Return the principal's name for a subject in RFC 2253 form; ``None`` if no rule matches."""
         for pattern, replace, case in self._rules:
             if pattern is None:
                 return subject
@@ -61,8 +61,8 @@ def _parse(text: str) -> list[_Rule]:
 
 
 def _replacement(text: str, groups: int) -> Callable[[re.Match[str]], str]:
-    """Java's: ``$1`` is a group, of as many digits as there are groups for; a backslash takes what follows as it is.
-    A ``$`` that names no group stands for itself."""
+    """Compile a Java replacement: ``$1`` is a group, with as many digits as there are groups for; a backslash escapes
+    the next character. A ``$`` that names no group is literal."""
     parts: list[str | int] = []
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""SASL: the steps of a login, and the mechanism PLAIN. Pure, without a wire: the listeners bring the messages.
+"""SASL: the steps of a login, and the mechanism PLAIN. Pure, without a wire: the listeners deliver the messages.
 
 Source: RFC 4422, RFC 4616.
 """
@@ -14,17 +14,18 @@ from tidelog.model.settings.listener_security import PLAIN
 
 
 class LoginRefused(Exception):
-    """A client cannot log in, or does not trust the server. The text is for the client's user."""
+    """The client cannot log in, or does not trust the server. The text is for the client's user."""
 
 
 def failure(mechanism: str) -> str:
-    """All that a client hears, in Kafka's words and whatever the reason: it must not learn which users there are."""
+    """Return the only message that a failed client gets, in Kafka's words and whatever the reason, so that it does not
+    learn which users exist."""
     return f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The login goes on: the client answers ``token``."""
+    """The login continues: the client answers ``token``."""
 
     token: bytes = field(repr=False)
 
@@ -33,8 +34,8 @@ class Challenge:
 class Accepted:
     """The client is this user; ``token`` is the last message to it.
 
-    ``until_ms``: the time, in milliseconds since 1970, at which what it showed expires, if it does.
-    ``delegation_token``: the id of the delegation token that it showed, if it did.
+    ``until_ms``: when the client's credential expires, in milliseconds since 1970, if it does.
+    ``delegation_token``: the id of the delegation token that the client used, if any.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Cause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The login failed. ``reason`` is for the node's log, and names no secret."""
+    """The login failed. ``reason`` is for the node's log and contains no secret."""
 
     reason: str
     cause: Cause = Cause.MESSAGE
@@ -73,27 +74,27 @@ Step: TypeAlias = Challenge | Accepted | Rejected | Costly
 
 
 class ServerMechanism(Protocol):
-    """One login at a server."""
+    """One login on the server side."""
 
     tried: str
-    """The user that the client says it is, proved or not; "" while it has not said so."""
+    """The user that the client claims to be, proved or not; "" until it has said so."""
 
     def step(self, token: bytes) -> Step:
-        """Take the client's next message. Not called again after ``Accepted`` or ``Rejected``."""
+        """Process the client's next message. Must not be called after ``Accepted`` or ``Rejected``."""
 
 
 class ClientMechanism(Protocol):
-    """One login at a client."""
+    """One login on the client side."""
 
     name: str
     done: bool
-    """Whether the server has proved itself, as far as the mechanism lets it."""
+    """Whether the server has proved its identity, as far as the mechanism allows."""
 
     def first(self) -> bytes:
-        """The first message. It may take as long as an issuer does. Raises :class:`LoginRefused`."""
+        """Return the first message. May block as long as a token issuer takes. Raises :class:`LoginRefused`."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """The answer to a challenge, ``None`` if there is none. It may take some milliseconds.
+        """Return the answer to a challenge, ``None`` if there is none. May take some milliseconds.
         Raises :class:`LoginRefused`."""
 
 

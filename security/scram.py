@@ -1,4 +1,4 @@
-"""SCRAM, both ends: messages in, messages out. Pure: the caller brings nonces and credentials.
+"""SCRAM, both ends: messages in, messages out. Pure: the caller supplies nonces and credentials.
 
 Source: RFC 5802 and RFC 7677; numbers, bounds and the plain UTF-8 of passwords as in Kafka (``ScramMechanism``,
 ``ScramFormatter``, KIP-84, KIP-554). Channel binding is not offered.
@@ -20,9 +20,9 @@ from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, LoginRefus
 
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
-"""Kafka's bounds. The upper one protects clients, which compute them."""
+"""Kafka's bounds. The upper one protects clients, which compute the iterations."""
 CLIENT_ITERATIONS_MAX: Final = 1_000_000
-"""A client computes no more, whatever a server asks for."""
+"""A client refuses to compute more, whatever a server asks for."""
 
 
 class ScramMechanism(enum.IntEnum):
@@ -37,12 +37,12 @@ class ScramMechanism(enum.IntEnum):
 
     @property
     def hash_name(self) -> str:
-        """The name that :mod:`hashlib` knows."""
+        """Return the name that :mod:`hashlib` uses."""
         return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
 
     @property
     def key_bytes(self) -> int:
-        """The length of a key and of a salted password."""
+        """Return the length of a key and of a salted password."""
         return 32 if self is ScramMechanism.SCRAM_SHA_256 else 64
 
 
@@ -50,7 +50,7 @@ BY_SASL_NAME: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMech
 
 
 class StoredCredential(Protocol):
-    """What a server keeps of a password; a metadata record has it."""
+    """What a server stores for a password; implemented by a metadata record."""
 
     @property
     def salt(self) -> bytes: ...
@@ -73,13 +73,13 @@ class ScramCredential:
 
 
 FindCredential: TypeAlias = Callable[[str, ScramMechanism], StoredCredential]
-"""A user's credential; for a user that is not there, one that no password fits."""
+"""Returns a user's credential; for an unknown user, one that no password fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegatedCredential:
-    """A delegation token's: whoever shows that it knows the token's HMAC is ``owner`` (``User:alice``), until the token
-    expires. ``until_ms``: milliseconds since 1970."""
+    """A delegation token's credential. A client that proves it knows the token's HMAC is ``owner`` (``User:alice``)
+    until the token expires. ``until_ms``: milliseconds since 1970."""
 
     credential: StoredCredential
     owner: str
@@ -87,27 +87,27 @@ class DelegatedCredential:
 
 
 FindToken: TypeAlias = Callable[[str, ScramMechanism], DelegatedCredential]
-"""By a token's id; for a token that is not there, one that no password fits. Some milliseconds of work."""
+"""Returns a credential by token id; for an unknown token, one that no password fits. Takes some milliseconds."""
 TOKEN_AUTH: Final = "tokenauth"
-"""The extension by which a client says that the user's name is a token's id (``ScramLoginModule``)."""
+"""The extension with which a client says that the user name is a token id (``ScramLoginModule``)."""
 
 
 # --- Keys ---------------------------------------------------------------------------------------------
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """Some milliseconds of work. Source: RFC 5802, Hi()."""
+    """Return the salted password. Takes some milliseconds. Source: RFC 5802, Hi()."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode("utf-8"), salt, iterations)
 
 
 def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """What a server keeps of a salted password."""
+    """Return what a server stores for a salted password."""
     stored = _stored_key(mechanism, _hmac(mechanism, salted, b"Client Key"))
     return ScramCredential(salt, stored, _hmac(mechanism, salted, b"Server Key"), iterations)
 
 
 def is_password_of(mechanism: ScramMechanism, credential: StoredCredential, password: str) -> bool:
-    """Whether a credential was made of this password. Some milliseconds of work."""
+    """Return whether a credential was made from this password. Takes some milliseconds."""
     salted = salted_password(mechanism, password, credential.salt, credential.iterations)
     made = credential_of(mechanism, salted, credential.salt, credential.iterations)
     return hmac.compare_digest(made.stored_key, credential.stored_key)
@@ -138,12 +138,12 @@ _BAD_ESCAPE: Final = re.compile("=(?!2C|3D)")
 
 
 def _name_in(text: str) -> str | None:
-    """The user's name that a message spells; ``None`` for one that is none."""
+    """Decode a user name from a message; ``None`` if the encoding is invalid."""
     return None if _BAD_ESCAPE.search(text) else text.replace("=2C", ",").replace("=3D", "=")
 
 
 def _says_token(extensions: str) -> bool:
-    """Whether one of a message's extensions says so, in any case of letters, as in Kafka."""
+    """Return whether a message's extensions say tokenauth, ignoring case as Kafka does."""
     return any(each.lower() == f"{TOKEN_AUTH}=true" for each in extensions.split(","))
 
 
@@ -163,7 +163,7 @@ def _encoded(data: bytes) -> str:
 
 
 def _text(token: bytes) -> str:
-    """The message's text; one that is not UTF-8 fits no pattern."""
+    """Decode a message; one that is not UTF-8 matches no pattern."""
     try:
         return token.decode("utf-8")
     except UnicodeDecodeError:
@@ -176,8 +176,8 @@ def _text(token: bytes) -> str:
 class ScramServer:
     """One login: client-first, client-final, over. Implements :class:`tidelog.security.sasl.ServerMechanism`.
 
-    A user that is not there and a wrong password both end at the proof, and so does a delegation token that is not
-    there. ``find_token``: ``None`` where there are none.
+    An unknown user or token fails at the proof, just as a wrong password does. ``find_token``: ``None`` if delegation
+    tokens are disabled.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class ScramServer:
         without_proof, binding, nonce, proof = match.groups()
         # Equal, not just ending with the server's part (CVE-2024-56128).
         if nonce != self._nonce or _decoded(binding) != self._header:
-            return Rejected("expected the nonce and the channel binding of the messages before")
+            return Rejected("expected the nonce and the channel binding of the earlier messages")
         mechanism, credential = self._mechanism, self._credential
         message = (self._so_far + without_proof).encode("utf-8")
         signature = _hmac(mechanism, credential.stored_key, message)
@@ -248,7 +248,7 @@ class ScramServer:
         return Accepted(self._name, f"v={verifier}".encode("ascii"), self._until_ms, self._token_id)
 
     def _over(self, _: bytes) -> Step:
-        return Rejected("expected no message after the last")
+        return Rejected("expected no message after the final one")
 
 
 # --- The client's end ---------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class ScramServer:
 
 class ScramClient:
     """One login. Implements :class:`tidelog.security.sasl.ClientMechanism`. ``by_token``: user and password are a
-    delegation token's id and its HMAC in base64."""
+    delegation token's id and HMAC in base64."""
 
     def __init__(
         self, mechanism: ScramMechanism, username: str, password: str, nonce: str, *, by_token: bool = False
@@ -282,11 +282,11 @@ class ScramClient:
             raise LoginRefused("expected SCRAM's server-first message, found something else")
         nonce, salt, iterations = match[1], _decoded(match[2]), int(match[3])
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise LoginRefused("expected the server's nonce behind ours: the server may be an impostor")
+            raise LoginRefused("expected our nonce followed by the server's: the server may be an impostor")
         if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
             raise LoginRefused(
                 f"expected {ITERATIONS_MIN} to {CLIENT_ITERATIONS_MAX} iterations, found {iterations}: the server may "
-                "be after the password"
+                "be trying to steal the password"
             )
         without_proof = f"c=biws,r={nonce}"
         message = f"{self._bare},{_text(challenge)},{without_proof}".encode()
@@ -300,10 +300,10 @@ class ScramClient:
     def _verify(self, challenge: bytes) -> bytes | None:
         match = _SERVER_FINAL.fullmatch(_text(challenge))
         if match is None or not hmac.compare_digest(_decoded(match[1] or ""), self._verifier):
-            raise LoginRefused("the server does not know the password either: it may be an impostor")
+            raise LoginRefused("the server did not prove that it knows the password: it may be an impostor")
         self._step = self._over
         self.done = True
         return None
 
     def _over(self, _: bytes) -> bytes | None:
-        raise LoginRefused("expected no message after the last")
+        raise LoginRefused("expected no message after the final one")

@@ -1,9 +1,8 @@
-"""What a node knows of the other end of one connection.
+"""What a node knows about the other end of a connection.
 
-Whatever authenticates a connection makes a session: a listener for its plaintext connections, TLS from the client's
-certificate, a login. Handlers find it in :attr:`tidelog.proto.transport.network.CallContext.session`. A session never
-changes. A login, or another one on the same connection, puts a new session in the old one's place, and requests that
-were read before keep the session that they came with.
+Whatever authenticates a connection creates a session: a PLAINTEXT listener, TLS from the client's certificate, or a
+login. Handlers find it in :attr:`tidelog.proto.transport.network.CallContext.session`. Sessions are immutable. Each
+login on a connection replaces its session; requests that were read earlier keep theirs.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ class Session:
 
     principal: Principal = ANONYMOUS
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    """The listener's."""
+    """The listener's protocol."""
     by_token: bool = False
-    """Whether the login was by a delegation token (``KafkaPrincipal.tokenAuthenticated``)."""
+    """Whether the login used a delegation token (``KafkaPrincipal.tokenAuthenticated``)."""
 
 
 FindSession: TypeAlias = Callable[[str, str], Session | None]
-"""By the token that a login gave and the caller's host; ``None`` for a token that is not good there."""
+"""Finds a session by login token and caller's host; ``None`` if the token is not valid there."""
 
 UNSECURED: Final = Session()
-"""All connections of PLAINTEXT listeners share it, as do a node's requests to itself."""
+"""Shared by all connections of PLAINTEXT listeners and by a node's requests to itself."""

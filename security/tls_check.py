@@ -1,7 +1,7 @@
-"""Tells whether a key and its certificates can be used, by a handshake with themselves in memory.
+"""Checks that a key and its certificates work, by an in-memory handshake with themselves.
 
-Source of the idea: Kafka's ``SslFactory.SslEngineValidator``. Python's ``ssl`` reads no certificate by itself; it
-describes a peer's once it was verified.
+The idea comes from Kafka's ``SslFactory.SslEngineValidator``. Python's ``ssl`` cannot parse a certificate by itself; it
+describes a peer's certificate once it has verified it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tidelog.security.pem import Material, TlsError
 _VERSION_OF: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _ROUNDS_MAX: Final = 10
 ALPN: Final = ["h2"]
-"""A gRPC client that came to a wrong port insists on it; Kafka's clients and HTTP's do without."""
+"""A gRPC client on the wrong port insists on it; Kafka and HTTP clients do without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a key's certificate says."""
+    """What a certificate says."""
 
     subject: str
     names: frozenset[str]
-    """The hosts that it is for, ``DNS:a.example`` or ``IP Address:127.0.0.1``."""
+    """The hosts that it is valid for, as ``DNS:a.example`` or ``IP Address:127.0.0.1``."""
     expires_s: float
     """Seconds since 1970."""
 
@@ -38,7 +38,7 @@ class Identity:
 def server_context(
     material: Material, verify: ssl.VerifyMode, versions: tuple[str, ...] = TLS_VERSIONS
 ) -> ssl.SSLContext:
-    """A server's context. Raises :class:`TlsError`."""
+    """Return a server's context. Raises :class:`TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     wanted = sorted(_VERSION_OF[version] for version in versions)
     context.minimum_version, context.maximum_version = wanted[0], wanted[-1]
@@ -51,7 +51,7 @@ def server_context(
 
 
 def client_context(material: Material) -> ssl.SSLContext:
-    """The context of a client that names hosts and checks them; without roots of its own it takes the system's. Raises
+    """Return a client's context that checks host names. Without roots of its own, it uses the system's. Raises
     :class:`TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if material.roots:
@@ -64,8 +64,8 @@ def client_context(material: Material) -> ssl.SSLContext:
 
 
 def identity_of(material: Material, what: str, *, by_own_roots: bool) -> Identity:
-    """Check that the key is the certificate's, that today is within its dates and, with ``by_own_roots``, that the
-    trusted certificates accept it. Raises :class:`TlsError` that begins with ``what``."""
+    """Check that the key belongs to the certificate, that the certificate is valid today and, with ``by_own_roots``,
+    that the trusted certificates accept it. Raises :class:`TlsError` with text that begins with ``what``."""
     try:
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
@@ -92,7 +92,7 @@ def identity_of(material: Material, what: str, *, by_own_roots: bool) -> Identit
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """The client's end of a finished handshake."""
+    """Return the client's end of a finished handshake."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
     for _ in range(_ROUNDS_MAX):
@@ -128,7 +128,8 @@ def _load_roots(context: ssl.SSLContext, roots: bytes) -> None:
 
 @contextlib.contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """The path of a file with this content, for Python reads keys from files only: in memory where the system can."""
+    """Yield the path of a file with this content, because Python loads keys only from files. The file is in memory if
+    the system supports it."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("pem")
         try:

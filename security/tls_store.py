@@ -1,7 +1,7 @@
-"""A listener's or client's key and certificates as they are now: read at start, and again when their files change.
+"""The current key and certificates of a listener or client: read at start, and again when their files change.
 
-What cannot be used is refused: at start the node or client does not come up, later the old key and certificates stay in
-force. Who connected before a change keeps the connection.
+Unusable ones are refused: at start, the node or client does not start; later, the old key and certificates stay in
+force. A change does not affect existing connections.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _VERIFY: Final = {
     CLIENT_AUTH_REQUIRED: ssl.CERT_REQUIRED,
 }
 _EVERYBODY: Final = "*"
-"""In an ACL this name means everybody; nobody can be called so."""
+"""In an ACL this means everybody, so no user can have this name."""
 
 
 class NotAuthenticated(Exception):
-    """A certificate that is valid and names nobody. The text is for the log."""
+    """A valid certificate that names nobody. The text is for the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsRules:
-    """What a store holds its key and certificates to, and what it makes of those that others show."""
+    """What a store requires of its key and certificates, and how it interprets those that others present."""
 
     name: str
     """For messages: the listener's name, or the client's settings."""
@@ -56,23 +56,23 @@ class TlsRules:
     versions: tuple[str, ...] = TLS_VERSIONS
     mapping: PrincipalMapping = PrincipalMapping("DEFAULT")  # noqa: RUF009  it never changes
     serves: bool = True
-    """Whether it is a listener's, not a client's."""
+    """Whether it belongs to a listener rather than to a client."""
     by_own_roots: bool = False
-    """Whether the node's peers have certificates of the same authorities: then its own must be acceptable to it."""
+    """Whether the node's peers use the same authorities, so that its own certificate must be acceptable to itself."""
     allow_dn_changes: bool = False
     allow_san_changes: bool = False
 
 
 class TlsStore:
-    """See the module. Raises :class:`TlsError`. Any thread may read; one calls :meth:`refresh`."""
+    """See the module. Raises :class:`TlsError`. Any thread may read; only one may call :meth:`refresh`."""
 
     def __init__(self, sources: PemSources, rules: TlsRules) -> None:
         self.rules = rules
         self._sources = sources
         self._seen = sources.stamps()
-        """The files that were read last, or refused."""
+        """The files that were last read or refused."""
         self.version = 1
-        """Rises with each change of :attr:`material`."""
+        """Increases with each change of :attr:`material`."""
         self.reloads = 0
         self.refused = 0
         self.material = sources.read()
@@ -85,29 +85,29 @@ class TlsStore:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The server's, for connections that begin now."""
+        """Return the server's context, for new connections."""
         assert self._context is not None
         return self._context
 
     @property
     def requires_certificates(self) -> bool:
-        """Whether a client without a certificate is turned away."""
+        """Return whether clients without a certificate are rejected."""
         return self.rules.client_auth == CLIENT_AUTH_REQUIRED
 
     def session_of(self, certificate: bytes | None) -> Session:
-        """The session of a client that showed this certificate, in DER. Raises :class:`NotAuthenticated`."""
-        if certificate is None or self.rules.protocol.sasl:  # who logs in is named by the login
+        """Return the session of a client that presented this certificate, in DER. Raises :class:`NotAuthenticated`."""
+        if certificate is None or self.rules.protocol.sasl:  # the login names the user
             return self._anonymous
         subject = subject_of(certificate)
         name = self.rules.mapping.name_of(subject)
         if not name or name == _EVERYBODY:
             raise NotAuthenticated(
-                f"expected a certificate that ssl.principal.mapping.rules gives a name, found {subject!r}"
+                f"expected a certificate whose subject matches ssl.principal.mapping.rules, found {subject!r}"
             )
         return Session(Principal(USER, name), self.rules.protocol)
 
     def refresh(self) -> None:
-        """Look whether files have changed, and take what is in them if it can be used. Says in the log what it did."""
+        """Check whether files have changed and, if their content is usable, adopt it. Logs what it did."""
         stamps = self._sources.stamps()
         if stamps == self._seen:
             return
@@ -128,13 +128,13 @@ class TlsStore:
         self.reloads += 1
         if identity is not None:
             until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(identity.expires_s))
-            log.info("%s: took the new certificate of %s, valid until %s", self.rules.name, identity.subject, until)
+            log.info("%s: using the new certificate of %s, valid until %s", self.rules.name, identity.subject, until)
         else:
-            log.info("%s: took the new trusted certificates", self.rules.name)
+            log.info("%s: using the new trusted certificates", self.rules.name)
 
     def _identity(self, material: Material) -> Identity | None:
         if not self.rules.serves:
-            return None  # a client's certificate need not be fit for a server
+            return None  # a client's certificate need not be valid for a server
         by_own_roots = self.rules.by_own_roots and bool(material.roots)
         return identity_of(material, self._what(), by_own_roots=by_own_roots)
 
@@ -165,18 +165,18 @@ class TlsStore:
 
 
 FindTls = Callable[[str], TlsStore | None]
-"""By a listener's name: how it is secured by TLS, ``None`` where it is not."""
+"""Returns a listener's TLS store by its name; ``None`` if it does not use TLS."""
 
 
 def no_tls(_: str) -> None:
-    """A :data:`FindTls`: all is plaintext."""
+    """A :data:`FindTls`: everything is plaintext."""
 
 
 class NodeTls:
-    """The stores of one node: of its own listeners, and of those of other nodes that it connects to."""
+    """The TLS stores of one node: of its own listeners, and for other nodes that it connects to."""
 
     def __init__(self, config: NodeConfig) -> None:
-        """Raises :class:`ConfigError`."""
+        """Create the stores. Raises :class:`ConfigError`."""
         among_nodes = {*config.replication_listeners, *config.controller_listener_names}
         names = {found.name for found in config.listeners} | among_nodes
         if config.http_listener is not None and config.http_listener.name == HTTPS:

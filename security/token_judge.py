@@ -1,9 +1,9 @@
-"""Whether a JSON Web Token is good, and whose it is: signature, issuer, audience, time. Loaded only where OAUTHBEARER
-is on, as PyJWT costs memory.
+"""Validates a JSON Web Token and names its user: signature, issuer, audience, time. Imported only if OAUTHBEARER is
+enabled, because PyJWT costs memory.
 
-The issuer's keys are read when the first token comes, again when they are older than they may be, and when a token
-names a key that is not among them, but no more often than every ``RETRY_S``. Keys that are there stay in use while
-the issuer does not answer. Source: RFC 7515, RFC 7517, RFC 7519; Kafka's ``BrokerJwtValidator`` (KIP-768).
+The issuer's keys are fetched when the first token arrives, when they are too old, and when a token names an unknown
+key, but at most once every ``RETRY_S``. Known keys stay in use while the issuer does not answer. Source: RFC 7515, RFC
+7517, RFC 7519; Kafka's ``BrokerJwtValidator`` (KIP-768).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tidelog.security.sasl import Accepted, Cause, Costly, Rejected
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0
-"""An issuer that has answered is asked no more often, whatever tokens strangers send."""
+"""How long to wait before asking an issuer that has answered again, whatever tokens strangers send."""
 RETRY_FAILED_S: Final = 1.0
-"""The same for one that has not."""
+"""The same for an issuer that has not answered."""
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE: Final = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",), "Ed25519": ("EdDSA",)}
-"""By ``crv``. Nothing with a shared secret is here: an issuer's public key must not pass for one."""
+"""By ``crv``. Algorithms with a shared secret are absent: an issuer's public key must not pass for a secret."""
 
 
 _UNREADABLE: Final = (faults.PyJWTError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What parsing raises for JSON of another form than expected; PyJWT catches some of it."""
+"""What parsing raises for unexpected JSON; PyJWT wraps only some of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """``algorithms``: those that a token signed by it may name."""
+    """``algorithms``: the algorithms that a token signed by this key may name."""
 
     kid: str | None
     algorithms: tuple[str, ...]
@@ -50,7 +50,7 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a good token has."""
+    """What a valid token contains."""
 
     issuer: str
     audience: tuple[str, ...]
@@ -59,7 +59,7 @@ class Expected:
 
 
 class IssuerKeys:
-    """The keys of one issuer. ``now_s``: a clock that never goes back."""
+    """The keys of one issuer. ``now_s``: a monotonic clock."""
 
     def __init__(self, url: str, refresh_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -73,20 +73,20 @@ class IssuerKeys:
         self.known: tuple[VerifyingKey, ...] = ()
 
     def find(self, kid: str | None) -> list[VerifyingKey]:
-        """The keys that a token may mean; one that names no key means the only one."""
+        """Return the keys that a token may refer to. A token without a key id refers to the only key."""
         if kid is None:
             return list(self.known) if len(self.known) == 1 else []
         return [key for key in self.known if key.kid == kid]
 
     def worth_a_fetch(self, kid: str | None) -> bool:
-        """Whether the issuer may have a key that is not here, or no longer have one that is."""
+        """Return whether the issuer may have a key that is missing here, or may have withdrawn one."""
         now_s = self._now_s()
         if now_s < self._next_s and not self._fetching:
             return False
         return self._fetched_s is None or now_s - self._fetched_s >= self._refresh_s or not self.find(kid)
 
     def fetch(self) -> None:
-        """Ask the issuer, unless another thread just did. Blocks. Raises :class:`IssuerError`."""
+        """Fetch the keys, unless another thread just did. Blocks. Raises :class:`IssuerError`."""
         with self._lock:
             now_s = self._now_s()
             if now_s < self._next_s:
@@ -114,7 +114,7 @@ def _keys_in(url: str, data: bytes) -> Iterator[VerifyingKey]:
             yield VerifyingKey(key.get("kid"), algorithms, jwt.PyJWK(key, algorithms[0]).key)
             usable += 1
         except _UNREADABLE as error:
-            log.warning("%s: key %r is left out: %s", url, str(key.get("kid"))[:40], type(error).__name__)
+            log.warning("%s: ignoring key %r: %s", url, str(key.get("kid"))[:40], type(error).__name__)
     if not usable:
         raise IssuerError(f"{url}: expected a key for signatures (RSA, EC or Ed25519), found none")
 
@@ -139,7 +139,7 @@ class TokenJudge:
             try:
                 self._keys.fetch()
             except IssuerError as error:
-                log.error("the keys of the tokens' issuer could not be read, those of before stay: %s", error)
+                log.error("cannot read the token issuer's keys, keeping the old ones: %s", error)
             return self._verified(token, kid, algorithm)
 
         return Costly(work)
@@ -147,12 +147,12 @@ class TokenJudge:
     def _verified(self, token: str, kid: str | None, algorithm: str) -> Accepted | Rejected:
         candidates = self._keys.find(kid)
         if not candidates:
-            named = "without the name of a key" if kid is None else f"of key {kid[:40]!r}"
+            named = "without a key id" if kid is None else f"of key {kid[:40]!r}"
             return Rejected(f"expected a token signed by a key of the issuer's JWKS, found one {named}", Cause.TOKEN)
         key = next((found for found in candidates if algorithm in found.algorithms), None)
         if key is None:
             fit = ", ".join(name for found in candidates for name in found.algorithms)
-            return Rejected(f"expected a token signed by {fit}, as its key is, found {algorithm[:20]!r}", Cause.TOKEN)
+            return Rejected(f"expected a token signed with {fit}, found {algorithm[:20]!r}", Cause.TOKEN)
         expected = self._expected
         try:
             claims = jwt.decode(
@@ -177,15 +177,15 @@ class TokenJudge:
         expected = self._expected
         match error:
             case faults.InvalidSignatureError():
-                return "the token's signature is not that of the key that it names"
+                return "the token's signature does not match the key that it names"
             case faults.ExpiredSignatureError():
                 return "the token has expired"
             case faults.ImmatureSignatureError():
-                return "the token is not good yet: do the clocks of node and issuer agree?"
+                return "the token is not valid yet: do the clocks of node and issuer agree?"
             case faults.InvalidIssuerError():
-                return f"expected a token of the issuer {expected.issuer}, found one of another"
+                return f"expected a token from the issuer {expected.issuer}, found one from another"
             case faults.InvalidAudienceError():
                 return f"expected a token for {' or '.join(expected.audience)}, found one for another audience"
             case faults.MissingRequiredClaimError():
-                return f"expected a token with the claim {error.claim}, found one without"
+                return f"expected a token with the claim {error.claim}, found none"
         return f"expected a JSON Web Token, found something else ({type(error).__name__})"

@@ -1,1 +1,1 @@
-"""What each page shows and does, as functions of a call: SDK calls as the person, answers as JSON."""
+"""The pages: functions of a call, which make SDK calls as the person and answer with JSON."""

@@ -1,4 +1,4 @@
-"""The cluster at a glance: its health, nodes, controllers, throughput, disks."""
+"""The cluster overview: health, nodes, controllers, throughput, disks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidelog.console.routes import Call, Route
 
 LIVE_S: Final = 2.0
 FINDINGS_MAX: Final = 50
-"""Shown, the worst first; the rest is counted."""
+"""How many findings to show, the worst first. The others are only counted."""
 SUBJECTS_MAX: Final = 20
 RESIDENT: Final = "process_resident_memory_bytes"
 
 
 def cluster(call: Call) -> dict[str, Any]:
-    """What the first page shows."""
+    """Return the content of the first page."""
     look = call.desk.look()
     facts = look.facts
     rates = call.desk.rates.of(facts.nodes or {})

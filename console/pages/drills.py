@@ -1,4 +1,4 @@
-"""Drills: which there are, the one that is held, starting and stopping one."""
+"""Drills: list them, show the current one, start and stop one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _drills(call: Call) -> Drills:
 
 
 def _check_may(call: Call) -> None:
-    """Raise what the cluster says to somebody who may not alter it. Nothing is changed."""
+    """Raise the cluster's error if the person may not alter the cluster. Changes nothing."""
     nobody = ClientQuotaEntity(client_id="tidelog-console-drill")
     call.desk.admin._run(
         call.desk.admin._inner.alter_client_quotas({nobody: {REQUEST_PERCENTAGE: None}}, validate_only=True)
@@ -29,7 +29,7 @@ def _check_may(call: Call) -> None:
 
 
 def drills(call: Call) -> dict[str, Any]:
-    """What there is, and what is held or was held last."""
+    """Return the available drills, and the current or last one."""
     if call.desk.drills is None:
         return {"on": False, "drills": [], "held": None, "cluster": None}
     held = call.desk.drills.last
@@ -44,12 +44,12 @@ def drills(call: Call) -> dict[str, Any]:
 
 
 def start(call: Call) -> dict[str, Any]:
-    """Start a drill: on a cluster of its own, or with ``confirm``, the cluster's id, on this one."""
+    """Start a drill on a cluster of its own or, if ``confirm`` is this cluster's id, on this one."""
     body, offered = call.body(), _drills(call)
     _check_may(call)
     confirm = text_of(body, "confirm") if body.get("here") else None
     if confirm is not None and confirm != call.desk.admin.describe_cluster().cluster_id:
-        raise Wrong("expected the id of this cluster to be typed: a drill takes its nodes away", 428)
+        raise Wrong("type this cluster's id to confirm: a drill stops its nodes", 428)
     offered.start(call.names["drill"], call.session.user, confirm, call.desk.settings)
     return {}
 
@@ -57,7 +57,7 @@ def start(call: Call) -> dict[str, Any]:
 def stop(call: Call) -> dict[str, Any]:
     offered = _drills(call)
     if offered.last is None or offered.last.by != call.session.user:
-        raise Wrong("no drill of yours is held now", 409)
+        raise Wrong("you have no running drill", 409)
     offered.stop()
     return {}
 

@@ -1,4 +1,4 @@
-"""Consumer groups: all of them by pages with their lag, one with its members and partitions, reset, delete."""
+"""Consumer groups: a paged list with lag, one group with its members and partitions, reset, delete."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tidelog.console.web.messages import Wrong
 
 LIVE_S: Final = 3.0
 BEHIND_MAX: Final = 50
-"""Partitions whose lag in seconds is looked up at a time: it takes a batch of each from its leader."""
+"""How many partitions to compute the lag in seconds for at a time. Each costs one batch from its leader."""
 ROWS_MAX: Final = 1_000
 
 
 def groups(call: Call) -> dict[str, Any]:
-    """A page of groups; lag is asked for those on the page."""
+    """Return a page of groups. Only groups on the page have their lag looked up."""
     listed = call.desk.admin.list_groups()
     keys: dict[str, Callable[[GroupListing], Any]] = {
         "name": lambda one: one.group_id,
@@ -61,7 +61,7 @@ def groups(call: Call) -> dict[str, Any]:
 
 
 def _lags(desk: Desk, names: Sequence[str]) -> dict[str, int | None]:
-    """Records that each group is behind; without a group's, this person may not know, or it has gone."""
+    """Return how many records each group is behind; ``None`` if the person may not know, or the group is gone."""
     if not names:
         return {}
     try:
@@ -77,7 +77,7 @@ def _lags(desk: Desk, names: Sequence[str]) -> dict[str, int | None]:
 
 
 def group(call: Call) -> dict[str, Any]:
-    """One group: its state, its members, and how far it is in each partition."""
+    """Return one group: its state, its members and its position in each partition."""
     name = call.names["group"]
     found, refused = described(call.desk.admin, [name])
     if refused:
@@ -112,7 +112,7 @@ def group(call: Call) -> dict[str, Any]:
 
 
 def _other_group(call: Call, name: str) -> dict[str, Any]:
-    """A group whose members are no consumers."""
+    """Return a group whose members are not consumers."""
     return {**_described(call.desk.admin.describe_classic_groups([name])[name]), "lag": None, "partitions": []}
 
 
@@ -138,8 +138,8 @@ def _described(one: GroupDescription) -> dict[str, Any]:
 
 
 async def _seconds_behind(desk: Desk, behind: Sequence[GroupStanding]) -> dict[tuple[str | None, int | None], float]:
-    """How old the next record is that a group reads, to the time of its batch. Left out where this person may not read
-    the topic, or nobody answers now."""
+    """Return the age of the next record that a group will read, by the timestamp of its batch. A partition is left out
+    if the person may not read the topic, or nobody answers."""
     found: dict[tuple[str | None, int | None], float] = {}
     async with desk.fetcher() as fetches:
         for row in behind:
@@ -182,7 +182,7 @@ def _planned(call: Call, body: Mapping[str, Any]) -> ResetPlan:
     there = led_partitions(admin, {topic} if topic else {at.topic for at in committed})
     wanted = [at for at in there if at in committed or topic]
     if not wanted:
-        raise Wrong(f"{name} has no committed offsets of topics that exist; name a topic", 409)
+        raise Wrong(f"{name} has no committed offsets for existing topics; name a topic", 409)
     bounds = bounds_of(admin, wanted)
     at_time = {}
     if isinstance(target, ToTime):
@@ -192,7 +192,7 @@ def _planned(call: Call, body: Mapping[str, Any]) -> ResetPlan:
 
 
 def preview_reset(call: Call) -> dict[str, Any]:
-    """What a reset would do; nothing is changed."""
+    """Return what a reset would do. Changes nothing."""
     plan = _planned(call, call.body())
     return {
         "moves": [
@@ -204,12 +204,12 @@ def preview_reset(call: Call) -> dict[str, Any]:
 
 
 def reset(call: Call) -> dict[str, Any]:
-    """Do what the preview showed: ``moves`` come back, so that nothing else is done, and the offsets that it began from
-    must still be there."""
+    """Do what the preview showed. The request returns its ``moves``, so that nothing else is done, and the offsets that
+    they start from must be unchanged."""
     body = call.body()
     moves = body.get("moves")
     if not isinstance(moves, list) or not moves or not all(isinstance(one, dict) for one in moves):
-        raise Wrong("moves: expected those of the preview")
+        raise Wrong("moves: expected the moves of the preview")
     name = call.names["group"]
     committed = {at: one.offset for at, one in call.desk.admin.list_consumer_group_offsets(name).items()}
     wanted = {}
@@ -217,8 +217,8 @@ def reset(call: Call) -> dict[str, Any]:
         at = TopicPartition(text_of(one, "topic"), number("partition", one.get("partition"), 0, 2**31 - 1))
         if committed.get(at) != one.get("from"):
             raise Wrong(
-                f"{at}: the group has moved meanwhile: expected {json.dumps(one.get('from'))}, found "
-                f"{json.dumps(committed.get(at))}; look again",
+                f"{at}: the group has moved in the meantime: expected {json.dumps(one.get('from'))}, found "
+                f"{json.dumps(committed.get(at))}; preview again",
                 409,
             )
         wanted[at] = number("to", one.get("to"))
@@ -235,11 +235,11 @@ def delete(call: Call) -> dict[str, Any]:
 
 
 def forget(call: Call) -> dict[str, Any]:
-    """Delete a group's committed offsets of one topic."""
+    """Delete a group's committed offsets for one topic."""
     name, topic = call.names["group"], text_of(call.body(), "topic")
     committed = [at for at in call.desk.admin.list_consumer_group_offsets(name) if at.topic == topic]
     if not committed:
-        raise Wrong(f"{name} has no committed offsets of {topic[:80]}", 404)
+        raise Wrong(f"{name} has no committed offsets for {topic[:80]}", 404)
     call.desk.admin.delete_consumer_group_offsets(name, committed)
     return {"forgotten": len(committed)}
 

@@ -1,4 +1,4 @@
-"""Messages: searched, watched as they come, shown whole, and one produced."""
+"""Messages: search, tail, show one whole, produce one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tidelog.console.web.messages import Wrong, event
 PLACES: Final = ("newest", "oldest", "offset", "time", "go-on")
 TAIL_S: Final = 1.0
 TAIL_ROWS_MAX: Final = 50
-"""Shown a second; what comes beyond that is counted."""
+"""How many rows to show per second. Further rows are only counted."""
 
 
 def filter_of(call: Call) -> Filter:
-    """The filter of a call. Raises :class:`Wrong`."""
+    """Return the filter of a call. Raises :class:`Wrong`."""
     mode = call.choice("mode", MODES, TEXT)
     found = {}
     for name in ("key", "value", "header"):
@@ -43,7 +43,7 @@ def _view(call: Call) -> View:
 
 
 async def _partitions(call: Call) -> list[TopicPartition]:
-    """Those that are asked for, with a leader: by number, or all."""
+    """Return the requested partitions that have a leader: by number, or all."""
     name = call.names["topic"]
     (found,) = await call.desk.admin._inner.describe_topics([name])
     wanted = call.text("partition")
@@ -55,13 +55,13 @@ async def _partitions(call: Call) -> list[TopicPartition]:
 
 async def _offsets(call: Call, places: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
     if not places:
-        raise Wrong("no partition of that topic has a leader now", 503)
+        raise Wrong("no partition of that topic has a leader", 503)
     found = await call.desk.admin._inner.list_offsets(dict.fromkeys(places, spec))
     return {at.partition: int(one.offset) for at, one in found.items()}
 
 
 async def scan_of(call: Call, fetches: Fetches) -> Scan:
-    """The search that a call asks for. Raises :class:`Wrong`, and errors of the cluster."""
+    """Return the search that a call asks for. Raises :class:`Wrong` and errors of the cluster."""
     wanted = filter_of(call)
     place = call.choice("from", PLACES, "newest")
     going_on = _going_on(call.text("positions")) if place == "go-on" else {}
@@ -95,7 +95,7 @@ async def scan_of(call: Call, fetches: Fetches) -> Scan:
 
 
 def _going_on(text: str) -> dict[int, int]:
-    """``0:17,1:30``: where a search goes on, by partition."""
+    """Parse ``0:17,1:30``: where a search continues, by partition."""
     found = {}
     for item in filter(None, text.split(",")):
         partition, _, offset = item.partition(":")
@@ -104,8 +104,8 @@ def _going_on(text: str) -> dict[int, int]:
 
 
 async def search(call: Call) -> AsyncIterator[bytes]:
-    """Events ``rows`` as they are found, and at the end ``done``: how much was read, what stopped it, where to go on
-    from."""
+    """Yield ``rows`` events as rows are found and ``done`` at the end: how much was read, what stopped it, where to
+    continue."""
     async with call.desk.fetcher() as fetches:
         scan = await scan_of(call, fetches)
         async with aclosing(scan.run()) as found:
@@ -117,7 +117,7 @@ async def search(call: Call) -> AsyncIterator[bytes]:
 
 
 async def tail(call: Call) -> AsyncIterator[bytes]:
-    """Records as they come, from now on: :data:`TAIL_ROWS_MAX` each second, and how many more there were."""
+    """Yield new records, at most :data:`TAIL_ROWS_MAX` per second, and how many more there were."""
     wanted, view = filter_of(call), _view(call)
     async with call.desk.fetcher() as fetches:
         places = await _partitions(call)
@@ -144,7 +144,7 @@ async def tail(call: Call) -> AsyncIterator[bytes]:
 
 
 def record(call: Call) -> dict[str, Any]:
-    """One record, whole."""
+    """Return one whole record."""
     at = TopicPartition(call.names["topic"], number("partition", call.names["partition"], 0, 2**31 - 1))
     offset = number("offset", call.names["offset"])
 
@@ -158,18 +158,18 @@ def record(call: Call) -> dict[str, Any]:
 
     rows = call.desk.run(read())
     if not rows:
-        raise Wrong(f"{at} has no record at offset {offset:,} any more", 404)
+        raise Wrong(f"{at} no longer has a record at offset {offset:,}", 404)
     return dict(rows[0])
 
 
 def produce(call: Call) -> dict[str, Any]:
-    """Send one record as the person; returns where it lies."""
+    """Send one record as the person. Returns its position."""
     body = call.body()
     headers = body.get("headers") or []
     if not isinstance(headers, list) or not all(isinstance(one, list) and len(one) == 2 for one in headers):
-        raise Wrong("headers: expected pairs of a name and a value")
+        raise Wrong("headers: expected [name, value] pairs")
     if not all(isinstance(name, str) for name, _ in headers):
-        raise Wrong("headers: expected each name to be a text")
+        raise Wrong("headers: expected each name to be a string")
     given = body.get("partition")
     partition = None if given in (None, "") else number("partition", given, 0, 2**31 - 1)
     key, value = _bytes("key", body.get("key")), _bytes("value", body.get("value"))
@@ -193,7 +193,7 @@ _READERS: Final[dict[str, Callable[[str], bytes]]] = {
 
 
 def _bytes(name: str, given: object) -> bytes | None:
-    """``{"text": …}``, ``{"hex": …}`` or ``{"base64": …}`` as bytes; null is null. Raises :class:`Wrong`."""
+    """Decode ``{"text": …}``, ``{"hex": …}`` or ``{"base64": …}``; null is null. Raises :class:`Wrong`."""
     if given is None:
         return None
     if isinstance(given, dict) and len(given) == 1:

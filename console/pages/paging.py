@@ -1,4 +1,4 @@
-"""Long lists in pages, sorted and filtered here: a browser gets no more than it shows."""
+"""Sorts, filters and pages long lists, so that a browser gets only what it shows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAGE_ROWS: Final = 200
 def page_of(
     call: Call, items: Sequence[T], name: Callable[[T], str], keys: Mapping[str, Callable[[T], Any]]
 ) -> tuple[list[T], dict[str, Any]]:
-    """The items that the call asks for by ``search``, ``sort``, ``order`` and ``page``, and what to tell of them. An
-    item without a value for the key comes last."""
+    """Return the items that the call selects by ``search``, ``sort``, ``order`` and ``page``, with a summary. Items
+    without a value for the key come last."""
     search = call.text("search").casefold()
     chosen = [one for one in items if search in name(one).casefold()] if search else list(items)
     sort = call.choice("sort", keys, next(iter(keys)))

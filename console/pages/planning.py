@@ -1,4 +1,4 @@
-"""The capacity planner: inputs, the plan for them, and what changes it. Asks no cluster."""
+"""The capacity planner: inputs, the resulting plan, and what changes it. Makes no requests to a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.console.routes import Call, Route
 from tidelog.console.web.messages import Wrong
 
 EXAMPLE: Final = {"records_a_day": 1e9, "peak_factor": round(SEED_PEAK, 2)}
-"""The load that the page begins with."""
+"""The initial load of the page."""
 
 
 def inputs(_: Call) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def inputs(_: Call) -> dict[str, Any]:
 
 
 def planned(call: Call) -> dict[str, Any]:
-    """The plan for the inputs of the query; those left out have their defaults."""
+    """Return the plan for the query's inputs, with defaults for the missing ones."""
     given: dict[str, Any] = {}
     curve = call.text("curve")
     try:

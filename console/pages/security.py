@@ -1,4 +1,4 @@
-"""Users with passwords, access control lists, quotas: shown and changed as the person may."""
+"""Users with passwords, access control lists and quotas: show and change them as the person."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def _mechanism(call: Call) -> ScramMechanism:
 
 
 def set_password(call: Call) -> dict[str, Any]:
-    """Make a user, or give one another password. It leaves this process salted only."""
+    """Create a user, or change a user's password. Only the salted password leaves this process."""
     password = text_of(call.body(), "password")
     if not password:
-        raise Wrong("password: expected one, found none")
+        raise Wrong("password: expected a password, found none")
     info = ScramCredentialInfo(_mechanism(call))
     call.desk.admin.alter_user_scram_credentials([UserScramCredentialUpsertion(call.names["user"], password, info)])
     return {}
 
 
 def delete_user(call: Call) -> dict[str, Any]:
-    """Take one of a user's passwords away."""
+    """Remove one of a user's passwords."""
     call.desk.admin.alter_user_scram_credentials([UserScramCredentialDeletion(call.names["user"], _mechanism(call))])
     return {}
 
@@ -100,14 +100,14 @@ def quotas(call: Call) -> dict[str, Any]:
 
 
 def change_quota(call: Call) -> dict[str, Any]:
-    """Set quotas of an entity, or with null remove them; an empty name is the default for all others."""
+    """Set quotas of an entity; null removes one. An empty name means the default for all others."""
     body = call.body()
     names = [body.get(part) for part in ("user", "client", "ip")]
     values = body.get("values")
     if not all(name is None or isinstance(name, str) for name in names):
-        raise Wrong("user, client, ip: expected texts or null")
+        raise Wrong("user, client, ip: expected strings or null")
     if not isinstance(values, dict) or not values or not all(_is_value(value) for value in values.values()):
-        raise Wrong("values: expected numbers or null by the names of quotas")
+        raise Wrong("values: expected an object that maps quota names to numbers or null")
     call.desk.admin.alter_client_quotas({ClientQuotaEntity(*names): values})
     return {}
 

@@ -1,4 +1,4 @@
-"""Topics: all of them by pages, one with its partitions and settings; making, growing, changing, deleting."""
+"""Topics: a paged list, one topic with its partitions and settings; create, grow, change, delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS_NEW_MAX: Final = 10_000
 
 
 def topics(call: Call) -> dict[str, Any]:
-    """A page of topics. Leaders and replicas are asked for those on the page only."""
+    """Return a page of topics. Leaders and replicas are requested only for topics on the page."""
     internal = call.text("internal") == "yes"
     listed = call.desk.admin.list_topics(internal=True)
     sizes = _sizes(call.desk)
@@ -53,7 +53,7 @@ def _topic_row(
 
 
 def described_topics(desk: Desk, names: list[str]) -> list[TopicDescription]:
-    """These topics, without those that were deleted meanwhile."""
+    """Return descriptions of these topics, without those that were deleted in the meantime."""
     while names:
         try:
             return desk.admin.describe_topics(names)
@@ -64,7 +64,7 @@ def described_topics(desk: Desk, names: list[str]) -> list[TopicDescription]:
 
 
 def _sizes(desk: Desk) -> dict[str, int] | None:
-    """Bytes of each topic, one copy; ``None`` for a person who may not know."""
+    """Return the bytes of each topic, one copy; ``None`` if the person may not know."""
     found: dict[str, int] = {}
     largest: dict[TopicPartition, int] = {}
     try:
@@ -80,7 +80,7 @@ def _sizes(desk: Desk) -> dict[str, int] | None:
 
 
 def allowed(ask: Callable[[], T]) -> T | None:
-    """What the cluster says; ``None`` where this person may not know, or nobody answers for it now."""
+    """Return the cluster's answer; ``None`` if the person may not know, or nobody can answer now."""
     try:
         return ask()
     except TidelogError:
@@ -88,7 +88,7 @@ def allowed(ask: Callable[[], T]) -> T | None:
 
 
 def topic(call: Call) -> dict[str, Any]:
-    """One topic: a page of its partitions, with the first and the next offset of each."""
+    """Return one topic: a page of its partitions, with the first and next offset of each."""
     name = call.names["topic"]
     (found,) = call.desk.admin.describe_topics([name])
     keys: dict[str, Callable[[PartitionDescription], Any]] = {
@@ -137,7 +137,7 @@ def _resource(call: Call) -> ConfigResource:
 
 
 def settings(call: Call) -> dict[str, Any]:
-    """The settings of a topic or a node, each with where its value comes from."""
+    """Return the settings of a topic or a node, each with the source of its value."""
     found = call.desk.admin.describe_configs([_resource(call)])[_resource(call)]
     return {"settings": [_setting(one) for _, one in sorted(found.items())]}
 
@@ -155,19 +155,19 @@ def _setting(one: DescribedConfig) -> dict[str, Any]:
 
 
 def change_setting(call: Call) -> dict[str, Any]:
-    """Set one setting, or with ``value`` null back to its default, if it still has the value ``expected`` that the
-    person saw. Between our look and the change another editor may still come first; the brokers have no such
-    condition."""
+    """Set one setting, or reset it to its default if ``value`` is null, provided that it still has the value
+    ``expected`` that the person saw. Another editor may still get in between our check and the change: the brokers have
+    no conditional update."""
     body = call.body()
     name, wanted, expected = text_of(body, "name"), body.get("value"), body.get("expected")
     if wanted is not None and not isinstance(wanted, str):
-        raise Wrong("value: expected a text or null")
+        raise Wrong("value: expected a string or null")
     resource = _resource(call)
     there = call.desk.admin.describe_configs([resource])[resource].get(name)
     if there is None:
-        raise Wrong(f"there is no setting {name[:80]!r}", 404)
+        raise Wrong(f"no such setting: {name[:80]!r}", 404)
     if not there.sensitive and there.value != expected:
-        raise Wrong(f"{name} was changed meanwhile: expected {expected!r}, found {there.value!r}; look again", 409)
+        raise Wrong(f"{name} has changed: expected {expected!r}, found {there.value!r}; look again", 409)
     call.desk.admin.alter_configs({resource: {name: wanted}}, validate_only=bool(body.get("only_check")))
     return {}
 
@@ -179,7 +179,7 @@ def create(call: Call) -> dict[str, Any]:
     body = call.body()
     configs = body.get("configs") or {}
     if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
-        raise Wrong("configs: expected names with texts")
+        raise Wrong("configs: expected an object that maps names to strings")
     wanted = NewTopic(
         text_of(body, "name"),
         number("partitions", body.get("partitions", -1), -1, PARTITIONS_NEW_MAX),

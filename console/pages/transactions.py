@@ -1,4 +1,4 @@
-"""Transactions: those under way, those that hang, and how to end them; reassignments under way, with their progress."""
+"""Transactions: list open and hanging ones, end them; reassignments in progress."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ def transactions(call: Call) -> dict[str, Any]:
 
 
 def hanging(call: Call) -> dict[str, Any]:
-    """Asks every leader about its producers: for a person who asks, not for a page that is open."""
+    """Return hanging transactions. Queries every leader for its producers, so call it on request, not for every open
+    page."""
     led = [at for at, one in sorted(placement_of(call.desk.admin).items()) if one.leader >= 0]
     if len(led) > HANGING_PARTITIONS_MAX:
         raise Wrong(
             f"expected at most {HANGING_PARTITIONS_MAX:,} partitions, found {len(led):,}; "
-            "`tidelog transactions find-hanging --topic` looks at some",
+            "`tidelog transactions find-hanging --topic` checks one topic",
             409,
         )
     found = find_hanging(call.desk.admin, led, HANGING_MS, _now_ms)
@@ -87,19 +88,19 @@ def terminate(call: Call) -> dict[str, Any]:
 
 
 def abort_hanging(call: Call) -> dict[str, Any]:
-    """Write the marker that no coordinator will write. Looks once more whether it hangs."""
+    """Write the marker that no coordinator will write. First checks again that the transaction hangs."""
     body = call.body()
     at = TopicPartition(text_of(body, "topic"), number("partition", body.get("partition"), 0, 2**31 - 1))
     start = number("start", body.get("start"))
     still = [one for one in find_hanging(call.desk.admin, [at], 0, _now_ms) if one.start_offset == start]
     if not still:
-        raise Wrong(f"no transaction that began at offset {start:,} hangs in {at} now", 409)
+        raise Wrong(f"{at} has no hanging transaction that began at offset {start:,}", 409)
     call.desk.admin.abort_transaction(AbortTransactionSpec.of(at, still[0].producer))
     return {}
 
 
 def reassignments(call: Call) -> dict[str, Any]:
-    """Moves under way: how much of each copy is there, by bytes."""
+    """Return the reassignments in progress, with the share of bytes that each copy has."""
     ongoing = call.desk.admin.list_partition_reassignments()
     sizes: dict[int, dict[TopicPartition, int]] = {}
     if ongoing:

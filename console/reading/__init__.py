@@ -1,1 +1,1 @@
-"""Records for people: searched with bounds, shown as text or hex, with what only their batches tell."""
+"""Records for people: bounded search, shown as text or hex, with details from their batches."""

@@ -1,4 +1,5 @@
-"""Which records a search shows. No expression is code: a text, or an RE2 pattern, which takes linear time."""
+"""Selects the records that a search shows. Filters are plain text or RE2 patterns, which take linear time; no
+expression is executed as code."""
 
 from __future__ import annotations
 
@@ -12,20 +13,20 @@ if TYPE_CHECKING:
 
 PATTERN_CHARS_MAX: Final = 1_000
 PATTERN_MEMORY_MAX: Final = 1 << 20
-"""What RE2 may take for a pattern's program."""
+"""How much memory RE2 may use for a compiled pattern."""
 TEXT, RE2 = "text", "re2"
 MODES: Final = (TEXT, RE2)
 Finds = Callable[[bytes], bool]
 
 
 class PatternWrong(ValueError):
-    """A pattern that RE2 does not take; the text says why."""
+    """RE2 rejects the pattern; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What each part must have; ``None``: anything. ``header`` looks at each header as ``name=value``. Times are ms
-    since 1970: from ``since`` on, up to and without ``until``."""
+    """What each part must match; ``None`` matches anything. ``header`` is matched against each header as
+    ``name=value``. Times are ms since 1970, from ``since`` (inclusive) to ``until`` (exclusive)."""
 
     key: Finds | None = None
     value: Finds | None = None
@@ -49,7 +50,7 @@ class Filter:
 
 
 def finder(text: str, mode: str) -> Finds | None:
-    """What looks for ``text``; ``None`` for an empty one. Raises :class:`PatternWrong`."""
+    """Return a matcher for ``text``; ``None`` if it is empty. Raises :class:`PatternWrong`."""
     if not text:
         return None
     if len(text) > PATTERN_CHARS_MAX:
@@ -67,5 +68,5 @@ def finder(text: str, mode: str) -> Finds | None:
     except re2.error as error:
         why = error.args[0] if error.args else error
         said = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-        raise PatternWrong(f"expected a pattern of RE2, found that {said}") from None
+        raise PatternWrong(f"expected an RE2 pattern: {said}") from None
     return lambda data: pattern.search(data) is not None

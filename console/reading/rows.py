@@ -1,4 +1,4 @@
-"""Records as a page shows them: parts that are cut, texts where bytes are text, hex where they are not. Pure."""
+"""Renders records for a page: truncated parts, text where bytes are text, hex otherwise. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ KEY_BYTES: Final = 256
 VALUE_BYTES: Final = 1_024
 HEADERS_SHOWN: Final = 16
 WHOLE_BYTES: Final = 2 * 2**20
-"""What a page shows of one part of one record when asked for all of it."""
+"""How much of one part of a record a page shows when asked for the whole record."""
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 _PLAIN: Final = frozenset("\t\n\r")
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How many bytes of each part are shown."""
+    """How many bytes of each part to show."""
 
     key: int = KEY_BYTES
     value: int = VALUE_BYTES
@@ -34,7 +34,8 @@ WHOLE: Final = Cut(WHOLE_BYTES, WHOLE_BYTES, 1_000)
 
 
 def part(data: bytes | None, shown_bytes: int) -> dict[str, Any] | None:
-    """Bytes for a page: ``text`` if all that is shown is printable UTF-8, else ``hex``; ``size`` is that of all."""
+    """Render bytes for a page: ``text`` if the shown part is printable UTF-8, else ``hex``. ``size`` counts all
+    bytes."""
     if data is None:
         return None
     head = data[:shown_bytes]
@@ -63,7 +64,7 @@ def shown_part(data: bytes | None, shown: Shown | None, shown_bytes: int) -> dic
 
 
 def _text(head: bytes, *, whole: bool) -> str | None:
-    for dropped in range(1 if whole else min(4, len(head)) or 1):  # a cut may split a character
+    for dropped in range(1 if whole else min(4, len(head)) or 1):  # the cut may split a character
         try:
             text = head[: len(head) - dropped].decode()
         except UnicodeDecodeError:
@@ -75,7 +76,7 @@ def _text(head: bytes, *, whole: bool) -> str | None:
 def row(
     partition: int, record: Record, batch: Batch, outcome: str | None, view: View, cut: Cut = PREVIEW
 ) -> dict[str, Any]:
-    """One record. ``outcome``: of its transaction, ``None`` outside of one."""
+    """Render one record. ``outcome``: the outcome of its transaction, ``None`` if it has none."""
     key = None if record.key is None else view.shown(KEY, record.key)
     value = None if record.value is None else view.shown(VALUE, record.value)
     found: dict[str, Any] = {
@@ -101,7 +102,7 @@ def row(
 
 
 def control_row(partition: int, batch: Batch) -> dict[str, Any]:
-    """A marker, which no consumer sees."""
+    """Render a transaction marker, which consumers do not see."""
     try:
         marker = decode_control(batch)
         kind = marker.kind.name.lower() if marker.kind is not ControlKind.UNKNOWN else "other"
@@ -117,7 +118,7 @@ def control_row(partition: int, batch: Batch) -> dict[str, Any]:
 
 
 def unreadable_row(partition: int, batch: Batch, why: str) -> dict[str, Any]:
-    """A batch that cannot be shown, and why."""
+    """Render a batch that cannot be shown, with the reason."""
     return {
         "partition": partition,
         "offset": batch.base_offset,

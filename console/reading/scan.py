@@ -1,8 +1,8 @@
-"""Reads a topic from some place on, filters, and says how far it came: bounded by records, bytes and time.
+"""Reads and filters a topic from a position, bounded by records, bytes and time, and reports how far it got.
 
-Up to the last stable offset the leader tells which transactions were aborted; beyond it a transactional record's fate
-is open. Newest first reads windows of offsets back from the end, each from its start, so that a window counts only when
-it was read whole.
+Up to the last stable offset, the leader says which transactions were aborted; beyond it, a transactional record's
+outcome is open. Newest first reads windows of offsets backwards from the end. Each window is read forwards, and counts
+only when it was read whole.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ BYTES_MAX: Final = 64 * 2**20
 SECONDS_MAX: Final = 20.0
 ROWS_MAX: Final = 100
 UNPACKED_BYTES_MAX: Final = 32 * 2**20
-"""What one batch may unfold to. A larger one is told of, not shown."""
+"""How large one batch may be when decompressed. Larger ones are reported, not shown."""
 FETCH_MS: Final = 8_000
 PROGRESS_S: Final = 1.0
 WINDOW_FIRST: Final = 64
 WINDOW_MAX: Final = 4_096
 WINDOW_BYTES: Final = 1 << 20
-"""What a window of newest first should come to: the next one is sized by the last."""
+"""The target size of a window when reading newest first. Each window is sized by the previous one."""
 UNBOUNDED: Final = 2**62
 Rows = list[dict[str, Any]]
 
 
 class Fetches(Protocol):
-    """As :class:`tidelog.client.fetching.raw_fetch.RawFetcher`."""
+    """Implemented by :class:`tidelog.client.fetching.raw_fetch.RawFetcher`."""
 
     async def fetch(
         self, at: TopicPartition, position: int, last_epoch: int, timeout_ms: int, *, read_committed: bool = False
@@ -71,7 +71,7 @@ class Scanned:
 
 
 class Chunk(NamedTuple):
-    """What one answer of a leader held. ``next_offset``: from where to go on."""
+    """What one answer of a leader contained. ``next_offset``: where to continue."""
 
     rows: list[dict[str, Any]]
     next_offset: int
@@ -80,7 +80,7 @@ class Chunk(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An answer, and which of its batches are of aborted or open transactions."""
+    """An answer, and which of its batches belong to aborted or open transactions."""
 
     batches: list[Batch]
     outcomes: list[str | None]
@@ -89,8 +89,8 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Scan:
-    """One search. ``positions``: where to go on, by partition; ``bounds``: where to end (forwards: the first offset
-    that is not read; backwards: the last that is). ``control``: markers are shown too."""
+    """One search. ``positions``: where to continue, by partition. ``bounds``: where to end (forwards: the first offset
+    not to read; backwards: the last offset to read). ``control``: show markers too."""
 
     fetches: Fetches
     topic: str
@@ -106,7 +106,7 @@ class Scan:
     _began_s: float = 0.0
 
     async def run(self) -> AsyncGenerator[Rows]:
-        """Rows as they are found; an empty list at least each second, so that the reader sees it go on."""
+        """Yield rows as they are found, and an empty list at least once a second to show progress."""
         self._began_s = told_s = time.monotonic()
         steps = self._backwards() if self.newest_first else self._forwards()
         try:
@@ -121,7 +121,7 @@ class Scan:
             self.scanned.seconds = time.monotonic() - self._began_s
 
     def _left(self) -> Limits:
-        """What the bounds leave; names the one that is reached."""
+        """Return what remains of the limits, and name the limit that is reached."""
         seen, most = self.scanned, self.limits
         seen.seconds = time.monotonic() - self._began_s
         for name in ("records", "bytes", "seconds"):
@@ -147,7 +147,7 @@ class Scan:
         self.scanned.stopped = "end"
 
     async def _backwards(self) -> AsyncGenerator[Rows]:
-        first = -(-self.limits.rows // max(1, len(self.positions)))  # so that every partition is among the newest
+        first = -(-self.limits.rows // max(1, len(self.positions)))  # so that the newest rows come from every partition
         sizes = dict.fromkeys(self.positions, min(first, WINDOW_FIRST))
         going = sorted(at for at, position in self.positions.items() if position > self.bounds[at])
         while going:
@@ -182,12 +182,12 @@ class Scan:
 
     async def _chunk(self, partition: int, position: int, end: int, left: Limits) -> Chunk:
         part = await read_part(self.fetches, TopicPartition(self.topic, partition), position)
-        if not part.batches:  # records that were there have gone: nothing stands before the end
+        if not part.batches:  # the records are gone: nothing is left before the end
             return Chunk([], end, 0, part.size)
         return await asyncio.to_thread(self._look, partition, part, position, end, left)
 
     def _look(self, partition: int, part: Part, position: int, end: int, left: Limits) -> Chunk:
-        """In a thread: unpack, filter, make rows, up to ``end`` or until there are enough."""
+        """Decompress, filter and make rows, up to ``end`` or until there are enough. Runs in a thread."""
         rows: list[dict[str, Any]] = []
         seen = 0
         reached = position
@@ -208,7 +208,7 @@ class Scan:
     def _rows(
         self, partition: int, batch: Batch, outcome: str | None, position: int, end: int
     ) -> Iterator[tuple[int, dict[str, Any] | None, int]]:
-        """Offset, row if it is wanted, records that count as read."""
+        """Yield offset, row if it matches, and the number of records that count as read."""
         if batch.is_control:
             if batch.base_offset >= position:
                 yield batch.last_offset, control_row(partition, batch) if self.control else None, 0
@@ -227,14 +227,14 @@ class Scan:
 
 
 def _window(size: int, took: int) -> int:
-    """The next window of offsets, so that it comes to :data:`WINDOW_BYTES`; at most four times the last."""
+    """Return the next window of offsets, sized for :data:`WINDOW_BYTES` but at most four times the last."""
     fitting = size * 4 if took * 4 <= WINDOW_BYTES else size * WINDOW_BYTES // max(1, took)
     return max(1, min(fitting, WINDOW_MAX))
 
 
 async def read_part(fetches: Fetches, at: TopicPartition, position: int) -> Part:
-    """The batches from ``position`` on, as many as one answer holds, with the outcomes of transactions. If retention
-    has passed ``position``, nothing."""
+    """Return the batches from ``position`` on, as many as one answer holds, with transaction outcomes. Returns none if
+    retention has passed ``position``."""
     try:
         found = await fetches.fetch(at, position, -1, FETCH_MS, read_committed=True)
         stable = bool(found.size)

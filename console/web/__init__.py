@@ -1,1 +1,1 @@
-"""Browsers' requests: HTTP, files, sessions, and the one door that every request passes."""
+"""HTTP for browsers: files, sessions, and the one door that every request passes."""

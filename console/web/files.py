@@ -1,4 +1,4 @@
-"""The page and its files, read once, with what a browser needs to keep them: a tag each, and a compressed form."""
+"""The page and its files, read once and held with an ETag and a compressed form each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""By ending; files with others are not served."""
+"""By file extension; other files are not served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Files:
         }
 
     def answer(self, request: Request) -> Answer | None:
-        """The file at ``/static/…``; ``None`` if there is none."""
+        """Return the file at ``/static/…``; ``None`` if there is none."""
         found = self.by_name.get(request.path.removeprefix(PREFIX))
         return None if found is None or not request.path.startswith(PREFIX) else _answer(found, request)
 
     def page(self, request: Request) -> Answer:
-        """The page, which draws what the address names."""
+        """Return the page, which renders what the address names."""
         return _answer(self.by_name[INDEX], request)
 
 

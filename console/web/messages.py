@@ -1,4 +1,4 @@
-"""What a browser asks and is answered."""
+"""Requests of browsers, and answers to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVENTS: Final = "text/event-stream"
 
 
 class Wrong(Exception):
-    """The request cannot be done as it is; the text is for the person."""
+    """The request is invalid or impossible; the text is for the person."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -21,16 +21,16 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A whole request. Names of headers are in lower case; of a header that came twice, the last counts."""
+    """A complete request. Header names are in lower case; if a header came twice, the last one counts."""
 
     method: str
     path: str
-    """As it came, still percent-encoded."""
+    """As received, still percent-encoded."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
     peer: str
-    """The address of the other end."""
+    """The remote address."""
 
     def cookie(self, name: str) -> str | None:
         for part in self.headers.get("cookie", "").split(";"):
@@ -50,7 +50,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Server-sent events, until they end or the browser leaves. Each item is what goes over the wire."""
+    """Server-sent events, until they end or the browser leaves. Each item is sent as it is."""
 
     events: AsyncIterator[bytes]
     headers: tuple[tuple[str, str], ...] = field(default=())
@@ -61,11 +61,11 @@ def json_answer(value: Any, status: int = 200, headers: tuple[tuple[str, str], .
 
 
 def json_bytes(value: Any) -> bytes:
-    """ASCII only: a lone surrogate in a name is an escape, not an error."""
+    """Encode as ASCII, so that a lone surrogate in a name becomes an escape, not an error."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def event(value: Any, kind: str = "") -> bytes:
-    """One event. JSON has no line breaks, so that its data is one line."""
+    """Encode one event. JSON has no line breaks, so its data is one line."""
     named = f"event: {kind}\n".encode() if kind else b""
     return named + b"data: " + json_bytes(value) + b"\n\n"

@@ -1,4 +1,4 @@
-"""HTTP/1.1 by h11: a request at a time on a connection, bounded in size, time and number of connections.
+"""HTTP/1.1 by h11: one request at a time per connection, bounded in size, time and number of connections.
 
 Server-sent events end with their connection: the server notices that the browser has left, and stops working for it.
 """
@@ -20,16 +20,16 @@ from tidelog.console.web.messages import EVENTS, Answer, Request, Stream
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 256
-"""A further one takes the place of the one whose last whole request is oldest and that carries no stream."""
+"""Beyond this, a new connection replaces the one without a stream whose last complete request is oldest."""
 HEAD_BYTES_MAX: Final = 16 * 1024
 BODY_BYTES_MAX: Final = 2 * 2**20
-"""A record of 1 MiB in base64, and room."""
+"""A record of 1 MiB in base64, with room to spare."""
 REQUEST_TIMEOUT_S: Final = 15.0
 """How long a request may take to arrive."""
 IDLE_TIMEOUT_S: Final = 60.0
-"""How long a connection may stay without a request."""
+"""How long a connection may stay open without a request."""
 STALL_TIMEOUT_S: Final = 30.0
-"""How long a browser may leave what it is sent unread."""
+"""How long a browser may leave sent data unread."""
 READ_BYTES: Final = 64 * 1024
 QUERY_FIELDS_MAX: Final = 64
 
@@ -37,7 +37,7 @@ Handler = Callable[[Request], Awaitable[Answer | Stream]]
 
 
 class Refused(Exception):
-    """The request is answered with this status, and the connection ends."""
+    """Answer the request with this status and close the connection."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -45,16 +45,17 @@ class Refused(Exception):
 
 
 class WebServer:
-    """Serves ``handler``, which raises nothing."""
+    """Serves ``handler``, which never raises."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], bool] = {}
-        """One for each connection, the one whose last request is oldest first; whether it carries a stream."""
+        """One entry per connection, the one with the oldest last request first. The value: whether it carries a
+        stream."""
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Bind; returns the port. Raises ``OSError``."""
+        """Bind and return the port. Raises ``OSError``."""
         self._server = await asyncio.start_server(self._connected, host, port, ssl=tls, limit=READ_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -85,7 +86,7 @@ class WebServer:
             log.error("a connection ended with %s: %s", type(error).__name__, error)
 
     def came_last(self, *, streams: bool = False) -> None:
-        """A request came on the connection that asks."""
+        """Note that a request came on the current connection."""
         task = asyncio.current_task()
         if task is not None and self._tasks.pop(task, None) is not None:
             self._tasks[task] = streams
@@ -108,12 +109,12 @@ class _Connection:
         except Refused as refused:
             await self._refuse(refused.status, str(refused))
         except h11.RemoteProtocolError as error:
-            await self._refuse(error.error_status_hint, f"expected HTTP/1.1, found that {error}")
+            await self._refuse(error.error_status_hint, f"expected HTTP/1.1: {error}")
         except (TimeoutError, OSError):
             pass
 
     async def _serve_one(self) -> bool:
-        """Answer one request; whether another may follow."""
+        """Answer one request. Returns whether another may follow."""
         request = await self._request()
         if request is None:
             return False
@@ -133,7 +134,7 @@ class _Connection:
         return self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
 
     async def _request(self) -> Request | None:
-        """One request with its body; ``None`` at the connection's end."""
+        """Read one request with its body; ``None`` at the end of the connection."""
         head: Any = None
         body = bytearray()
         timeout = asyncio.timeout(IDLE_TIMEOUT_S)
@@ -165,7 +166,7 @@ class _Connection:
         try:
             fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
         except ValueError as error:
-            raise Refused(400, f"expected at most {QUERY_FIELDS_MAX} fields in the query, found that {error}") from None
+            raise Refused(400, f"expected at most {QUERY_FIELDS_MAX} fields in the query: {error}") from None
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         peer = self._writer.get_extra_info("peername")
         return Request(head.method.decode("ascii"), path, fields, headers, body, str(peer[0]) if peer else "")
@@ -189,7 +190,7 @@ class _Connection:
             await self._send(h11.Response(status_code=status, headers=headers), body)
 
     async def _stream(self, stream: Stream) -> None:
-        """Send events until there are no more, or the browser has gone."""
+        """Send events until there are no more or the browser has left."""
         headers = [("Content-Type", EVENTS), ("Cache-Control", "no-store"), ("Connection", "close"), *stream.headers]
         sending = asyncio.ensure_future(self._send_events(h11.Response(status_code=200, headers=headers), stream))
         leaving = asyncio.ensure_future(self._left())
@@ -214,13 +215,13 @@ class _Connection:
         self._writer.write(self._h11.send(h11.EndOfMessage()))
 
     async def _left(self) -> None:
-        """Return when the browser has closed its end. What it sends meanwhile is dropped."""
+        """Return when the browser has closed its end. Drops what it sends in the meantime."""
         while await self._reader.read(READ_BYTES):
             pass
 
 
 async def _closable(events: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """The events, as a generator whose end ends theirs."""
+    """Wrap the events in a generator that closes them when it is closed."""
     try:
         async for one in events:
             yield one

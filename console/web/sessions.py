@@ -1,4 +1,4 @@
-"""Who is logged in: sessions in memory, bounded in number, age and idleness; and how often a login may fail."""
+"""Sessions, kept in memory and bounded in number, age and idle time; and a limit on failed logins."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final, Generic, Protocol, TypeVar
 SESSION_S: Final = 8 * 3_600.0
 IDLE_S: Final = 30 * 60.0
 SESSIONS_MAX: Final = 32
-"""A further one ends that which has been idle longest."""
+"""Beyond this, a new session ends the one that has been idle longest."""
 STREAMS_MAX: Final = 8
-"""Open streams of a session: a page has one, or two while it searches."""
+"""How many open streams a session may have. A page has one, or two while it searches."""
 FAILURES_MAX: Final = 5
-"""Logins that may fail in a row, of a user or from an address; after that, one more each :data:`FAILURE_S`."""
+"""How many logins may fail in a row per user and per address. After that, one more every :data:`FAILURE_S`."""
 FAILURE_S: Final = 12.0
 REMEMBERED_MAX: Final = 4_096
 
@@ -59,7 +59,7 @@ class Sessions(Generic[D]):
         return session
 
     def find(self, session_id: str | None) -> Session[D] | None:
-        """The session of a cookie, which is used now; ``None`` if there is none, or no more."""
+        """Return and touch the session of a cookie; ``None`` if there is none or it has ended."""
         found = self._found.get(session_id or "")
         if found is None or not self.lasts(found):
             return None
@@ -67,7 +67,7 @@ class Sessions(Generic[D]):
         return found
 
     def lasts(self, session: Session[D]) -> bool:
-        """Whether a session is not over; one whose time is up ends."""
+        """Return whether a session is alive. Ends it if its time is up."""
         now = self._clock()
         if not session.over and (now - session.began_s >= SESSION_S or now - session.used_s >= IDLE_S):
             self.end(session)
@@ -92,15 +92,15 @@ class Sessions(Generic[D]):
 
 
 class Attempts:
-    """Counts failed logins by name and by address. A bucket for each: :data:`FAILURES_MAX` fit, and one leaves each
-    :data:`FAILURE_S`. Buckets beyond :data:`REMEMBERED_MAX` are forgotten, the oldest first."""
+    """Counts failed logins by user name and by address, in one leaky bucket each: it holds :data:`FAILURES_MAX`, and
+    one leaks every :data:`FAILURE_S`. Beyond :data:`REMEMBERED_MAX` buckets, the oldest are forgotten."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._full_until: OrderedDict[str, float] = OrderedDict()
 
     def wait_s(self, *keys: str) -> float:
-        """How long to wait before the next try; 0 if it may be now."""
+        """Return how long to wait before the next attempt; 0 if it may be made now."""
         now = self._clock()
         room = FAILURES_MAX * FAILURE_S
         return max(0.0, *(self._full_until.get(key, now) - now - (room - FAILURE_S) for key in keys))

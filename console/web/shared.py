@@ -1,4 +1,4 @@
-"""Looks that several streams of one person want at the same time are taken once."""
+"""Shares one query among a person's streams that want it at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEPT_S: Final = 30.0
 
 
 class Shared:
-    """See the module. For one event loop."""
+    """See the module. Used from one event loop."""
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], tuple[float, asyncio.Future[Any]]] = {}

@@ -76,7 +76,7 @@ def test_a_local_cluster_starts_with_one(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--host", "0.0.0.0"], "asks nobody for a password"),
+        (["--host", "0.0.0.0"], "does not ask for passwords"),
         (["--origin", "console.example"], "expected an address"),
         (["--port", "PORT"], "cannot listen"),
         (["-b", "127.0.0.1:1"], "no broker listens"),

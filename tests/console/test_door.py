@@ -256,7 +256,7 @@ def test_over_tls_cookies_are_for_tls_alone(open_cluster: Cluster, tmp_path: Pat
     [
         ({}, "127.0.0.1", False, None),
         ({}, "::1", False, None),
-        ({}, "0.0.0.0", True, "asks nobody"),
+        ({}, "0.0.0.0", True, "does not ask for passwords"),
         ({"security_protocol": "SSL", "ssl_certfile": "me.pem"}, "10.0.0.1", True, "your certificate"),
         ({"security_protocol": "SASL_SSL"}, "10.0.0.1", False, "in the clear"),
         ({"security_protocol": "SASL_SSL"}, "10.0.0.1", True, None),

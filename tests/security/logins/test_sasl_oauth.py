@@ -198,7 +198,7 @@ def test_a_private_issuer_over_tls(certificates: Certificates, monkeypatch: pyte
 
 BAD: dict[str, Callable[[Issuer], str]] = {
     "has expired": lambda issuer: issuer.token(exp=int(time.time()) - 60),
-    "expected a token of the issuer": lambda issuer: issuer.token(iss="https://another.example"),
+    "expected a token from the issuer": lambda issuer: issuer.token(iss="https://another.example"),
     "another audience": lambda issuer: issuer.token(aud="another"),
     "signature": lambda _: Issuer().token(),
     "something else": lambda _: "no.token.atall",

@@ -102,7 +102,7 @@ def test_a_token_without_the_name_of_a_key_means_the_only_one() -> None:
         judge = judge_of(issuer)
         assert isinstance(judged(judge, issuer.token(kid=None)), Accepted)
         issuer.add_key("second")
-        assert "without the name of a key" in reason(judge_of(issuer), issuer.token(kid=None))
+        assert "without a key id" in reason(judge_of(issuer), issuer.token(kid=None))
 
 
 # --- Bad ones -----------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_a_token_without_the_name_of_a_key_means_the_only_one() -> None:
         ({"exp": 1e308 * 10}, "expected a JSON Web Token"),
         ({"nbf": 32503680000}, "do the clocks of node and issuer agree"),
         ({"iat": 32503680000}, "do the clocks of node and issuer agree"),
-        ({"iss": "https://another.example"}, f"expected a token of the issuer {NAME}"),
+        ({"iss": "https://another.example"}, f"expected a token from the issuer {NAME}"),
         ({"iss": None}, "the claim iss"),
         ({"aud": "another"}, f"expected a token for other or {AUDIENCE}"),
         ({"aud": None}, "the claim aud"),

@@ -166,7 +166,7 @@ def test_a_renewed_certificate_is_taken(certificates: Certificates, caplog: pyte
     assert store.material != before
     assert store.context is not context
     assert (store.version, store.reloads, store.refused) == (2, 1, 0)
-    assert "listener KAFKA: took the new certificate of CN=node, valid until" in caplog.text
+    assert "listener KAFKA: using the new certificate of CN=node, valid until" in caplog.text
 
 
 @pytest.mark.parametrize(
