@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was asked."""
+"""How a command fails."""
 
 from __future__ import annotations
 

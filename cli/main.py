@@ -1,4 +1,4 @@
-"""Entry point of the command. Imports next to nothing, so that a server re-executes itself cheaply."""
+"""Entry point of the command. Imports almost nothing, so that a server can cheaply re-execute itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BULKY: Final = (["server"], ["backup"], ["restore"], ["links"])
 
 
 def main() -> None:
-    """Run the command; a node, or what moves as much as one, first replaces itself by one with a tuned allocator."""
+    """Run the command. A node, or a command that moves as much, first re-executes itself with a tuned allocator."""
     try:
         code = _run()
     except KeyboardInterrupt:  # while modules were still being imported
@@ -33,8 +33,8 @@ def _run() -> int:
 
 
 def _open_closed_streams() -> None:
-    """A standard stream that was closed (``<&-``, ``>&-``) reads as empty and takes what is written to it; its
-    number is not left free for the next file or connection."""
+    """Reopen standard streams that were closed (``<&-``, ``>&-``) on the null device, so that the next file or
+    connection does not get their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
@@ -45,12 +45,12 @@ def _open_closed_streams() -> None:
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding than UTF-8
+        if isinstance(stream, io.TextIOWrapper):  # the terminal's encoding may not be UTF-8
             stream.reconfigure(errors="backslashreplace")
 
 
 def _flush_output() -> None:
-    """Drop what is still to be printed. A full disk behind it must not change the exit code to Python's 120."""
+    """Flush the output, and drop it if that fails. A full disk must not change the exit code to Python's 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""The command's tree: sub-commands are imported when they are asked for; errors become one line."""
+"""The command tree: sub-commands are imported on demand; errors become one line."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tidelog.model.escaping import escaped
 from tidelog.model.settings.config_def import ConfigError
 
 CONNECTING: Final = ("bootstrap", "profile")
-"""The parameters of options that commands also have for themselves (:mod:`tidelog.cli.terminal.connection`)."""
+"""The connection options that commands also define themselves (:mod:`tidelog.cli.terminal.connection`)."""
 
 _COMMANDS: Final = {
     "server": ("nodes.server:server", "Run one node in the foreground."),
-    "status": ("nodes.status:status", "Say whether the cluster is well, and what to do where it is not."),
+    "status": ("nodes.status:status", "Show whether the cluster is healthy, and what to do if not."),
     "cluster": ("nodes.cluster:cluster", "Start, watch, break and stop a cluster on this machine."),
-    "quorum": ("nodes.quorum:quorum", "Recover a cluster that lost most controllers' disks."),
+    "quorum": ("nodes.quorum:quorum", "Recover a cluster that lost most of its controllers' disks."),
     "metadata-shell": (
         "nodes.metadata_shell:metadata_shell",
-        "Walk through what a controller's directory says, as through files.",
+        "Browse a controller's metadata directory like a file system.",
     ),
     "topics": ("administration.topics:topics", "List, create, describe, grow and delete topics."),
     "groups": (
@@ -36,67 +36,67 @@ _COMMANDS: Final = {
     ),
     "transactions": (
         "coordination.transactions:transactions",
-        "List and describe transactions, find those that hang, end them.",
+        "List and describe transactions, find and end hanging ones.",
     ),
     "acls": ("access.acls:acls", "List, add and remove access control lists."),
     "quotas": ("access.quotas:quotas", "Show and change quotas of users, client ids and addresses."),
-    "users": ("access.users:users", "List users that log in by password; set and delete passwords."),
+    "users": ("access.users:users", "List users with passwords; set and delete passwords."),
     "tokens": ("access.tokens:tokens", "Create, renew, expire and list delegation tokens."),
     "configs": ("administration.configs:configs", "Show and change settings of topics, groups and brokers."),
     "client-metrics": (
         "administration.client_metrics:client_metrics",
-        "Subscribe to metrics that Kafka's clients push.",
+        "Subscribe to metrics that Kafka clients push.",
     ),
     "brokers": (
         "placement.brokers:brokers",
-        "List brokers, drain one, forget those that are gone for good.",
+        "List brokers, drain one, forget brokers that are gone for good.",
     ),
     "log-dirs": (
         "placement.log_dirs:log_dirs",
         "Show brokers' log directories; move replicas from one disk to another.",
     ),
-    "features": ("administration.features:features", "Show feature levels, finalise an upgrade or undo it."),
+    "features": ("administration.features:features", "Show feature levels, finalize or undo an upgrade."),
     "reassign": (
         "placement.reassign:reassign",
         "Move replicas of partitions to other brokers, with a throttle.",
     ),
     "rebalance": (
         "placement.rebalance:rebalance",
-        "Even out bytes and leaders over the brokers: propose a plan, carry it out.",
+        "Balance bytes and leaders across the brokers: propose a plan, carry it out.",
     ),
-    "elect": ("placement.elect:elect", "Elect leaders: the preferred ones, or any where there is none."),
+    "elect": ("placement.elect:elect", "Elect preferred leaders, or any leader where there is none."),
     "metrics": (
         "administration.metrics:metrics",
-        "Print rules for Prometheus's alerts, and a dashboard for Grafana.",
+        "Print Prometheus alerting rules and a Grafana dashboard.",
     ),
-    "profile": ("administration.profile:profile", "Name clusters, and say once how to reach each."),
+    "profile": ("administration.profile:profile", "Name clusters and store how to connect to each."),
     "backup": ("administration.backup:backup", "Back up a cluster into a directory; check and show backups."),
     "links": ("administration.links:links", "Keep topics of another cluster up to date here; promote them."),
     "restore": ("administration.backup:restore", "Restore a backup into a new cluster."),
-    "plan": ("administration.plan:plan_command", "Say how many nodes a load takes, and what binds."),
-    "security": ("access.security:security", "Make certificates of nodes and users, for TLS."),
-    "produce": ("records.produce:produce", "Send lines of a file or of standard input as records."),
-    "consume": ("records.consume:consume", "Print records of a topic."),
-    "dlq": ("records.dlq:dlq", "Look into a topic of dead letters, move letters back, delete them."),
+    "plan": ("administration.plan:plan_command", "Calculate how many nodes a load needs, and what limits it."),
+    "security": ("access.security:security", "Make TLS certificates for nodes and users."),
+    "produce": ("records.produce:produce", "Send lines from a file or standard input as records."),
+    "consume": ("records.consume:consume", "Print the records of a topic."),
+    "dlq": ("records.dlq:dlq", "Inspect, redrive and delete dead letters."),
     "verifiable-producer": (
         "records.verifiable:verifiable_producer",
-        "Send numbers and say of each whether it was acknowledged, as JSON.",
+        "Send numbers and report each acknowledgement, as JSON.",
     ),
     "verifiable-consumer": (
         "records.verifiable:verifiable_consumer",
-        "Read as a member of a group and say what came and was committed, as JSON.",
+        "Read as a group member and report records and commits, as JSON.",
     ),
     "log": ("nodes.log:log", "Inspect the log files of a stopped or running node."),
-    "perf": ("records.perf:perf", "Measure throughput and latency of a cluster."),
+    "perf": ("records.perf:perf", "Measure a cluster's throughput and latency."),
 }
-"""Name → where it is below ``cli/commands``, and its line in the list of commands (which must not import anything)."""
+"""Name → its module below ``cli/commands``, and its line in the list of commands (which must not import anything)."""
 
 PLUGIN_GROUP: Final = "tidelog.commands"
-"""Entry points of other distributions and of folders above this one, e.g. ``demo``."""
+"""Entry points in other distributions and in folders above this one, e.g. ``demo``."""
 
 
 class _ReaderLeft(Exception):
-    """The reader of our output has closed the pipe (``| head``). A separate type, because click would exit with 1."""
+    """The reader of our output closed the pipe (``| head``). A separate type, because click would exit with 1."""
 
 
 class _Tree(click.Group):
@@ -151,7 +151,7 @@ class _Tree(click.Group):
 
 
 def _check_connects(ctx: click.Context, words: Sequence[str], given: str) -> None:
-    """An address before a command that cannot use one is a mistake. It is better to refuse it than to ignore it."""
+    """Refuse an address before a command that cannot use one, instead of ignoring it."""
     command, path = ctx.command, ctx.command_path
     for word in words:
         found = command.get_command(ctx, word) if isinstance(command, click.Group) else None
@@ -170,7 +170,7 @@ def _as_command(found: Any) -> click.Command:
 
 @click.group(cls=_Tree, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(tidelog.__version__, prog_name="tidelog")
-@click.option("--bootstrap", "-b", metavar="HOST:PORT,...", help="For the command, which takes it too.")
+@click.option("--bootstrap", "-b", metavar="HOST:PORT,...", help="For the command, which also accepts it.")
 @click.option("--profile", metavar="NAME", help="Likewise.")
 def tree(bootstrap: str | None, profile: str | None) -> None:
     """A replicated event log with Kafka's guarantees.
@@ -202,7 +202,7 @@ def run(arguments: Sequence[str], command: click.Command = tree, name: str = "ti
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except MemoryError:
-        return _say("out of memory: this command needs more than there is; ask for less at once", EXIT_FAILURE)
+        return _say("out of memory: this command needs more than is available; request less at a time", EXIT_FAILURE)
     except UnicodeEncodeError as wrong:
         return _say(f"expected UTF-8, found {wrong.object[:80]!r}", EXIT_USAGE)
     except _ReaderLeft:

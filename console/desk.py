@@ -63,7 +63,7 @@ class Desk:
 
     @property
     def cluster(self) -> Cluster:
-        """Return what the SDK knows about the cluster. Call it on the loop."""
+        """What the SDK knows about the cluster. Call it on the loop."""
         return self.admin._inner._cluster
 
     @asynccontextmanager

@@ -1,1 +1,1 @@
-"""Identities: who is at the other end of a connection, how that was proved, and what each security protocol requires."""
+"""Identities: who is at the other end of a connection, how that was proved, what each security protocol requires."""

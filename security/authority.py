@@ -55,12 +55,12 @@ class Authority:
 
     @property
     def key_pem(self) -> str:
-        """Return the key in PEM."""
+        """The key in PEM."""
         return _private(self.key)
 
     @property
     def pem(self) -> str:
-        """Return the certificate in PEM. Everybody who trusts this authority needs it."""
+        """The certificate in PEM. Everybody who trusts this authority needs it."""
         return _public(self.certificate)
 
     def issue(self, name: str, hosts: Sequence[str], days: int) -> str:

@@ -37,12 +37,12 @@ class ScramMechanism(enum.IntEnum):
 
     @property
     def hash_name(self) -> str:
-        """Return the name that :mod:`hashlib` uses."""
+        """The name that :mod:`hashlib` uses."""
         return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
 
     @property
     def key_bytes(self) -> int:
-        """Return the length of a key and of a salted password."""
+        """The length of a key and of a salted password."""
         return 32 if self is ScramMechanism.SCRAM_SHA_256 else 64
 
 

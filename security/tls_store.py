@@ -85,13 +85,13 @@ class TlsStore:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """Return the server's context, for new connections."""
+        """The server's context, for new connections."""
         assert self._context is not None
         return self._context
 
     @property
     def requires_certificates(self) -> bool:
-        """Return whether clients without a certificate are rejected."""
+        """Whether clients without a certificate are rejected."""
         return self.rules.client_auth == CLIENT_AUTH_REQUIRED
 
     def session_of(self, certificate: bytes | None) -> Session:

@@ -1,1 +1,1 @@
-"""The commands of `tidelog`, a file each: options, calls, output."""
+"""The commands of `tidelog`, one file each: options, calls, output."""

@@ -1,4 +1,4 @@
-"""A cluster of real processes on this machine, all of it under one directory.
+"""A cluster of real processes on this machine, entirely under one directory.
 
     <directory>/cluster.json              cluster id, and each node's ports
     <directory>/node-1/server.properties  that node's configuration
@@ -44,7 +44,7 @@ from tidelog.testing import ports
 FORMAT_VERSION: Final = 1
 NODES_MAX: Final = 9
 PORTS_FIRST: Final = (9096, 9093, 9094, 9095, 9092)
-"""The first node's ports where they are free, in the order of :class:`NodePorts`."""
+"""The first node's ports if they are free, in the order of :class:`NodePorts`."""
 PORT_STEP: Final = 100
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -54,11 +54,11 @@ OUTNUMBERED_S: Final = 3.0
 _POLL_S: Final = 0.02
 _LAID_OUT: Final = {"node.id", "listeners", "http.listener", "controller.quorum.voters"}
 _OWN: Final = {"process.roles", "log.dirs"}
-"""What a node has for itself besides."""
+"""Further settings that belong to one node."""
 
 
 def default_directory() -> Path:
-    """``$TIDELOG_HOME``, else ``tidelog`` in the user's data directory (XDG)."""
+    """Return ``$TIDELOG_HOME``, or ``tidelog`` in the user's data directory (XDG)."""
     if home := os.environ.get("TIDELOG_HOME"):
         return Path(home).expanduser()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -67,8 +67,8 @@ def default_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """``client`` speaks gRPC, ``kafka`` Kafka's protocol; that is 0 in clusters that were laid out before there was
-    such a listener. ``controller`` is 0 on nodes that are brokers only."""
+    """``client`` speaks gRPC, ``kafka`` the Kafka protocol; ``kafka`` is 0 in clusters laid out before that listener
+    existed. ``controller`` is 0 on nodes that are only brokers."""
 
     client: int
     replication: int
@@ -84,7 +84,7 @@ class NodePorts:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """``state``: "stopped", "starting" (runs, does not serve yet) or "ready"."""
+    """``state``: "stopped", "starting" (running, not ready yet) or "ready"."""
 
     node_id: int
     state: str
@@ -95,7 +95,7 @@ class NodeStatus:
 
 
 class LocalNode:
-    """One node's place on disk, and its process if there is one."""
+    """One node's directory, and its process if it runs."""
 
     def __init__(self, cluster_id: str, directory: Path, node_id: int, node_ports: NodePorts) -> None:
         self.cluster_id = cluster_id
@@ -106,11 +106,11 @@ class LocalNode:
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
         self.program: Sequence[str] = SERVER
-        """Module that runs the node, and what it is given before the options of ``tidelog server``."""
+        """The module that runs the node, and arguments before the options of ``tidelog server``."""
         self.interpreter = sys.executable
-        """The Python that runs it, and so the installed release."""
+        """The Python that runs the node, and so the installed release."""
         self.launcher: Sequence[str] = ()
-        """A command that becomes the interpreter."""
+        """A command that executes the interpreter."""
         self.environment: Mapping[str, str] = {}
         """Environment variables of its process; they override those given at its start."""
         self._mark_path = directory / "process.json"
@@ -132,7 +132,7 @@ class LocalNode:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What its configuration says."""
+        """The settings in its configuration."""
         return {name: line.value for name, line in parse_properties(self.config_path.read_text()).items()}
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -140,8 +140,8 @@ class LocalNode:
         self.config_path.write_text(format_properties(dict(settings)))
 
     def listen_too(self, protocols: Mapping[str, str]) -> dict[str, int]:
-        """Give a node that does not run further listeners for Kafka's clients, each with its security protocol; returns
-        their ports."""
+        """Give a stopped node further listeners for Kafka clients, each with its security protocol. Returns their
+        ports."""
         found = dict(zip(protocols, ports.free_ports(len(protocols)), strict=True))
         lines = self.settings
         lines["listeners"] += "".join(f",{name}://{ports.LOOPBACK}:{port}" for name, port in found.items())
@@ -151,9 +151,9 @@ class LocalNode:
         return found
 
     def check_startable(self, *, formats: bool = False) -> None:
-        """Raise :class:`CommandFailed` if a port is taken, if the data of a node that has served is gone (unless it
-        ``formats``), or if the configuration leads to other data than ours: a directory that was moved or copied would
-        start empty, or on what belongs to the original."""
+        """Raise :class:`CommandFailed` if the node must not start: a port is taken, its data has vanished since it
+        served (unless it ``formats``), or its configuration names other data than ours. A moved or copied directory
+        would otherwise start empty, or on the original's data."""
         if busy := ports.taken(list(asdict(self.ports).values())):
             raise CommandFailed(
                 f"node {self.node_id}: port {busy[0]} of 127.0.0.1 is taken by another program; stop that one, "
@@ -164,7 +164,7 @@ class LocalNode:
         try:
             named = parse_properties(self.config_path.read_text()).get("log.dirs")
         except (ConfigError, OSError):
-            return  # the node says it better
+            return  # the node reports it better
         ours = named is None or any(_same(path.strip(), self.data_dir) for path in named.value.split(","))
         if self.data_dir.exists() and not ours:
             assert named is not None
@@ -180,7 +180,7 @@ class LocalNode:
             )
 
     def spawn(self, environment: Mapping[str, str] | None = None, *, formats: bool = False) -> None:
-        """Start the process; returns before it serves. Does nothing if it runs."""
+        """Start the process. Returns before the node is ready. Does nothing if it runs."""
         if self.mark is not None:
             return
         self.check_startable(formats=formats)
@@ -198,7 +198,7 @@ class LocalNode:
             )
         try:
             local_process.keep_mark(self._mark_path, child.pid)
-        except BaseException:  # nobody would ever find it again
+        except BaseException:  # otherwise nobody would find it again
             child.kill()
             child.wait()
             raise
@@ -206,7 +206,7 @@ class LocalNode:
         self._child_pid = child.pid
 
     def _reap(self) -> None:
-        """A dead child of ours would stay a zombie."""
+        """Reap a dead child, so that it does not stay a zombie."""
         if self._child_pid is None:
             return
         try:
@@ -217,12 +217,12 @@ class LocalNode:
             self._child_pid = None
 
     def send_signal(self, number: signal.Signals) -> bool:
-        """Signal the process; ``False`` if none runs."""
+        """Signal the process. Returns ``False`` if none runs."""
         mark = self.mark
         return mark is not None and local_process.send_signal(mark, number)
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Wait until no process runs; ``False`` if one still does after ``timeout_s``."""
+        """Wait until no process runs. Returns ``False`` if one still does after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while self.mark is not None:
             if time.monotonic() > deadline:
@@ -232,7 +232,7 @@ class LocalNode:
         return True
 
     def ready(self) -> bool:
-        """Whether the node says that it serves."""
+        """Return whether the node reports that it is ready."""
         try:
             serves = self.get("/ready")[0] == 200
         except OSError:
@@ -242,7 +242,7 @@ class LocalNode:
         return serves
 
     def get(self, path: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
-        """Fetch a page of the node's HTTP listener. Raises ``OSError``."""
+        """Fetch a page from the node's HTTP listener. Raises ``OSError``."""
         connection = http.client.HTTPConnection(ports.LOOPBACK, self.ports.http, timeout=timeout_s)
         try:
             connection.request("GET", path)
@@ -254,7 +254,7 @@ class LocalNode:
             connection.close()
 
     def last_words(self) -> str:
-        """The node's last log line, for an error message; an exception that ended Python comes first."""
+        """Return the node's last log line for an error message, preferring an exception that ended Python."""
         for path in (self.directory / "server.err", self.log_path):
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             if said := [line.strip() for line in lines if line.strip()]:
@@ -274,7 +274,7 @@ class LocalNode:
                 try:
                     total += os.lstat(os.path.join(folder, name)).st_size
                 except OSError:
-                    continue  # deleted meanwhile
+                    continue  # deleted in the meantime
         return total
 
 
@@ -302,13 +302,13 @@ class LocalCluster:
         fixed_ports: bool = False,
         rng: random.Random | None = None,
     ) -> LocalCluster:
-        """Lay out a cluster of ``nodes`` in a new or empty directory. ``settings`` go into every node's
-        configuration. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` otherwise."""
+        """Create a cluster of ``nodes`` in a new or empty directory. ``settings`` go into every node's configuration.
+        Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` otherwise."""
         if not 1 <= nodes <= NODES_MAX:
             raise CommandFailed(f"expected 1 to {NODES_MAX} nodes, found {nodes}")
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise CommandFailed(
-                f"{directory}: expected an empty directory or none, found something else in it; use another --dir"
+                f"{directory}: expected an empty or missing directory, found other content; use another --dir"
             )
         rng = rng or random.Random()
         cluster_id = id_text(random_id(rng))
@@ -318,20 +318,20 @@ class LocalCluster:
             step = len(PORTS_FIRST)
             table = {number: NodePorts(*found[step * (number - 1) : step * number]) for number in range(1, nodes + 1)}
         texts = {number: _properties(directory, number, table, settings or {}) for number in table}
-        for number in table:  # a typo shows now, not in a log file
+        for number in table:  # so that a typo shows now, not in a log file
             NodeConfig.from_properties(_properties(directory, number, table, {}), overrides=dict(settings or {}))
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         _lay_out(directory, cluster_id, table, texts)
         return cls.open(directory)
 
     def spread_over_racks(self, racks: int) -> None:
-        """Put each node of a new cluster into one of so many racks, in turn."""
+        """Assign the nodes of a new cluster to this many racks in turn."""
         for number, node in self.nodes.items():
             with node.config_path.open("a") as config:
                 config.write(format_properties({"broker.rack": rack_of(number, racks)}))
 
     def add(self) -> int:
-        """Lay out one more node, a broker with the settings of the first node; returns its id. Call it while
+        """Create one more node, a broker with the settings of the first node. Returns its id. Call it while
         :meth:`alone`. Raises :class:`CommandFailed`."""
         number = max(self.nodes) + 1
         if number > NODES_MAX:
@@ -350,8 +350,8 @@ class LocalCluster:
     @staticmethod
     @contextmanager
     def alone(directory: Path) -> Iterator[None]:
-        """Keep others from laying out or starting a cluster in ``directory`` meanwhile. Makes the directory if it does
-        not exist, and removes it again if it stays empty."""
+        """Keep others from creating or starting a cluster in ``directory`` during the block. Creates a missing
+        directory, and removes it again if it stays empty."""
         made = not directory.exists()
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         handle = os.open(directory, os.O_RDONLY)
@@ -366,8 +366,8 @@ class LocalCluster:
 
     @classmethod
     def open(cls, directory: Path) -> LocalCluster:
-        """Open what :meth:`create` made. Raises :class:`CommandFailed`."""
-        directory = directory.absolute()  # the nodes run elsewhere
+        """Open a cluster that :meth:`create` made. Raises :class:`CommandFailed`."""
+        directory = directory.absolute()  # the nodes have another working directory
         path = directory / "cluster.json"
         try:
             layout: Any = json.loads(path.read_text())
@@ -384,15 +384,15 @@ class LocalCluster:
                 for number, row in layout["nodes"].items()
             }
         except FileNotFoundError:
-            raise CommandFailed(f"{directory}: no cluster here; `tidelog cluster start` makes one") from None
+            raise CommandFailed(f"{directory}: no cluster here; `tidelog cluster start` creates one") from None
         except (ValueError, KeyError, TypeError, AttributeError) as trouble:
             raise CommandFailed(f"{path}: expected a cluster's layout, found something else ({trouble})") from None
         return cls(directory, cluster_id, nodes)
 
     def remove(self) -> None:
-        """Delete the directory with everything in it. Refuses while a node runs."""
+        """Delete the directory and everything in it. Refuses while a node runs."""
         if running := self.running():
-            raise CommandFailed(f"node {running[0]} runs; stop the cluster first")
+            raise CommandFailed(f"node {running[0]} is running; stop the cluster first")
         for node in self.nodes.values():
             shutil.rmtree(node.directory)
         (self.directory / "cluster.json").unlink()
@@ -403,7 +403,7 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """What a client is given to find the cluster, be it ours or one of Kafka's protocol."""
+        """The bootstrap address for clients of either protocol."""
         return ",".join(node.ports.bootstrap for node in self.nodes.values())
 
     # --- Processes ---
@@ -420,8 +420,8 @@ class LocalCluster:
         *,
         formats: bool = False,
     ) -> list[int]:
-        """Start those nodes (all) that do not run; returns their ids, before they serve. ``formats``: those that lost
-        their data begin anew."""
+        """Start the named nodes (default: all) that are not running. Returns their ids before they are ready.
+        ``formats``: nodes that lost their data start empty."""
         wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
         idle = [node for node in dict.fromkeys(wanted) if node.mark is None]
         for node in idle:
@@ -437,8 +437,8 @@ class LocalCluster:
         *,
         found_running: Collection[int] = (),
     ) -> list[int]:
-        """Wait until the named nodes (all) serve. Raises :class:`CommandFailed` with a dead or late node's
-        last words. ``found_running``: nodes that may have been shutting down already; one of them that ends is started,
+        """Wait until the named nodes (default: all) are ready. Raises :class:`CommandFailed` with the last log line of
+        a dead or late node. ``found_running``: nodes that may already have been shutting down; one that ends is started
         once. Returns those."""
         revived: list[int] = []
         waiting = {number: self.node(number) for number in (self.nodes if node_ids is None else node_ids)}
@@ -448,7 +448,7 @@ class LocalCluster:
             for number, node in list(waiting.items()):
                 if node.mark is None:
                     if number not in found_running or number in revived:
-                        raise CommandFailed(f"node {number} ended while it was starting: {node.last_words()}")
+                        raise CommandFailed(f"node {number} ended while starting: {node.last_words()}")
                     revived += self.start([number])
                 if node.ready():
                     del waiting[number]
@@ -456,24 +456,24 @@ class LocalCluster:
                 if time.monotonic() > outnumbered_until:
                     number, running = next(iter(waiting)), self.running()
                     raise CommandFailed(
-                        f"node {number} runs but does not serve yet: of {len(self._voters())} controllers a majority "
+                        f"node {number} is running but not ready: a majority of {len(self._voters())} controllers "
                         f"must run, found {', '.join(map(str, running))}; `tidelog cluster start` starts all"
                     )
             else:
                 outnumbered_until = time.monotonic() + OUTNUMBERED_S
             if waiting and time.monotonic() > deadline:
                 late = next(iter(waiting.values()))
-                raise CommandFailed(f"node {late.node_id} is not serving after {timeout_s:g} s: {late.last_words()}")
+                raise CommandFailed(f"node {late.node_id} is not ready after {timeout_s:g} s: {late.last_words()}")
             if waiting:
                 time.sleep(_POLL_S)
         return revived
 
     def running(self) -> list[int]:
-        """The nodes with a running process."""
+        """Return the nodes with a running process."""
         return [node.node_id for node in self.nodes.values() if node.mark is not None]
 
     def has_quorum(self) -> bool:
-        """Whether enough nodes run for the controllers to elect a leader."""
+        """Return whether enough nodes run for the controllers to elect a leader."""
         voters = self._voters()
         return 2 * len(voters.intersection(self.running())) > len(voters)
 
@@ -481,11 +481,11 @@ class LocalCluster:
         return {number for number, node in self.nodes.items() if node.ports.controller}
 
     def kill(self, node_id: int) -> bool:
-        """kill -9 one node; returns once it is gone, ``False`` if it did not run."""
+        """kill -9 one node and wait until it is gone. Returns ``False`` if it was not running."""
         node = self.node(node_id)
         hit = node.send_signal(signal.SIGKILL)
         if not node.wait_gone(STOP_TIMEOUT_S):
-            raise CommandFailed(f"node {node_id} (pid {node.pid}) is still there {STOP_TIMEOUT_S:g} s after kill -9")
+            raise CommandFailed(f"node {node_id} (pid {node.pid}) still exists {STOP_TIMEOUT_S:g} s after kill -9")
         return hit
 
     def pause(self, node_id: int) -> bool:
@@ -496,8 +496,8 @@ class LocalCluster:
         return self.node(node_id).send_signal(signal.SIGCONT)
 
     def stop(self, node_ids: Sequence[int] | None = None, timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-        """Ask the named nodes (all) to shut down and wait; kill those that have not after ``timeout_s``.
-        Returns the ids of those that had to be killed."""
+        """Shut down the named nodes (default: all) and wait; kill those that are still running after ``timeout_s``.
+        Returns the ids of killed nodes."""
         wanted = [self.node(number) for number in (self.nodes if node_ids is None else node_ids)]
         for node in wanted:
             node.send_signal(signal.SIGTERM)
@@ -515,7 +515,7 @@ class LocalCluster:
 
 
 def _lay_out(directory: Path, cluster_id: str, table: Mapping[int, NodePorts], texts: Mapping[int, str]) -> None:
-    """Write the configurations of new nodes, and then all of them as those of the cluster."""
+    """Write the configurations of new nodes, then commit them all as the cluster's layout."""
     layout = {
         "version": FORMAT_VERSION,
         "cluster_id": cluster_id,
@@ -529,7 +529,7 @@ def _lay_out(directory: Path, cluster_id: str, table: Mapping[int, NodePorts], t
             write_private(place / "server.properties", text)
         write_private(fresh, json.dumps(layout, indent=2) + "\n")
         fresh.replace(directory / "cluster.json")
-    except BaseException:  # half a layout would be in the way of the next try
+    except BaseException:  # half a layout would block the next try
         for number in texts:
             shutil.rmtree(directory / f"node-{number}", ignore_errors=True)
         fresh.unlink(missing_ok=True)
@@ -547,7 +547,8 @@ def _fixed(nodes: int) -> dict[int, NodePorts]:
 
 
 def _ports_beside(table: Mapping[int, NodePorts], number: int) -> NodePorts:
-    """The usual ports of that node where the first node has its usual ones and they are free, else any."""
+    """Return the usual ports of the node if the first node has its usual ones and they are free, else any free
+    ports."""
     row = _fixed(number)[number]
     if table[min(table)] == _fixed(1)[1] and not ports.taken(list(asdict(row).values())):
         return row
@@ -557,7 +558,7 @@ def _ports_beside(table: Mapping[int, NodePorts], number: int) -> NodePorts:
 
 
 def rack_of(number: int, racks: int) -> str:
-    """The rack of a node that is one of several."""
+    """Return the rack of a node."""
     return f"rack-{(number - 1) % racks + 1}"
 
 

@@ -1,4 +1,4 @@
-"""Files that only their owner may read: what a cluster on this machine keeps beside its data."""
+"""Files that only their owner may read, kept beside a local cluster's data."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _FILE_MODE: Final = 0o600
 
 
 def private(path: str, flags: int) -> int:
-    """An ``opener`` for :func:`open`: a file that is made is its owner's alone, whatever the umask."""
+    """Open a file for its owner alone, whatever the umask. An ``opener`` for :func:`open`."""
     return os.open(path, flags, _FILE_MODE)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new private file, or replace the content of one that is there."""
+    """Write a new private file, or replace the content of an existing one."""
     with open(path, "w", encoding="utf-8", opener=private) as file:
         file.write(text)
 
 
 def replace_private(path: Path, text: str) -> None:
-    """Put a new private file in the place of one that may be there: whoever reads sees all of one or of the other."""
+    """Atomically create or replace a private file: a reader sees either the old or the new content."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     write_private(fresh, text)

@@ -1,7 +1,7 @@
-"""Processes of this machine that outlive the command that started them.
+"""Processes on this machine that outlive the command that started them.
 
-A pid alone may now belong to another process. We keep it with the process's start time and send signals only if
-both match.
+A pid alone may later belong to another process. We store it with the process's start time and send signals only if both
+match.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessMark:
-    """A process. Its start time tells it from a later one with the same pid."""
+    """A process. The start time distinguishes it from a later one with the same pid."""
 
     pid: int
     started: str
@@ -33,7 +33,7 @@ class ProcessMark:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """A process's resource use. ``memory_peak_bytes`` is the largest so far, -1 where the system keeps none."""
+    """A process's resource use. ``memory_peak_bytes`` is the maximum so far, -1 if the system does not report it."""
 
     memory_bytes: int
     memory_peak_bytes: int
@@ -49,7 +49,7 @@ def _boot_id() -> str:
 
 
 def pids() -> list[int]:
-    """Every process of this machine."""
+    """Return the pid of every process on this machine."""
     if _boot_id():
         return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
     done = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=True)
@@ -57,8 +57,8 @@ def pids() -> list[int]:
 
 
 def stat_of(pid: int) -> list[str] | None:
-    """Fields of ``/proc/<pid>/stat`` from the state on; a name may hold blanks and brackets (proc(5)). ``None`` if the
-    process is gone, or the system has no such file."""
+    """Return the fields of ``/proc/<pid>/stat`` from the state on; a name may contain blanks and brackets (proc(5)).
+    ``None`` if the process is gone, or the system has no such file."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -73,7 +73,7 @@ def _ps(pid: int, *columns: str) -> str:
 
 def mark_of(pid: int) -> ProcessMark | None:
     """Return the mark of a process, ``None`` if it is not alive (a zombie is not). A process is alive while any of its
-    threads is, though the first has ended: its ports and files are still its own."""
+    threads is, even if the first has ended, because it still holds its ports and files."""
     if _boot_id():
         fields = stat_of(pid)
         if fields is None or (fields[0] in "ZX" and int(fields[17]) <= 1):
@@ -105,12 +105,12 @@ def keep_mark(path: Path, pid: int) -> None:
 
 
 def alive(mark: ProcessMark) -> bool:
-    """Whether exactly this process still runs."""
+    """Return whether exactly this process still runs."""
     return mark_of(mark.pid) == mark
 
 
 def send_signal(mark: ProcessMark, number: signal.Signals) -> bool:
-    """Signal exactly this process; ``False`` if it is gone. Never reaches another one with the same pid."""
+    """Signal exactly this process, never another one with the same pid. Returns ``False`` if it is gone."""
     if not hasattr(os, "pidfd_open"):
         if not alive(mark):
             return False

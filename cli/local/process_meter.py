@@ -1,4 +1,4 @@
-"""Memory and processor time of a cluster's nodes over a while, across kills and restarts."""
+"""Measures the memory and processor time of a cluster's nodes across kills and restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERVAL_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One node's resource use while it was watched. ``cpu_s`` counts all its processes."""
+    """One node's resource use during the measurement. ``cpu_s`` covers all its processes."""
 
     memory_peak_bytes: int
     cpu_s: float
@@ -27,7 +27,7 @@ class NodeUse:
 class ProcessMeter:
     """Samples the nodes in a thread: ``with ProcessMeter(cluster) as meter: …; meter.use()``.
 
-    It does not see what a process used between its last sample and its death.
+    It misses what a process uses between its last sample and its death.
     """
 
     def __init__(self, cluster: LocalCluster, interval_s: float = INTERVAL_S) -> None:
@@ -56,7 +56,7 @@ class ProcessMeter:
         self._ended = time.monotonic()
 
     def use(self) -> dict[int, NodeUse]:
-        """By node id; up to now, or to the end of the ``with`` block."""
+        """Return the use by node id, up to now or to the end of the ``with`` block."""
         ended = self._ended if self._stop.is_set() else time.monotonic()
         found = {}
         for node_id in self._cluster.nodes:
@@ -76,7 +76,7 @@ class ProcessMeter:
             use = None if mark is None else use_of(mark)
             if mark is None or use is None:
                 continue
-            # A process that appeared while we watched used all of its time in our sight.
+            # A process that appeared while we watched used all of its time within the measurement.
             self._first.setdefault(mark, 0.0 if late and mark not in self._node_of else use.cpu_s)
             self._node_of[mark] = node_id
             self._last[mark] = use.cpu_s

@@ -1,4 +1,4 @@
-"""Where a secured local cluster has what its clients need; :mod:`tidelog.cli.work.local_security` writes it."""
+"""Finds the client settings of a secured local cluster; :mod:`tidelog.cli.work.local_security` writes it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ CLIENT_FILE: Final = "client.properties"
 
 
 def client_file(cluster: Path) -> Path | None:
-    """How clients of the cluster in a directory connect; ``None`` if it is not secured."""
+    """Return the client settings file of the cluster in a directory; ``None`` if it is not secured."""
     path = cluster / DIRECTORY / CLIENT_FILE
     return path if path.exists() else None

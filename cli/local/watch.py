@@ -1,4 +1,4 @@
-"""Questions of drills and benchmarks to a running cluster: the leaders, the in-sync replicas, and when they changed."""
+"""Queries for drills and benchmarks: leaders, in-sync replicas, and when they changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_S: Final = 0.02
 
 
 class WatchFailed(CommandFailed):
-    """A condition did not come true in time. The text names the condition and the last state seen."""
+    """A condition did not hold in time. The text names the condition and the last state seen."""
 
 
 @dataclass(frozen=True, slots=True)

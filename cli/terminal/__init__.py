@@ -1,1 +1,1 @@
-"""Commands' options, and how they print."""
+"""Command options and output."""

@@ -34,27 +34,28 @@ _BY_TOKEN: Final = re.compile(r'\btokenauth\s*=\s*"?true\b', re.IGNORECASE)
 
 
 def default_bootstrap() -> str:
-    """The local cluster in its default directory, if there is one, else Kafka's port on this machine."""
+    """Return the address of the local cluster in its default directory, if there is one, else Kafka's port on this
+    machine."""
     directory = default_directory()
     if not LocalCluster.exists(directory):
         return DEFAULT_BOOTSTRAP
     cluster = LocalCluster.open(directory)
     if all(node.mark is None for node in cluster.nodes.values()):
         raise CommandFailed(f"the local cluster in {directory} is stopped; `tidelog cluster start` starts it")
-    # Our own listeners: nodes of release 0.1 refuse us at the one for Kafka's clients.
+    # Our own listeners: nodes of release 0.1 refuse us at the Kafka listener.
     return ",".join(f"127.0.0.1:{node.ports.client}" for node in cluster.nodes.values())
 
 
 def _given_before(context: click.Context, name: str) -> str | None:
-    """``tidelog --bootstrap HOST:PORT command``: what stands before the command, unless that is run by itself."""
+    """Return an option given before the command (``tidelog --bootstrap HOST:PORT command``), unless the command runs by
+    itself."""
     return context.find_root().params.get(name) if context.parent is not None else None
 
 
 def _address(context: click.Context, said: str | None) -> str:
-    """The address to connect to. Keeps the profile that goes with it for :func:`secured`.
+    """Return the address to connect to, and keep its profile for :func:`secured`.
 
-    An address that is said without a profile's name is another cluster's, so that the default profile's keys are not
-    for it.
+    An address given without a profile's name belongs to another cluster, so the default profile's keys are not used.
     """
     named = context.meta.get(_PROFILE) or _given_before(context, "profile")
     if context.get_parameter_source("bootstrap") is not ParameterSource.COMMANDLINE:
@@ -68,8 +69,8 @@ def _address(context: click.Context, said: str | None) -> str:
 
 
 def require_listener(bootstrap: str) -> None:
-    """Raise :class:`CommandFailed` if nothing listens at any of the addresses. The SDK would keep trying for a
-    minute."""
+    """Raise :class:`CommandFailed` if nothing listens at any of the addresses. Otherwise, the SDK would keep trying for
+    a minute."""
     reasons = []
     for host, port in parse_bootstrap(bootstrap):
         try:
@@ -77,14 +78,16 @@ def require_listener(bootstrap: str) -> None:
             return
         except OSError as trouble:
             reasons.append(f"{host}:{port}: {trouble.strerror or trouble}")
-    raise CommandFailed(f"no broker listens at {'; '.join(reasons)}. Is the cluster running? --bootstrap names another")
+    raise CommandFailed(
+        f"no broker listens at {'; '.join(reasons)}. Is the cluster running? --bootstrap selects another"
+    )
 
 
 def bootstrap_option(command: F) -> F:
     """Give a command ``--bootstrap HOST:PORT,…``; the command runs only if something listens there."""
 
     def check(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-        if context.resilient_parsing:  # completion asks nobody
+        if context.resilient_parsing:  # completion must not connect
             return value
         address = _address(context, value)
         require_listener(address)
@@ -102,8 +105,8 @@ def bootstrap_option(command: F) -> F:
 
 
 def running_cluster_option(text: str) -> Callable[[F], F]:
-    """Give a command ``--bootstrap HOST:PORT,…`` that it may do without: only an address or a profile that is named for
-    this command counts. ``text``: the option's help."""
+    """Give a command an optional ``--bootstrap HOST:PORT,…``: only an address or profile named for this command counts.
+    ``text``: the option's help."""
 
     def check(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
         named = value or context.meta.get(_PROFILE) or _given_before(context, "bootstrap")
@@ -125,7 +128,7 @@ def _with_settings(command: F) -> F:
         expose_value=False,
         callback=_keep_profile,
         metavar="NAME",
-        help="The cluster of that name (tidelog profile). Default: $TIDELOG_PROFILE, or the one in use.",
+        help="The profile to use (tidelog profile). Default: $TIDELOG_PROFILE, or the one in use.",
     )(command)
     return click.option(
         "--command-config",
@@ -135,12 +138,12 @@ def _with_settings(command: F) -> F:
         expose_value=False,
         envvar="TIDELOG_COMMAND_CONFIG",
         metavar="FILE",
-        help="How to connect: a .properties file with security.protocol, ssl.truststore.location and their like.",
+        help="How to connect: a .properties file with security.protocol, ssl.truststore.location and so on.",
     )(profiled)
 
 
 def secured() -> dict[str, Any]:
-    """The settings of ``--command-config`` or of the profile, for each client that the command makes."""
+    """Return the settings of ``--command-config`` or the profile, for each client that the command makes."""
     return dict(click.get_current_context().meta.get(_SECURED, {}))
 
 
@@ -154,7 +157,7 @@ def _keep_command_config(context: click.Context, _: click.Parameter, value: Path
 
 
 def read_command_config(path: Path) -> dict[str, str]:
-    """The client's settings in a file that Kafka's tools or librdkafka's read too. Raises :class:`ConfigError`."""
+    """Read client settings from a file in the format of Kafka's tools or librdkafka. Raises :class:`ConfigError`."""
     found: dict[str, str] = {}
     try:
         properties = parse_properties(path.read_text(encoding="utf-8"))

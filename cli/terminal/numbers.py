@@ -1,4 +1,4 @@
-"""Numbers on the command line: within what the protocol's fields hold, and finite."""
+"""Numbers on the command line: finite, and within the range of the protocol's fields."""
 
 from __future__ import annotations
 

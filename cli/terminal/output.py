@@ -1,4 +1,4 @@
-"""Answers: a table for people, JSON for programs."""
+"""Command output: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def json_option(command: F) -> F:
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print one line for people. Names of strangers in it cannot begin another, nor steer the terminal."""
+    """Print one line for people. Names in it cannot start another line or control the terminal."""
     click.echo(escaped(line), err=err)
 
 
 def json_line(value: Any, *, indent: int | None = None) -> str:
-    """JSON that is safe to show: readable beyond ASCII, with what a terminal acts on escaped."""
+    """Return JSON that is safe to print: non-ASCII text is readable, terminal control characters are escaped."""
     return escaped_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
@@ -34,7 +34,7 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a table, numbers to the right; without a terminal its lines are never cut or wrapped."""
+    """Print a table with numbers aligned right. Without a terminal, lines are never cut or wrapped."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -60,7 +60,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: 
 
 
 _QUANTITY: Final = re.compile(r"[\d,.]+( [a-zA-Z]+)?|-|")
-"""A number with or without a unit, or none."""
+"""A number with or without a unit, or no number."""
 
 
 def _numeric(cell: Any) -> bool:
@@ -68,7 +68,7 @@ def _numeric(cell: Any) -> bool:
 
 
 def count_of(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
+    """Return ``1 node``, ``2 nodes``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -80,7 +80,7 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
 
 
 def shown(value: Any) -> str:
-    """One cell's text, on one line."""
+    """Return the text of a cell, on one line."""
     return escaped(_text(value))
 
 
@@ -99,5 +99,5 @@ def _text(value: Any) -> str:
 
 
 def megabytes(count: int | None) -> str:
-    """Bytes as MB with one digit, ``-`` for none."""
+    """Format bytes as MB with one digit, ``-`` for none."""
     return "-" if count is None or count < 0 else f"{count / 1e6:,.1f} MB"

@@ -1,4 +1,4 @@
-"""Records as text: UTF-8 where the bytes are valid, otherwise base64, marked as such."""
+"""Records as text: UTF-8 if the bytes are valid, otherwise base64, marked as such."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class RecordLike(Protocol):
-    """The form of a record that the decoder and the SDK share."""
+    """The record interface that the decoder and the SDK share."""
 
     @property
     def offset(self) -> int: ...
@@ -24,7 +24,7 @@ class RecordLike(Protocol):
 
 
 def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """A string for UTF-8, ``{"base64": …}`` for other bytes, ``None`` for null."""
+    """Return a string for UTF-8, ``{"base64": …}`` for other bytes, ``None`` for null."""
     if data is None:
         return None
     try:
@@ -44,7 +44,7 @@ def record_json(record: RecordLike) -> dict[str, Any]:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A record's time in UTC with milliseconds; the number where the calendar does not reach."""
+    """Format a record's time in UTC with milliseconds; outside the calendar's range, return the number."""
     if timestamp_ms < 0:
         return "no time"
     try:

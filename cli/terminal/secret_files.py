@@ -1,4 +1,4 @@
-"""Files with secrets in them that other users of the machine may read."""
+"""Warns about files with secrets that other users of the machine can read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _SECRET: Final = re.compile(r"(password|secret|secret[._]key|keystore[._]key|jaa
 
 
 def names_secret(settings: Iterable[str]) -> bool:
-    """Whether one of these settings holds a secret itself."""
+    """Return whether one of these settings is itself a secret."""
     return any(_SECRET.search(name) for name in settings)
 
 
 def warn_of_readable_secret(path: Path | str) -> None:
-    """A file keeps its mode: an operator chose it. Groups may read: that is how keys are given to services."""
+    """Warn if others can read a file with secrets. A file keeps its mode, because an operator chose it. Groups may
+    read: that is how services get keys."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
@@ -27,5 +28,5 @@ def warn_of_readable_secret(path: Path | str) -> None:
     if mode & stat.S_IROTH:
         logging.getLogger("tidelog").warning(
             "%s: expected mode 0600 or 0640, found %04o: other users of this machine can read the secrets in it; "
-            "`chmod o= %s` shuts them out", path, mode, path,
+            "`chmod o= %s` prevents it", path, mode, path,
         )  # fmt: skip

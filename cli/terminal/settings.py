@@ -1,4 +1,4 @@
-"""``--set name=value``, wherever settings are given on the command line."""
+"""``--set name=value``, for settings on the command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
-CLIENT_TAKEN: Final[Mapping[str, str]] = MappingProxyType(
-    {"bootstrap_servers": "--bootstrap says where the cluster is"}
-)
-"""Client settings that have an option of their own."""
+CLIENT_TAKEN: Final[Mapping[str, str]] = MappingProxyType({"bootstrap_servers": "use --bootstrap"})
+"""Client settings that have their own option."""
 
 
 def parse_settings(items: tuple[str, ...]) -> dict[str, str]:
@@ -31,8 +29,8 @@ def parse_settings(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def settings_option(text: str, name: str = "--set", *, taken: Mapping[str, str] = EMPTY) -> Callable[[F], F]:
-    """Give a command ``--set name=value``; it receives ``settings`` as a dictionary. ``taken`` are settings that the
-    command itself sets, with what the user does instead."""
+    """Give a command ``--set name=value``; it receives ``settings`` as a dictionary. ``taken``: settings that the
+    command itself sets, each with what to use instead."""
 
     def read(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
         found = parse_settings(value)

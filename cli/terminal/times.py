@@ -12,7 +12,7 @@ from tidelog.model.settings.config_def import ConfigError
 
 
 def time_ms(text: str, option: str, zone: tzinfo | None = None) -> int:
-    """Read ISO 8601, or ms since 1970. A time that names no zone is of ``zone``, by default this machine's.
+    """Read ISO 8601, or ms since 1970. A time without a zone is in ``zone``, by default this machine's.
 
     Raises ``click.BadParameter`` that names ``option``."""
     try:
@@ -33,7 +33,7 @@ def time_ms(text: str, option: str, zone: tzinfo | None = None) -> int:
 
 
 def utc_ms(text: str, option: str) -> int:
-    """:func:`time_ms` where no zone means UTC, as in Kafka's tools."""
+    """Read a time as :func:`time_ms` does, but without a zone it is UTC, as in Kafka's tools."""
     return time_ms(text, option, UTC)
 
 

@@ -1,1 +1,1 @@
-"""The work behind commands: plans, findings and loads, without options and printing."""
+"""The work of commands: plans, findings and loads, without options and printing."""

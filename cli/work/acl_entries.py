@@ -1,4 +1,4 @@
-"""Sets of access control lists: read from a file, compared, held against what is there. Pure."""
+"""Sets of access control lists: read them from a file, compare them with those of the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _DEFAULTS: Final = {"pattern_type": "LITERAL", "host": WILDCARD, "permission": "
 
 
 def as_object(acl: AclBinding) -> dict[str, str]:
-    """An entry as it is printed in JSON."""
+    """Return an entry in its JSON form."""
     return {name: getattr(getattr(acl, name), "name", getattr(acl, name)) for name in FIELDS}
 
 
 def read_entries(text: str, source: str) -> list[AclBinding]:
-    """The entries of a JSON list of what :func:`as_object` makes, each once. Raises :class:`CommandFailed`, which names
-    ``source``."""
+    """Read the entries of a JSON list as :func:`as_object` writes them, without duplicates. Raises
+    :class:`CommandFailed` that names ``source``."""
     try:
         found = json.loads(text)
     except ValueError as fault:
@@ -47,7 +47,7 @@ def read_entries(text: str, source: str) -> list[AclBinding]:
 
 def _entry(given: Any, where: str) -> AclBinding:
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise CommandFailed(f"{where}: expected an object with the fields {', '.join(FIELDS)}, each a text")
+        raise CommandFailed(f"{where}: expected an object with the fields {', '.join(FIELDS)}, each a string")
     fields = _DEFAULTS | given
     for name in (*fields, *FIELDS):
         if name not in FIELDS or name not in fields:
@@ -74,7 +74,7 @@ def _value(name: str, text: str, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What there is, by name. ``users``: those with a password; ``None`` if the cluster has none at all."""
+    """What exists, by name. ``users``: those with a password; ``None`` if the cluster has none at all."""
 
     topics: Collection[str]
     groups: Collection[str]
@@ -82,7 +82,7 @@ class Existing:
     users: Collection[str] | None
 
     def orphans(self, acls: Iterable[AclBinding]) -> list[tuple[AclBinding, str]]:
-        """The entries that are about nothing or nobody, each with the reason."""
+        """Return the entries about missing resources or users, each with the reason."""
         judged = ((acl, self._lacks(acl) or self._unknown(acl.principal)) for acl in acls)
         return [(acl, why) for acl, why in judged if why is not None]
 
@@ -97,7 +97,7 @@ class Existing:
             return None
         if acl.pattern_type is PatternType.PREFIXED:
             present = any(name.startswith(acl.resource_name) for name in names)
-            return None if present else f"no {kind} begins with this"
+            return None if present else f"no {kind} begins with it"
         return None if acl.resource_name == WILDCARD or acl.resource_name in names else f"no such {kind}"
 
     def _unknown(self, principal: str) -> str | None:

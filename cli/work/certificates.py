@@ -1,4 +1,4 @@
-"""The files of a private certificate authority: where ``tidelog security`` keeps it."""
+"""The files of a private certificate authority, as ``tidelog security`` stores them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CA: Final = "ca.pem"
 
 
 def load(directory: Path) -> Authority:
-    """The authority that :func:`save` left. Raises :class:`CommandFailed`."""
+    """Load the authority that :func:`save` stored. Raises :class:`CommandFailed`."""
     try:
         return Authority.read((directory / CA_KEY).read_text(), (directory / CA).read_text())
     except (OSError, ValueError) as error:

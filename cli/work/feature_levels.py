@@ -1,4 +1,4 @@
-"""The levels of features over the nodes of a cluster."""
+"""Feature levels across the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def feature_rows(found: FeatureMetadata) -> list[dict[str, Any]]:
-    """Each feature that a node knows: its level, what all nodes support, and the nodes that are behind the others."""
+    """Return each known feature: its level, what all nodes support, and the nodes that lag behind."""
     from tidelog.metadata_quorum.controller.features import range_of
 
     names = {*found.supported_features, *found.finalized_features, *(f.name for n in found.nodes for f in n.features)}

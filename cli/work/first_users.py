@@ -1,4 +1,4 @@
-"""``--add-scram``: the users that a new cluster begins with. Source: Kafka's ``ScramParser`` (KIP-900)."""
+"""``--add-scram``: the initial users of a new cluster. Source: Kafka's ``ScramParser`` (KIP-900)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FORM: Final = "SCRAM-SHA-512=[name=USER,password=PASSWORD]"
 
 
 def parse_first_users(given: Iterable[str]) -> tuple[MetadataRecord, ...]:
-    """The records of users as ``--add-scram`` names them; ``@FILE`` stands for the file's lines. Raises
-    :class:`ConfigError`, which names no password, and ``OSError``."""
+    """Return the records of the users in ``--add-scram``; ``@FILE`` stands for the file's lines. Raises
+    :class:`ConfigError`, which contains no password, and ``OSError``."""
     said: list[str] = []
     for text in given:
         if text.startswith("@"):

@@ -1,4 +1,4 @@
-"""A group's progress: committed offsets, log ends, lag and readers. Asks the cluster; building the rows is pure."""
+"""A group's progress: committed offsets, log ends, lag and readers. Queries the cluster; building the rows is pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class GroupStanding(NamedTuple):
     """One partition of a group, or a member without any (``topic`` and ``partition`` are then ``None``).
 
-    ``current_offset`` is ``None`` where nothing is committed, ``log_end_offset`` where the partition is gone or
-    has no leader, ``lag`` where either is; the rest is ``None`` where nobody reads the partition."""
+    ``current_offset`` is ``None`` if nothing is committed, ``log_end_offset`` if the partition is gone or has no
+    leader, ``lag`` if either is; the rest is ``None`` if nobody reads the partition."""
 
     group: str
     topic: str | None
@@ -34,7 +34,7 @@ class GroupStanding(NamedTuple):
 def standings(
     group: GroupDescription, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> list[GroupStanding]:
-    """Put together what is known of a group: partitions in order, then members that read none."""
+    """Combine what is known about a group: partitions in order, then members without partitions."""
     readers: dict[TopicPartition, MemberDescription] = {}
     for member in group.members:
         for at in member.assignment or ():
@@ -64,7 +64,7 @@ def standings(
 
 
 def led_partitions(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, bool]:
-    """The partitions of these topics, and whether each has a leader; topics that do not exist are left out."""
+    """Return the partitions of these topics, and whether each has a leader, without topics that do not exist."""
     there = {topic.name for topic in admin.list_topics(internal=True)}
     wanted = sorted(there & set(topics))
     if not wanted:
@@ -77,7 +77,7 @@ def led_partitions(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, 
 
 
 def log_ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The log end offsets of these partitions; those that do not exist or have no leader are left out."""
+    """Return the log end offsets of these partitions, without those that do not exist or have no leader."""
     from tidelog import OffsetSpec
 
     wanted = set(partitions)
@@ -87,7 +87,7 @@ def log_ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPa
 
 
 def bounds_of(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
-    """First and end offset of partitions that must have a leader. Raises :class:`CommandFailed`."""
+    """Return the first and end offset of partitions, which must have a leader. Raises :class:`CommandFailed`."""
     from tidelog import OffsetSpec
 
     wanted = sorted(set(partitions))
@@ -95,7 +95,7 @@ def bounds_of(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicP
     for at in wanted:
         if at not in led:
             count = sum(other.topic == at.topic for other in led)
-            expected = f"a partition of 0 to {count - 1}" if count else "a topic that exists"
+            expected = f"a partition from 0 to {count - 1}" if count else "a topic that exists"
             raise CommandFailed(f"{at}: expected {expected}")
         if not led[at]:
             raise CommandFailed(f"{at} has no leader now; `tidelog topics describe --unhealthy` shows such partitions")

@@ -1,7 +1,7 @@
-"""Finds hanging transactions: long open in a partition, and no coordinator will ever write their marker.
+"""Finds hanging transactions: open for long in a partition, though no coordinator will ever write their marker.
 
-The rules follow Kafka's ``FindHangingTransactionsCommand`` (KIP-664). The search ends with another look at the
-partitions: a transaction that ended while we asked the coordinators does not hang.
+The rules follow Kafka's ``FindHangingTransactionsCommand`` (KIP-664). Finally, the search checks the partitions again:
+a transaction that ended during the search does not hang.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.client.admin.transaction_types import ProducerState, TransactionDescription
 
 PARTITIONS_AT_ONCE: Final = 500
-"""Partitions in one request, so that no broker gets a giant one."""
+"""How many partitions to put into one request."""
 
 
 class OpenTransaction(NamedTuple):
@@ -30,8 +30,8 @@ class OpenTransaction(NamedTuple):
 def open_transactions(
     found: Mapping[TopicPartition, Sequence[ProducerState]], *, quiet_since_ms: int | None = None
 ) -> list[OpenTransaction]:
-    """The open transactions, ordered by partition and start. With ``quiet_since_ms`` (ms since 1970), only those whose
-    producer was last heard from before then."""
+    """Return the open transactions, ordered by partition and start. With ``quiet_since_ms`` (ms since 1970), only those
+    whose producer was last active before then."""
     return sorted(
         (
             OpenTransaction(at, one, one.current_transaction_start_offset)
@@ -47,8 +47,8 @@ def open_transactions(
 def without_coordinator(
     candidates: Iterable[OpenTransaction], known: Mapping[int, TransactionDescription]
 ) -> list[OpenTransaction]:
-    """The transactions whose marker no coordinator will write. ``known``: the coordinators' answer for each producer
-    id; its partitions are those that still await a marker."""
+    """Return the transactions whose marker no coordinator will write. ``known``: the coordinators' answer for each
+    producer id; its partitions still await a marker."""
     return [
         one
         for one in candidates
@@ -60,7 +60,8 @@ def without_coordinator(
 def find_hanging(
     admin: Admin, partitions: Sequence[TopicPartition], longest_ms: int, now_ms: Callable[[], int]
 ) -> list[OpenTransaction]:
-    """The hanging transactions of these partitions: quiet for more than ``longest_ms``, unknown to coordinators."""
+    """Return the hanging transactions of these partitions: quiet for more than ``longest_ms``, unknown to
+    coordinators."""
     quiet_since_ms = now_ms() - longest_ms
     candidates = [
         one
@@ -77,7 +78,7 @@ def find_hanging(
 
 
 def coordinated(admin: Admin, producer_ids: Iterable[int]) -> dict[int, TransactionDescription]:
-    """The coordinators' answers about the transactional ids that have these producer ids now."""
+    """Return the coordinators' answers about the transactional ids that have these producer ids now."""
     wanted = sorted(producer_ids)
     if not wanted:
         return {}
@@ -89,7 +90,7 @@ def coordinated(admin: Admin, producer_ids: Iterable[int]) -> dict[int, Transact
 def described(
     admin: Admin, transactional_ids: Sequence[str]
 ) -> tuple[dict[str, TransactionDescription], dict[str, str]]:
-    """Describe the ids that are in use; for the others, say why not. Raises any other error."""
+    """Describe the ids in use; for the others, return why not. Raises any other error."""
     from tidelog.model.errors import ErrorCode, TidelogError
 
     if not transactional_ids:

@@ -1,4 +1,4 @@
-"""Asks a cluster for the facts that rules of health look at. A part that cannot be asked is named, and left out."""
+"""Collects the facts for the health rules from a cluster. Parts that cannot be queried are listed and left out."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ MIN_ISR: Final = "min.insync.replicas"
 LINK_NAME: Final = "link.name"
 HTTP_LISTENER: Final = "http.listener"
 HANGING_PARTITIONS_MAX: Final = 2_000
-"""Beyond that, every look would ask leaders about too many partitions' producers."""
+"""Beyond this, each look would ask leaders about too many partitions' producers."""
 HANGING_MS: Final = 15 * 60_000
 """As ``tidelog transactions find-hanging``."""
 GROUPS_MAX: Final = 1_000
 AT_ONCE: Final = 8
-"""Questions to the cluster at a time."""
+"""Concurrent requests to the cluster."""
 
 
 class Asker:
-    """Looks at one cluster, again and again: what one look cannot show (busy shares, progress) comes from several."""
+    """Looks at one cluster repeatedly. What one look cannot show (busy shares, progress) comes from several."""
 
     def __init__(self, admin: Admin, settings: Mapping[str, Any], windows: Windows) -> None:
         self._admin = admin
@@ -63,10 +63,10 @@ class Asker:
         self._unknown: dict[str, str] = {}
 
     def facts(self) -> Facts:
-        """One look. Raises nothing of the cluster's: what it does not tell is in ``unknown``."""
+        """Take one look. Raises no cluster errors: ``unknown`` lists what the cluster does not tell."""
         self._unknown = {}
         admin = self._admin
-        with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer holds back only what is asked of it
+        with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer delays only its own requests
             placing = pool.submit(self._try, "partitions", lambda: placement_of(admin))
             levels = pool.submit(self._try, "features", self._features)
             prepared = pool.submit(self._try, "prepared", self._prepared)
@@ -108,8 +108,8 @@ class Asker:
             return None
 
     def _controller(self, cluster: DescribeClusterResponse | None) -> int | None:
-        """The active controller's id. Brokers that cannot reach one answer nothing about the cluster: then it is -1,
-        unless we may not ask."""
+        """Return the active controller's id. Brokers that cannot reach a controller answer nothing about the cluster:
+        then it is -1, unless we may not ask."""
         if cluster is not None:
             return int(cluster.controller_id)
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
@@ -162,7 +162,7 @@ class Asker:
         ]
 
     def _url(self, node: int, hosts: Mapping[int, str]) -> str:
-        """The address of a node's metrics; empty where there is none that we reach."""
+        """Return the address of a node's metrics; empty if we cannot reach any."""
         from tidelog import ConfigResource
 
         resource = ConfigResource("broker", str(node))
@@ -206,7 +206,7 @@ class Asker:
 
         listed = [one for one in self._admin.list_consumer_groups() if not one.group_id.startswith(GROUP_PREFIX)]
         if len(listed) > GROUPS_MAX:
-            self._unknown["some groups"] = f"{len(listed):,} groups; the first {GROUPS_MAX:,} by name were looked at"
+            self._unknown["some groups"] = f"{len(listed):,} groups; only the first {GROUPS_MAX:,} by name were checked"
             listed = listed[:GROUPS_MAX]
         if not listed:
             self._windows.look({})
@@ -278,7 +278,7 @@ class Asker:
 
 
 def unsettled(facts: Facts) -> int:
-    """Groups that lag, and were not watched for long enough to judge them."""
+    """Return the number of groups with lag that were not watched long enough to judge."""
     return sum(any(one.progress is Progress.UNSETTLED for one in group.partitions) for group in facts.groups or ())
 
 

@@ -1,4 +1,4 @@
-"""One look at a cluster: its facts, what the rules find in them, and how that is told to people and programs."""
+"""One look at a cluster: its facts, the findings of the rules, and their presentation."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ class Look(NamedTuple):
     facts: Facts
     report: Report
     unsettled: int
-    """Groups that lag, and were not watched for long enough."""
+    """Groups with lag that were not watched long enough."""
 
 
 def look_at(asker: Asker) -> Look:
-    """Ask the cluster, then the rules."""
+    """Query the cluster, then apply the rules."""
     facts = asker.facts()
     return Look(facts, report(facts), unsettled(facts))
 
 
 class Watch:
-    """Looks again and again. A finding that no fact dates, and that the first look lacked, is dated by the look that
-    brought it."""
+    """Looks repeatedly. An undated finding that the first look lacked gets the time of the look that found it."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
@@ -50,7 +49,7 @@ class Watch:
 
 
 def sentence(look: Look) -> str:
-    """The cluster in one sentence, as a person would say it."""
+    """Summarize the cluster in one sentence."""
     facts = look.facts
     parts = []
     if facts.brokers is not None:
@@ -63,11 +62,11 @@ def sentence(look: Look) -> str:
         short = sum(len(one.isr) < len(one.replicas) - len(one.adding) or one.leader < 0 for one in facts.partitions)
         whole = f"{counted(len(facts.partitions), 'partition')}, "
         parts.append(whole + (f"{short:,} not whole" if short else "each with a leader and all its replicas in sync"))
-    return "; ".join(parts) or "nobody tells anything about the cluster"
+    return "; ".join(parts) or "nothing is known about the cluster"
 
 
 def as_object(look: Look) -> dict[str, Any]:
-    """The look for programs. ``status``: "healthy", "warning" or "critical"."""
+    """Return the look for programs. ``status``: "healthy", "warning" or "critical"."""
     worst = look.report.worst
     return {
         "status": "healthy" if worst in (None, Severity.NOTE) else worst.value if worst else "",

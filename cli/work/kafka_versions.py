@@ -1,4 +1,4 @@
-"""What a node's Kafka listener says of itself: one ApiVersions request (KIP-511), which needs no login."""
+"""Queries a node's Kafka listener: one ApiVersions request (KIP-511), which needs no login."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANSWER: Final = struct.Struct(">iih")
 
 
 def ask_versions(address: Address, tls: TlsStore | None) -> Any:
-    """The answer's fields, kio's names. ``tls``: how the client connects, ``None`` for plaintext. Raises
+    """Return the answer with kio's field names. ``tls``: how the client connects, ``None`` for plaintext. Raises
     :class:`CommandFailed`."""
     try:
         with ExitStack() as closing:
@@ -38,7 +38,7 @@ def ask_versions(address: Address, tls: TlsStore | None) -> Any:
             stream = closing.enter_context(wire.makefile("rb"))
             length, correlation, error = _ANSWER.unpack(_exactly(stream.read(_ANSWER.size), _ANSWER.size))
             if correlation != 1 or not _ANSWER.size - 4 <= length <= ANSWER_BYTES_MAX:
-                raise BadMessage("expected an answer of Kafka's protocol")
+                raise BadMessage("expected a Kafka protocol answer")
             if error:
                 raise BadMessage(f"expected version {VERSION} of ApiVersions to be served, found error {error}")
             rest = length - (_ANSWER.size - 4)

@@ -1,5 +1,5 @@
-"""What ``tidelog cluster start --security`` lays out beside a new cluster's nodes: an authority, certificates, a first
-user, and the file by which clients connect.
+"""The files that ``tidelog cluster start --security`` adds to a new cluster: an authority, certificates, a first user,
+and client settings.
 
     <directory>/security/ca.pem, ca-key.pem        the authority
     <directory>/security/node-1.pem                that node's key and certificate
@@ -44,8 +44,8 @@ def check_library() -> None:
 
 
 def lay_out(cluster: LocalCluster, kind: str) -> None:
-    """Secure a cluster that has not run yet: ``tls`` by certificates of nodes and users, ``tls+scram`` with passwords
-    for users."""
+    """Secure a cluster that has not run yet: ``tls`` with certificates for nodes and users, ``tls+scram`` with
+    passwords for users."""
     directory = cluster.directory / DIRECTORY
     directory.mkdir(DIRECTORY_MODE)
     files = _certificates()
@@ -82,7 +82,7 @@ def lay_out(cluster: LocalCluster, kind: str) -> None:
         "ssl.client.auth": "required",
         "ssl.principal.mapping.rules": r"RULE:^CN=([^,]+).*$/$1/",
         "authorizer.class.name": STANDARD_AUTHORIZER,
-        # Those of nodes that are added later too: the others would not start anew for them.
+        # Include nodes that are added later: the others would not restart for them.
         "super.users": ";".join(f"User:{name}" for name in (*map(_name, range(1, NODES_MAX + 1)), ADMIN)),
         "node.principal.pattern": f"User:{_name(NODE_ID)}",
     }
@@ -94,7 +94,7 @@ def lay_out(cluster: LocalCluster, kind: str) -> None:
 
 
 def give_certificate(cluster: LocalCluster, number: int) -> None:
-    """Give a node of a secured cluster its key and certificate; does nothing on another cluster."""
+    """Give a node of a secured cluster its key and certificate. Does nothing on another cluster."""
     directory = cluster.directory / DIRECTORY
     if client_file(cluster.directory) is None:
         return
@@ -105,7 +105,7 @@ def give_certificate(cluster: LocalCluster, number: int) -> None:
 
 
 def begin_with_users(cluster: LocalCluster) -> None:
-    """Let nodes that have not run yet know the first user."""
+    """Give nodes that have not run yet the first user."""
     users = cluster.directory / DIRECTORY / _FIRST_USERS
     if users.exists():
         for node in cluster.nodes.values():
@@ -120,4 +120,4 @@ def _certificates() -> Any:
     try:
         return import_module("tidelog.cli.work.certificates")
     except ModuleNotFoundError as missing:
-        raise CommandFailed(f"{missing}: pip install 'tidelog[security]' brings it") from None
+        raise CommandFailed(f"{missing}: install it with pip install 'tidelog[security]'") from None

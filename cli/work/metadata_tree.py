@@ -1,4 +1,4 @@
-"""The metadata as a tree of names, as Kafka's ``kafka-metadata-shell`` shows it. No secret is in it."""
+"""The metadata as a tree of names, like Kafka's ``kafka-metadata-shell``. It contains no secrets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ HIDDEN: Final = "(hidden)"
 _ID_BYTES: Final = 16
 
 Leaf: TypeAlias = str | int | float | bool | dict[str, Any] | list[Any] | None
-"""A file's content, as JSON has it."""
+"""A file's content, as a JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """``children`` is asked when somebody looks inside: a tree of 100,000 partitions costs only what is looked at."""
+    """``children`` is called when somebody looks inside, so a tree of 100,000 partitions costs only what is looked
+    at."""
 
     children: Callable[[], Mapping[str, Folder | Leaf]]
 
@@ -33,7 +34,7 @@ Node: TypeAlias = Folder | Leaf
 
 
 class NoSuchPath(ValueError):
-    """A path that leads nowhere; the text says what was expected and found."""
+    """A path does not exist; the text says what was expected and found."""
 
 
 def metadata_tree(found: MetadataDirectory, up_to: Offset) -> Folder:
@@ -59,7 +60,7 @@ def metadata_tree(found: MetadataDirectory, up_to: Offset) -> Folder:
 
 
 def resolved(path: str, current: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The names on the way to a path, seen from ``current``; ``..`` above the root stays there."""
+    """Return the parts of a path, relative to ``current``; ``..`` stops at the root."""
     steps = [] if path.startswith("/") else list(current)
     for name in path.split("/"):
         if name == "..":
@@ -70,9 +71,9 @@ def resolved(path: str, current: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def find(root: Folder, pattern: tuple[str, ...]) -> list[tuple[tuple[str, ...], Node]]:
-    """Every path that fits names with ``*``, ``?`` and ``[…]``, with what is there.
+    """Return every path that matches names with ``*``, ``?`` and ``[…]``, with its node.
 
-    Raises :class:`NoSuchPath` where nothing fits.
+    Raises :class:`NoSuchPath` if nothing matches.
     """
     at: list[tuple[tuple[str, ...], Node]] = [((), root)]
     for depth, name in enumerate(pattern):
@@ -82,18 +83,18 @@ def find(root: Folder, pattern: tuple[str, ...]) -> list[tuple[tuple[str, ...], 
                 below += [((*path, child), found) for child, found in listed(node) if fnmatchcase(child, name)]
         if not below:
             looked = "/" + "/".join(pattern[:depth])
-            raise NoSuchPath(f"/{'/'.join(pattern)}: expected a path that is there, found no {name!r} in {looked}")
+            raise NoSuchPath(f"/{'/'.join(pattern)}: expected an existing path, found no {name!r} in {looked}")
         at = below
     return at
 
 
 def listed(folder: Folder) -> list[tuple[str, Node]]:
-    """The children in order: numbers by their value."""
+    """Return the children in order: numbers by value."""
     return sorted(folder.children().items(), key=lambda child: _by_number(child[0]))
 
 
 def walk(path: tuple[str, ...], node: Node) -> Iterator[tuple[tuple[str, ...], Node]]:
-    """A node and all below it, from the top."""
+    """Yield a node and everything below it, from the top."""
     yield path, node
     if isinstance(node, Folder):
         for name, child in listed(node):
@@ -108,7 +109,7 @@ def _by_number(name: str) -> tuple[int, int, str]:
 
 
 def _folder(children: Mapping[str, Node]) -> Folder:
-    """A ``/`` in the name of a user or client is shown as ``%2F``."""
+    """Make a folder. A ``/`` in the name of a user or client is shown as ``%2F``."""
     return Folder(lambda: {name.replace("/", "%2F"): child for name, child in children.items()})
 
 
@@ -189,7 +190,7 @@ def _setting(name: str, value: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """A record as JSON. A field that its type keeps out of ``repr`` is a secret."""
+    """Return a record as JSON. A field that its type excludes from ``repr`` is a secret."""
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         shown = {at.name: _shown(getattr(value, at.name)) if at.repr else HIDDEN for at in fields}

@@ -1,4 +1,4 @@
-"""Nodes' metrics pages, fetched over HTTP and read."""
+"""Fetches and parses nodes' metrics pages over HTTP."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ PAGE_BYTES_MAX: Final = 16 * 2**20
 """A page of 10,000 topics has some 5 MB."""
 AT_ONCE: Final = 8
 GAP_S: Final = 1.0
-"""Least time between two looks that give a busy share."""
+"""The minimum time between two looks that give a busy share."""
 
 
 class PageUnread(Exception):
-    """A page could not be had; the text says why."""
+    """A page could not be fetched; the text says why."""
 
 
 class Page(NamedTuple):
-    """A look at one page: when by the looker's clock, how long it took, and the values by exported name."""
+    """One reading of a page: its time by our clock, its duration, and the values by exported name."""
 
     at_s: float
     took_s: float
@@ -46,9 +46,9 @@ class Page(NamedTuple):
 
 
 def page_address(listener: str, host: str) -> str:
-    """The URL of a node's metrics by its ``http.listener`` and the ``host`` at which clients reach it.
+    """Return the URL of a node's metrics, from its ``http.listener`` and the ``host`` at which clients reach it.
 
-    Raises :class:`PageUnread` if it has none, or only one that its own machine reaches.
+    Raises :class:`PageUnread` if it has none, or only one that is reachable from its own machine.
     """
     if not listener:
         raise PageUnread("it has no http.listener")
@@ -57,7 +57,7 @@ def page_address(listener: str, host: str) -> str:
     if name in ("", "0.0.0.0", "::"):
         name = host
     elif _is_loopback(name) and not _is_loopback(host):
-        raise PageUnread(f"http.listener={listener}, which only its own machine reaches")
+        raise PageUnread(f"http.listener={listener}, which is reachable only from its own machine")
     return f"{found.scheme.lower()}://{f'[{name}]' if ':' in name else name}:{port}/metrics"
 
 
@@ -69,7 +69,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    """For pages over HTTPS: the same authorities and certificate that the client shows brokers."""
+    """Return a context for pages over HTTPS: the same authorities and certificate as for brokers."""
     context = ssl.create_default_context(cafile=settings.get("ssl_cafile"))
     if chain := settings.get("ssl_certfile"):
         context.load_cert_chain(chain, settings.get("ssl_keyfile"))
@@ -77,11 +77,11 @@ def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def read_page(url: str, context: ssl.SSLContext, settings: Mapping[str, Any] = MappingProxyType({})) -> Page:
-    """``settings``: those of the client, which logs in if the page asks it to. Raises :class:`PageUnread`."""
+    """Fetch a page. ``settings``: the client's, for logging in if the page requires it. Raises :class:`PageUnread`."""
     began, began_s = time.monotonic(), time.time()
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )  # a proxy of the environment is for other places than one's own nodes
+    )  # a proxy from the environment is not meant for one's own nodes
     try:
         body = _body(opener, url, settings)
     except (OSError, http.client.HTTPException, LoginRefused, ConfigError) as error:
@@ -109,7 +109,8 @@ def _body(opener: urllib.request.OpenerDirector, url: str, settings: Mapping[str
 
 
 def _authorization(scheme: str, url: str, settings: Mapping[str, Any]) -> str | None:
-    """What to show to a page that asks for ``scheme``; ``None`` if there is nothing, or others could read it."""
+    """Return the credentials for a page that requires ``scheme``; ``None`` if there are none, or others could read
+    them."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         return None
@@ -123,7 +124,7 @@ def _authorization(scheme: str, url: str, settings: Mapping[str, Any]) -> str | 
 
 
 def parse(text: str, url: str) -> dict[str, dict[Labels, float]]:
-    """Prometheus's text format. Labels come in the order of our metrics' own names. Raises :class:`PageUnread`."""
+    """Parse Prometheus's text format. Labels are ordered as in our metrics' definitions. Raises :class:`PageUnread`."""
     from prometheus_client.parser import text_string_to_metric_families
 
     names = {metric.exported: metric.labels for metric in m.ALL_METRICS.values()}
@@ -139,14 +140,14 @@ def parse(text: str, url: str) -> dict[str, dict[Labels, float]]:
 
 
 class Pages:
-    """Looks at the pages of several nodes, again and again. The first look takes two, so that there is a busy share."""
+    """Reads the pages of several nodes repeatedly. The first look reads twice, to get a busy share."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
         self._before: dict[int, Page] = {}
 
     def look(self, urls: Mapping[int, str]) -> tuple[dict[int, NodeMetrics], dict[int, str]]:
-        """The nodes' metrics, and why those of the others are missing."""
+        """Return the nodes' metrics, and why those of others are missing."""
         if not urls:
             return {}, {}
         context = tls_context(self._settings)
@@ -182,7 +183,7 @@ def _metrics(node: int, page: Page, before: Page | None) -> NodeMetrics:
         return found
     earlier = NodeMetrics(node, before.values)
     passed_s = found.total(m.UPTIME) - earlier.total(m.UPTIME)
-    if passed_s < GAP_S / 2:  # it was restarted, or this look came at once
+    if passed_s < GAP_S / 2:  # it was restarted, or this look came immediately after
         return found
     busy = (found.total(m.LOOP_BUSY) - earlier.total(m.LOOP_BUSY)) / passed_s
     return replace(found, busy=min(max(busy, 0.0), 1.0))

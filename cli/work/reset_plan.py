@@ -1,7 +1,7 @@
-"""Plans a reset of a group's committed offsets from the target and the present state.
+"""Plans a reset of a group's committed offsets from the target and the current state.
 
 Pure. The rules follow Kafka's ``kafka-consumer-groups.sh --reset-offsets`` (``OffsetsUtils``): an offset outside the
-log becomes its nearest end, with a note; a time after the last record means the log's end.
+log becomes the nearest valid one, with a note; a time after the last record means the log's end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """The present committed offset; the end where there is none."""
+    """The current committed offset; the end if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Bounds(NamedTuple):
 
 
 class Move(NamedTuple):
-    """``current`` is ``None`` where nothing is committed."""
+    """``current`` is ``None`` if nothing is committed."""
 
     partition: TopicPartition
     current: int | None
@@ -90,8 +90,8 @@ def plan_reset(
     bounds: Mapping[TopicPartition, Bounds],
     at_time: Mapping[TopicPartition, int],
 ) -> ResetPlan:
-    """Plan a reset of these partitions. ``bounds`` has each of them; ``at_time`` the offset found for a
-    :class:`ToTime`, -1 if there is none. Raises :class:`CommandFailed` for a shift from nowhere."""
+    """Plan a reset of these partitions. ``bounds`` contains each of them; ``at_time`` the offset found for a
+    :class:`ToTime`, -1 if there is none. Raises :class:`CommandFailed` for a shift without a committed offset."""
     moves: list[Move] = []
     notes: list[str] = []
     for at in sorted(partitions):
@@ -104,7 +104,7 @@ def plan_reset(
                 wanted = end
             case ToCurrent():
                 if current is None:
-                    notes.append(f"{at}: nothing is committed; its end, {end}, is taken")
+                    notes.append(f"{at}: nothing is committed; using its end, {end}")
                 wanted = end if current is None else current
             case ToOffset(offset):
                 wanted = offset
@@ -115,7 +115,7 @@ def plan_reset(
             case ToTime():
                 wanted = at_time[at]
                 if wanted < 0:
-                    notes.append(f"{at}: no record is that late; its end, {end}, is taken")
+                    notes.append(f"{at}: no record is that late; using its end, {end}")
                     wanted = end
             case ToListed(offsets):
                 wanted = offsets[at]
@@ -124,16 +124,16 @@ def plan_reset(
         new = min(max(wanted, first), end)
         if new != wanted:
             side = "before the first record" if wanted < first else "beyond the end"
-            notes.append(f"{at}: {wanted} is {side}; {new} is taken")
+            notes.append(f"{at}: {wanted} is {side}; using {new}")
         moves.append(Move(at, current, new))
     return ResetPlan(tuple(moves), tuple(notes))
 
 
 def read_offsets_file(name: str, lines: Iterable[str], groups: tuple[str, ...]) -> dict[str, ToListed]:
-    """Read rows of ``topic,partition,offset``, or with a group before them where there are several groups.
+    """Read rows of ``topic,partition,offset``, preceded by the group if there are several groups.
 
-    ``name`` is the file's, for errors: :class:`CommandFailed` names the line that cannot be right, and a
-    group of which no row speaks. Rows of groups that were not asked for are passed over.
+    ``name`` is the file's name, for errors. :class:`CommandFailed` names an invalid line, or a group without rows. Rows
+    of other groups are ignored.
     """
     found: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
     reader = csv.reader(lines)
@@ -141,7 +141,7 @@ def read_offsets_file(name: str, lines: Iterable[str], groups: tuple[str, ...]) 
         try:
             row = next(reader, None)
         except csv.Error as wrong:
-            raise CommandFailed(f"{name}:{reader.line_num}: expected rows of CSV, found that {wrong}") from None
+            raise CommandFailed(f"{name}:{reader.line_num}: expected rows of CSV: {wrong}") from None
         if row is None:
             break
         if not row or row == [""]:
@@ -162,7 +162,7 @@ def read_offsets_file(name: str, lines: Iterable[str], groups: tuple[str, ...]) 
             found[group][at] = offset
     for group, offsets in found.items():
         if not offsets:
-            raise CommandFailed(f"{name}: expected rows of group {group}, found none")
+            raise CommandFailed(f"{name}: expected rows for group {group}, found none")
     return {group: ToListed(offsets) for group, offsets in found.items()}
 
 

@@ -1,9 +1,9 @@
 """Reads a partition's files one entry at a time, without the node that owns them.
 
-For inspection, not for serving: a file that is being written may end in half an entry. Formats: Kafka's
-``LogSegment`` (batches one after another), ``OffsetIndex`` (relative offset i32, position i32),
-``TimeIndex`` (timestamp i64, relative offset i32), ``TransactionIndex`` (version i16, then producer id,
-first, last and last stable offset, i64 each).
+For inspection, not for serving: a file that is being written may end in a partial entry. Formats: Kafka's
+``LogSegment`` (batches one after another), ``OffsetIndex`` (relative offset i32, position i32), ``TimeIndex``
+(timestamp i64, relative offset i32), ``TransactionIndex`` (version i16, then producer id, first, last and last stable
+offset, i64 each).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.proto.records.batches import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, B
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 
 BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A larger length counts as damage and is not read."""
+"""Larger lengths count as damage and are not read."""
 _LENGTH: Final = struct.Struct(">qiib")
 _INDEX: Final = struct.Struct(">ii")
 _TIME_INDEX: Final = struct.Struct(">qi")
@@ -25,7 +25,7 @@ _TXN_INDEX: Final = struct.Struct(">hqqqq")
 
 
 class Damage(NamedTuple):
-    """The place where a file becomes unreadable, and why."""
+    """Where a file becomes unreadable, and why."""
 
     position: int
     reason: str
@@ -38,7 +38,7 @@ class PlacedBatch(NamedTuple):
 
 
 def read_batches(path: Path) -> Iterator[PlacedBatch | Damage]:
-    """Yield the batches of a ``.log`` file; a :class:`Damage`, if any, is the last thing."""
+    """Yield the batches of a ``.log`` file; a :class:`Damage`, if any, comes last."""
     size = path.stat().st_size
     position = 0
     with path.open("rb") as file:

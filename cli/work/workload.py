@@ -1,4 +1,4 @@
-"""Loads for measuring a cluster: many records at full speed, or a few at an even pace."""
+"""Loads for measuring a cluster: many records at full speed, or a few at a steady rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 1_000_000
 ONE_BY_ONE_BYTES_MAX: Final = 64_000_000
-"""Of values that are held ready."""
+"""Maximum bytes of values prepared in advance."""
 FLUSH_TIMEOUT_S: Final = 120.0
 POLL_TIMEOUT_S: Final = 10.0
 INTERRUPTED_FLUSH_S: Final = 1.0
@@ -27,7 +27,7 @@ PARTITIONS: Final = 6
 
 
 class RecordsLost(CommandFailed):
-    """The measured run is not valid: some records failed or did not come back."""
+    """The measurement is invalid: some records failed or did not come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Rate:
 
     @property
     def megabytes_per_second(self) -> float:
-        """Of values; keys, headers and framing are not counted."""
+        """The rate of values; keys, headers and framing do not count."""
         return self.per_second * self.size / 1e6
 
 
 @contextmanager
 def _producer(bootstrap: str, settings: Mapping[str, Any]) -> Iterator[Producer]:
-    """A producer that, on Ctrl-C, drops what it still holds."""
+    """Yield a producer that drops unsent records on Ctrl-C."""
     from tidelog import Producer
 
     with Producer(bootstrap, **settings) as producer:
@@ -64,7 +64,7 @@ def _producer(bootstrap: str, settings: Mapping[str, Any]) -> Iterator[Producer]
 def create_topic(
     admin: Admin, name: str, *, partitions: int = PARTITIONS, copies: int = 1, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic and wait until every replica of it is in sync."""
+    """Create a topic and wait until all its replicas are in sync."""
     from tidelog import NewTopic
     from tidelog.client.errors import UnknownTopicOrPartitionError
 
@@ -75,7 +75,7 @@ def create_topic(
         try:
             (found,) = admin.describe_topics([name])
         except UnknownTopicOrPartitionError:
-            return False  # the broker that was asked has not heard of it yet
+            return False  # the broker that was asked does not know it yet
         return len(found.partitions) == partitions and all(
             partition.leader >= 0 and len(partition.isr) == copies for partition in found.partitions
         )
@@ -84,13 +84,13 @@ def create_topic(
 
 
 def values_of(size: int, count: int) -> list[bytes]:
-    """``count`` different values of ``size`` bytes that no codec can shrink."""
+    """Return ``count`` different incompressible values of ``size`` bytes."""
     rng = random.Random(size)
     return [rng.randbytes(size) for _ in range(count)]
 
 
 def produce_many(bootstrap: str, topic: str, size: int, seconds: float, **settings: Any) -> Rate:
-    """``send_many`` for this many seconds."""
+    """Call ``send_many`` for this many seconds."""
     values = values_of(size, max(1, CHUNK_BYTES // size))
     with _producer(bootstrap, settings) as producer:
         producer.send_many(topic, values)
@@ -107,7 +107,7 @@ def produce_many(bootstrap: str, topic: str, size: int, seconds: float, **settin
 
 
 def produce_one_by_one(bootstrap: str, topic: str, size: int, seconds: float, **settings: Any) -> Rate:
-    """``send()`` record by record for this many seconds."""
+    """Call ``send()`` record by record for this many seconds."""
     values = values_of(size, max(1, min(10_000, ONE_BY_ONE_BYTES_MAX // size)))
     with _producer(bootstrap, settings) as producer:
         producer.send(topic, values[0]).result(FLUSH_TIMEOUT_S)
@@ -138,7 +138,7 @@ def fill(bootstrap: str, topic: str, size: int, count: int, **settings: Any) -> 
 
 
 def consume_all(bootstrap: str, topic: str, count: int, *, as_records: bool, **settings: Any) -> Rate:
-    """Read ``count`` records from the beginning, as values alone or as whole records."""
+    """Read ``count`` records from the beginning, as values or as whole records."""
     from tidelog import Consumer, TopicPartition
 
     with Consumer(bootstrap, auto_offset_reset="earliest", **settings) as consumer:
@@ -163,7 +163,7 @@ def consume_all(bootstrap: str, topic: str, count: int, *, as_records: bool, **s
 
 
 def latencies(bootstrap: str, topic: str, *, rate: int, size: int, seconds: float, **settings: Any) -> list[float]:
-    """Milliseconds from ``send()`` to the acknowledgement of each record, ``rate`` of them a second."""
+    """Return the milliseconds from ``send()`` to acknowledgement of each record, at ``rate`` records per second."""
     return asyncio.run(_latencies(bootstrap, topic, rate, size, seconds, settings))
 
 
@@ -174,7 +174,8 @@ WARM_UP_RECORDS: Final = 10
 async def _latencies(
     bootstrap: str, topic: str, rate: int, size: int, seconds: float, settings: Mapping[str, Any]
 ) -> list[float]:
-    """Sending never waits for answers, so a slow one delays no other. The first seconds do not count."""
+    """Measure latencies. Sending never waits for answers, so a slow one delays no other. The first seconds do not
+    count."""
     from tidelog.aio import Producer
 
     value = values_of(size, 1)[0]
@@ -207,8 +208,8 @@ async def _latencies(
 def end_to_end(
     bootstrap: str, topic: str, *, count: int, size: int, settings: Mapping[str, Any], **security: Any
 ) -> list[float]:
-    """Milliseconds from ``send()`` until a consumer has the record; each is sent when the one before was read. The
-    first ones do not count. ``settings`` are the producer's. Source: Kafka's ``EndToEndLatency``."""
+    """Return the milliseconds from ``send()`` until a consumer has the record; each is sent after the previous one was
+    read. The first ones do not count. ``settings`` are the producer's. Source: Kafka's ``EndToEndLatency``."""
     from tidelog import Consumer, TopicPartition
 
     values = values_of(size, 2)

@@ -271,7 +271,7 @@ def test_records_before_an_offset_are_deleted(tidelog: Tidelog) -> None:
     assert tidelog("consume", "t-purge", "--from-beginning", "--until-end")[1] == "3\n"
     code, _, err = tidelog("consume", "t-purge", "--offset", "1", "--max", "1")
     assert code == 1
-    assert "expected an offset of 3 to 4, found 1" in err
+    assert "expected an offset from 3 to 4, found 1" in err
 
 
 def test_the_cluster_describes_itself(tidelog: Tidelog) -> None:

@@ -22,7 +22,7 @@ def properties(path: Path) -> dict[str, str]:
 def test_a_cluster_is_secured_by_what_the_command_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "keys"
     assert run(["security", "init", str(place), "--node", "1=127.0.0.1,localhost", "--user", "alice"]) == 0
-    assert "the authority's certificate, which everybody needs" in capsys.readouterr().out
+    assert "the authority's certificate, for everybody" in capsys.readouterr().out
     assert {path.name for path in place.iterdir()} == {
         "ca.pem", "ca-key.pem", "node-1.pem", "node-1.properties", "alice.pem", "alice.properties",
     }  # fmt: skip
@@ -54,7 +54,7 @@ def test_certificates_are_added_and_renewed(tmp_path: Path, capsys: pytest.Captu
         (["--node", "one=h"], "expected ID=HOST,…, found 'one=h'"),
         (["--node", "1"], "expected ID=HOST,…, found '1'"),
         (["--node", "1=a,"], "expected ID=HOST,…, found '1=a,'"),
-        (["--user", "node-1"], "and no name of a node, found 'node-1'"),
+        (["--user", "node-1"], "not the name of a node, found 'node-1'"),
         (["--user", "../x"], "expected letters, digits"),
         (["--user", "a", "--user", "a"], "expected each name once, found a twice"),
         ([], "expected at least one --node or --user"),
@@ -80,7 +80,7 @@ def test_without_the_library_the_command_says_what_to_install(
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     assert run(["security", "init", str(tmp_path / "x"), "--user", "a"]) == 1
-    assert "pip install 'tidelog[security]' brings it" in capsys.readouterr().err
+    assert "install it with pip install 'tidelog[security]'" in capsys.readouterr().err
 
 
 def test_a_command_config_takes_the_names_of_kafkas_tools_and_librdkafkas(tmp_path: Path) -> None:

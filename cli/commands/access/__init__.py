@@ -1,1 +1,1 @@
-"""Commands that say who may do what, and how much."""
+"""Commands that set who may do what, and how much."""

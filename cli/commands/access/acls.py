@@ -1,4 +1,4 @@
-"""``tidelog acls``: who may do what. Options as those of Kafka's ``kafka-acls``."""
+"""``tidelog acls``: who may do what. The options follow Kafka's ``kafka-acls``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _CONSUMER: Final = {
     ResourceType.TOPIC: (AclOperation.READ, AclOperation.DESCRIBE),
     ResourceType.GROUP: (AclOperation.READ,),
 }
-"""What the shortcuts --producer and --consumer stand for, by resource."""
+"""The operations that the shortcuts --producer and --consumer stand for, by resource."""
 _FILE: Final = click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
@@ -65,7 +65,7 @@ def _resource_options(patterns: Iterable[str]) -> Callable[[F], F]:
         for option in (
             click.option(
                 "--resource-pattern-type", "pattern", default="literal", type=click.Choice(list(patterns)),
-                show_default=True, help="How the names are meant; match: all that affects a resource of this name.",
+                show_default=True, help="How to read names; match: everything that affects a resource of this name.",
             ),
             click.option("--user-principal", multiple=True, metavar="PRINCIPAL", help="A user, as a resource."),
             click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token."),
@@ -82,15 +82,15 @@ def _resource_options(patterns: Iterable[str]) -> Callable[[F], F]:
 
 def _entry_options(command: F) -> F:
     for option in (
-        click.option("--idempotent", is_flag=True, help="With --producer: also without a transactional id."),
+        click.option("--idempotent", is_flag=True, help="With --producer: without a transactional id too."),
         click.option("--consumer", is_flag=True, help="Read and describe topics, read groups."),
         click.option("--producer", is_flag=True, help="Write, describe and create topics; use transactional ids."),
         click.option("--operation", "operations", multiple=True, type=click.Choice(_OPERATIONS, case_sensitive=False),
-                     help="What is done; repeatable. Default: all."),
-        click.option("--deny-host", multiple=True, metavar="ADDRESS", help="Where they come from; default any."),
-        click.option("--allow-host", multiple=True, metavar="ADDRESS", help="Where they come from; default any."),
-        click.option("--deny-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME that may not."),
-        click.option("--allow-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME that may, or User:*."),
+                     help="The operation; repeatable. Default: all."),
+        click.option("--deny-host", multiple=True, metavar="ADDRESS", help="Only from this address. Default: any."),
+        click.option("--allow-host", multiple=True, metavar="ADDRESS", help="Only from this address. Default: any."),
+        click.option("--deny-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME to deny."),
+        click.option("--allow-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME to allow, or User:*."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -98,23 +98,23 @@ def _entry_options(command: F) -> F:
 
 @click.group()
 def acls() -> None:
-    """List, add and remove access control lists; say who may do what, and why."""
+    """List, add and remove access control lists; explain decisions."""
 
 
 @acls.command("list")
 @_resource_options(("literal", "prefixed", "any", "match"))
-@click.option("--principal", multiple=True, metavar="PRINCIPAL", help="Only entries of this principal; repeatable.")
-@click.option("--orphans", is_flag=True, help="Only entries for users or about resources that are not there, and why.")
+@click.option("--principal", multiple=True, metavar="PRINCIPAL", help="Only entries for this principal; repeatable.")
+@click.option("--orphans", is_flag=True, help="Only entries about missing users or resources, with the reason.")
 @bootstrap_option
 @json_option
 def list_acls(
     pattern: str, principal: tuple[str, ...], orphans: bool, bootstrap: str, as_json: bool, **said: Any
 ) -> None:
-    """List entries: of the resources named, else all.
+    """List the entries about the named resources, or all entries.
 
-    --orphans: needs the right to describe everything, as what you may not see looks like what is not there. A user is
-    known by a password (tidelog users list); where nobody has one, users are not judged, nor are names of certificates
-    (CN=...).
+    --orphans needs the right to describe everything, because what you may not see looks missing. A user exists if it
+    has a password (tidelog users list). If nobody has one, users are not checked. Certificate names (CN=...) are never
+    checked.
     """
     from tidelog import Admin
 
@@ -142,9 +142,9 @@ def _existing(admin: Admin) -> Existing:
 @bootstrap_option
 @json_option
 def diff(path: Path, bootstrap: str, as_json: bool) -> None:
-    """Show what `apply` would add (+) and remove (-), so that the cluster has the entries of FILE and no others.
+    """Show what `apply` would add (+) and remove (-) so that the cluster has exactly the entries in FILE.
 
-    FILE is what `tidelog acls list --json` prints. The exit code is 1 if there is a difference.
+    FILE is the output of `tidelog acls list --json`. The exit code is 1 if there is a difference.
     """
     from tidelog import Admin
 
@@ -156,13 +156,13 @@ def diff(path: Path, bootstrap: str, as_json: bool) -> None:
         click.get_current_context().exit(EXIT_FAILURE)
 
 
-@acls.command(short_help="Make the entries those of a file.")
+@acls.command(short_help="Make the entries match a file.")
 @_FILE
-@click.option("--force", is_flag=True, help="Do not ask before entries are removed.")
+@click.option("--force", is_flag=True, help="Remove entries without asking.")
 @bootstrap_option
 @json_option
 def apply(path: Path, force: bool, bootstrap: str, as_json: bool) -> None:
-    """Add and remove entries until the cluster has those of FILE and no others. `tidelog acls diff` shows them first.
+    """Add and remove entries so that the cluster has exactly those in FILE. `tidelog acls diff` previews the changes.
 
     New entries are added before others are removed.
     """
@@ -188,7 +188,7 @@ def _read(path: Path) -> list[AclBinding]:
 
 
 def _compare(wanted: list[AclBinding], present: list[AclBinding]) -> tuple[list[AclBinding], list[AclBinding]]:
-    """What to add, and what to remove."""
+    """Return what to add and what to remove."""
     kept = {*wanted} & {*present}
     return [acl for acl in wanted if acl not in kept], [acl for acl in present if acl not in kept]
 
@@ -202,13 +202,13 @@ def _show_difference(added: list[AclBinding], removed: list[AclBinding], as_json
             say(f"{sign} {acl}")
 
 
-@acls.command(short_help="Allow or deny somebody something.")
+@acls.command(short_help="Allow or deny operations.")
 @_resource_options(("literal", "prefixed"))
 @_entry_options
 @bootstrap_option
 @json_option
 def add(pattern: str, bootstrap: str, as_json: bool, **said: Any) -> None:
-    """Allow or deny somebody something. Entries that deny go before all that allow.
+    """Allow or deny operations. Entries that deny take precedence over entries that allow.
 
     tidelog acls add --allow-principal User:alice --producer --topic orders
     """
@@ -224,14 +224,14 @@ def add(pattern: str, bootstrap: str, as_json: bool, **said: Any) -> None:
             say(str(acl))
 
 
-@acls.command(short_help="Take entries back.")
+@acls.command(short_help="Remove entries.")
 @_resource_options(("literal", "prefixed", "any", "match"))
 @_entry_options
-@click.option("--force", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Remove without asking.")
 @bootstrap_option
 @json_option
 def remove(pattern: str, force: bool, bootstrap: str, as_json: bool, **said: Any) -> None:
-    """Take entries back: those with these principals, hosts and operations; without a principal, all about the
+    """Remove the entries with these principals, hosts and operations; without a principal, all entries about the
     resources."""
     from tidelog import Admin
 
@@ -252,17 +252,15 @@ def remove(pattern: str, force: bool, bootstrap: str, as_json: bool, **said: Any
         _show(admin.delete_acls(wanted), as_json)
 
 
-@acls.command(short_help="Say whether somebody may do something, and why.")
+@acls.command(short_help="Explain whether a principal may do something.")
 @_resource_options(("literal",))
 @click.option("--principal", required=True, metavar="PRINCIPAL", help="Who: User:NAME.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where the principal comes from."
-)
-@click.option("--operation", required=True, type=click.Choice(_OPERATIONS, case_sensitive=False), help="What is done.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The principal's address.")
+@click.option("--operation", required=True, type=click.Choice(_OPERATIONS, case_sensitive=False), help="The operation.")
 @bootstrap_option
 @json_option
 def why(pattern: str, principal: str, host: str, operation: str, bootstrap: str, as_json: bool, **said: Any) -> None:
-    """Say whether a principal may do something to a resource, and which entry decides.
+    """Show whether a principal may do an operation on a resource, and which entry decides.
 
     tidelog acls why --principal User:alice --operation read --topic orders
     """
@@ -282,7 +280,7 @@ def why(pattern: str, principal: str, host: str, operation: str, bootstrap: str,
         judge.add(number.to_bytes(4, "big"), acl)
     judged = judge.judge(Who(principal, host), AclOperation[_spelt(operation)], kind, name)
     if kind is ResourceType.TOPIC and name == AUDIT_TOPIC:
-        say(f"note: {AUDIT_TOPIC} also needs DESCRIBE on the cluster, and ALTER for more than reading", err=True)
+        say(f"note: {AUDIT_TOPIC} also needs DESCRIBE on the cluster, and ALTER for anything but reading", err=True)
     if as_json:
         entry = None if judged.acl is None else str(judged.acl)
         print_json({"allowed": judged.allowed, "rule": judged.rule.value, "entry": entry})
@@ -291,7 +289,7 @@ def why(pattern: str, principal: str, host: str, operation: str, bootstrap: str,
 
 
 def _entries(said: dict[str, Any], pattern: str) -> list[AclBinding]:
-    """The entries that the options describe."""
+    """Return the entries that the options describe."""
     resources = _resources(said, pattern)
     producer, consumer = said["producer"], said["consumer"]
     if said["idempotent"] and not producer:
@@ -358,7 +356,7 @@ def _fields(acl: AclBinding) -> tuple[Any, ...]:
 
 
 def _show(found: Iterable[AclBinding], as_json: bool, reasons: Mapping[AclBinding, str] | None = None) -> None:
-    """``reasons``: what to say of each, in a column more."""
+    """Print entries. ``reasons``: a text for each, shown in an extra column."""
     if as_json:
         more = reasons or {}
         print_json([as_object(acl) | ({"reason": more[acl]} if acl in more else {}) for acl in found])

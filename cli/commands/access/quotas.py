@@ -1,4 +1,4 @@
-"""``tidelog quotas``: bounds on users, client ids and addresses. Options as those of Kafka's ``kafka-configs``."""
+"""``tidelog quotas``: bounds on users, client ids and addresses. The options follow Kafka's ``kafka-configs``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _entity_options(command: F) -> F:
     for option in (
         click.option("--ip-defaults", is_flag=True, help="All addresses without quotas of their own."),
-        click.option("--ip", metavar="ADDRESS", help="An address that connections come from."),
+        click.option("--ip", metavar="ADDRESS", help="A client's address."),
         click.option("--client-defaults", is_flag=True, help="All client ids without quotas of their own."),
         click.option("--client", metavar="ID", help="A client id."),
         click.option("--user-defaults", is_flag=True, help="All users without quotas of their own."),
@@ -34,7 +34,7 @@ def _entity(said: dict[str, Any]) -> ClientQuotaEntity:
         if name is not None and default:
             raise click.UsageError(f"expected one of --{option} and --{option}-defaults, found both")
         if name == "":
-            raise click.UsageError(f"--{option}: expected a name, found none; --{option}-defaults is for all others")
+            raise click.UsageError(f"--{option}: expected a name, found none; --{option}-defaults means all others")
         return "" if default else name
 
     return ClientQuotaEntity(one("user"), one("client"), one("ip"))
@@ -47,11 +47,11 @@ def quotas() -> None:
 
 @quotas.command(short_help="Show quotas.")
 @_entity_options
-@click.option("--strict", is_flag=True, help="Only what is set for exactly these types; without: also combinations.")
+@click.option("--strict", is_flag=True, help="Only quotas for exactly these types, without combinations.")
 @bootstrap_option
 @json_option
 def describe(strict: bool, bootstrap: str, as_json: bool, **said: Any) -> None:
-    """Show quotas: those that name what you name, else all.
+    """Show the quotas of the named users, client ids or addresses, or all quotas.
 
     tidelog quotas describe --user alice
     """
@@ -78,13 +78,13 @@ def describe(strict: bool, bootstrap: str, as_json: bool, **said: Any) -> None:
 @_entity_options
 @settings_option("Set a quota, such as producer_byte_rate=1048576; repeatable.")
 @click.option("--delete", "deleted", multiple=True, metavar="NAME", help="Remove a quota; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only say whether this would work.")
+@click.option("--dry-run", is_flag=True, help="Only check whether this would work.")
 @bootstrap_option
 @json_option
 def alter(
     settings: dict[str, str], deleted: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool, **said: Any
 ) -> None:
-    """Set and remove quotas. Those that you do not name stay as they are.
+    """Set and remove quotas. Quotas that you do not name are unchanged.
 
     tidelog quotas alter --user alice --set producer_byte_rate=1048576 --set consumer_byte_rate=2097152
     """
@@ -120,6 +120,6 @@ def _cell(name: str | None) -> str:
 
 
 def _shown(entity: ClientQuotaEntity) -> dict[str, str | None]:
-    """As Kafka writes entities: a default has no name."""
+    """Format an entity as Kafka does: a default has no name."""
     named = ((USER, entity.user), (CLIENT_ID, entity.client_id), (IP, entity.ip))
     return {kind: name or None for kind, name in named if name is not None}

@@ -1,4 +1,4 @@
-"""``tidelog security``: keys and certificates for a cluster that has no authority of its own."""
+"""``tidelog security``: keys and certificates for a cluster without its own certificate authority."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LISTENERS: Final = ("KAFKA", "CLIENT", "REPLICATION", "CONTROLLER")
 
 @click.group()
 def security() -> None:
-    """Make an authority, and certificates of nodes and users, for TLS.
+    """Make a certificate authority, and TLS certificates for nodes and users.
 
     Needs the package cryptography: pip install 'tidelog[security]'.
     """
@@ -39,11 +39,11 @@ def security() -> None:
 
 def _issuing(command: F) -> F:
     for option in (
-        click.option("--days", type=click.IntRange(1, CA_DAYS), default=DAYS, show_default=True, help="Their life."),
+        click.option("--days", type=click.IntRange(1, CA_DAYS), default=DAYS, show_default=True, help="Validity."),
         click.option("--user", "users", multiple=True, metavar="NAME", help="A user; repeatable."),
         click.option(
             "--node", "nodes", multiple=True, metavar="ID=HOST,...",
-            help="A node and every name and address by which others reach it; repeatable.",
+            help="A node with every name and address that others reach it by; repeatable.",
         ),
         click.argument("directory", type=click.Path(file_okay=False, path_type=Path)),
     ):  # fmt: skip
@@ -55,10 +55,10 @@ def _issuing(command: F) -> F:
 @_issuing
 @click.option("--ca-name", default="Tidelog CA", show_default=True, help="The authority's name.")
 def init(directory: Path, nodes: tuple[str, ...], users: tuple[str, ...], days: int, ca_name: str) -> None:
-    """Make an authority in DIRECTORY, and certificates of nodes and users that it signs.
+    """Make an authority in DIRECTORY, and certificates for nodes and users, signed by it.
 
-    Each node and user gets one file with key and certificate, and a .properties file with the settings that go with it.
-    Keep ca-key.pem away from the nodes: with it, anybody can make a certificate in any name.
+    Each node and user gets one file with key and certificate, and a .properties file with matching settings.
+    Keep ca-key.pem away from the nodes: it can sign a certificate in any name.
     """
     wanted = _wanted(nodes, users)
     files = _library()
@@ -68,14 +68,14 @@ def init(directory: Path, nodes: tuple[str, ...], users: tuple[str, ...], days: 
     authority = files.Authority.make(ca_name, CA_DAYS)
     files.save(authority, directory)
     _issue(authority, directory, wanted, days)
-    say(f"{directory / 'ca.pem'}: the authority's certificate, which everybody needs")
+    say(f"{directory / 'ca.pem'}: the authority's certificate, for everybody")
     say(f"{directory / 'ca-key.pem'}: its key; keep it away from the nodes")
 
 
 @security.command(short_help="Issue further certificates, or renew them.")
 @_issuing
 def issue(directory: Path, nodes: tuple[str, ...], users: tuple[str, ...], days: int) -> None:
-    """Issue certificates of the authority in DIRECTORY. A file that is there is replaced: that renews it."""
+    """Issue certificates with the authority in DIRECTORY. Existing files are replaced, which renews them."""
     wanted = _wanted(nodes, users)
     if not wanted:
         raise click.UsageError("expected at least one --node or --user, found neither")
@@ -83,7 +83,7 @@ def issue(directory: Path, nodes: tuple[str, ...], users: tuple[str, ...], days:
 
 
 def _wanted(nodes: tuple[str, ...], users: tuple[str, ...]) -> dict[str, list[str]]:
-    """Hosts by the name in the certificate; none for a user."""
+    """Return the host names by the name in the certificate; none for a user."""
     found: dict[str, list[str]] = {}
     for text in nodes:
         number, equals, hosts = text.partition("=")
@@ -94,7 +94,7 @@ def _wanted(nodes: tuple[str, ...], users: tuple[str, ...]) -> dict[str, list[st
     for name in users:
         if not _NAME.fullmatch(name) or name == "ca" or name.startswith(("node-", "ca-")):
             raise click.BadParameter(
-                f"expected letters, digits, dots, hyphens and underscores, and no name of a node, found {name!r}",
+                f"expected letters, digits, dots, hyphens and underscores, not the name of a node, found {name!r}",
                 param_hint="--user",
             )
         _add(found, name, [])
@@ -111,7 +111,7 @@ def _library() -> ModuleType:
     try:
         return import_module("tidelog.cli.work.certificates")
     except ModuleNotFoundError as missing:
-        raise CommandFailed(f"{missing}: pip install 'tidelog[security]' brings it") from None
+        raise CommandFailed(f"{missing}: install it with pip install 'tidelog[security]'") from None
 
 
 def _issue(authority: Authority, directory: Path, wanted: dict[str, list[str]], days: int) -> None:

@@ -1,4 +1,4 @@
-"""``tidelog tokens``: delegation tokens, as ``kafka-delegation-tokens`` has them (KIP-48, KIP-373)."""
+"""``tidelog tokens``: delegation tokens, like ``kafka-delegation-tokens`` (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ _PERIOD: Final = click.IntRange(min=1)
 def tokens() -> None:
     """Create, renew, expire and list delegation tokens.
 
-    Whoever has a token's id and HMAC logs in as its owner, until it expires.
+    Anyone with a token's id and HMAC can log in as its owner until it expires.
     """
 
 
 @tokens.command(short_help="Create a token.")
-@click.option("--owner", metavar="PRINCIPAL", help="Whose it is, such as User:alice. Default: yours.")
+@click.option("--owner", metavar="PRINCIPAL", help="The owner, such as User:alice. Default: you.")
 @click.option(
-    "--renewer", "renewers", multiple=True, metavar="PRINCIPAL", help="Who may renew and expire it too; repeatable."
+    "--renewer", "renewers", multiple=True, metavar="PRINCIPAL", help="May also renew and expire it; repeatable."
 )
-@click.option(
-    "--max-lifetime-ms", type=_PERIOD, help="How long it lives at most, renewals included. Default: the cluster's."
-)
+@click.option("--max-lifetime-ms", type=_PERIOD, help="Maximum lifetime, renewals included. Default: the cluster's.")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it to a file for --command-config, readable by you only, and do not show its HMAC.",
+    help="Write it to a file for --command-config, readable by you only, and do not print its HMAC.",
 )
 @bootstrap_option
 @json_option
@@ -53,7 +51,7 @@ def create(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Create a delegation token. Kafka's tools read the file of --save as well."""
+    """Create a delegation token. Kafka's tools can also use the file that --save writes."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -69,11 +67,11 @@ def create(
 
 @tokens.command(short_help="Renew a token.")
 @click.argument("token_id")
-@click.option("--period-ms", type=_PERIOD, help="For how long from now on. Default, and at most: the cluster's.")
+@click.option("--period-ms", type=_PERIOD, help="New period from now. Default and maximum: the cluster's.")
 @bootstrap_option
 @json_option
 def renew(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) -> None:
-    """Renew the token TOKEN_ID, which is yours or which you may renew."""
+    """Renew the token TOKEN_ID, which you must own or be allowed to renew."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -86,11 +84,12 @@ def renew(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) -
 
 @tokens.command(short_help="Remove a token, or let it expire sooner.")
 @click.argument("token_id")
-@click.option("--period-ms", type=_PERIOD, help="Let it expire after so long. Default: remove it at once.")
+@click.option("--period-ms", type=_PERIOD, help="Let it expire after this time. Default: remove it now.")
 @bootstrap_option
 @json_option
 def expire(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) -> None:
-    """Remove the token TOKEN_ID, which is yours or which you may renew. Connections that logged in by it end."""
+    """Remove the token TOKEN_ID, which you must own or be allowed to renew. Closes connections that logged in with
+    it."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -105,13 +104,13 @@ def expire(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) 
 
 @tokens.command("list", short_help="List the tokens that you may see.")
 @click.option(
-    "--owner", "owners", multiple=True, metavar="PRINCIPAL", help="Only those that it owns or may renew; repeatable."
+    "--owner", "owners", multiple=True, metavar="PRINCIPAL", help="Only tokens that it owns or may renew; repeatable."
 )
-@click.option("--hmac", is_flag=True, help="Show their HMACs as well, by which one logs in.")
+@click.option("--hmac", is_flag=True, help="Also show HMACs, which are the passwords of tokens.")
 @bootstrap_option
 @json_option
 def list_tokens(owners: tuple[str, ...], hmac: bool, bootstrap: str, as_json: bool) -> None:
-    """List your tokens, those that you may renew, and those that access control lists let you see."""
+    """List your tokens, tokens that you may renew, and tokens that access control lists let you see."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -125,7 +124,7 @@ def list_tokens(owners: tuple[str, ...], hmac: bool, bootstrap: str, as_json: bo
 
 
 def _hmac_of(admin: Admin, token_id: str) -> bytes:
-    """The cluster knows a token by its HMAC, a person by its id."""
+    """Return a token's HMAC. The cluster identifies tokens by HMAC, people by id."""
     for found in admin.describe_delegation_token():
         if found.token_id == token_id:
             return found.hmac
@@ -166,8 +165,8 @@ def _time(ms: int) -> str:
 
 
 def _login_file(made: DelegationToken, settings: dict[str, Any]) -> str:
-    """The settings of a client that logs in by the token, in the names of Kafka's Java clients. The certificate of
-    whoever made it is not among them: the token goes to others."""
+    """Return the settings for a client that logs in with the token, under the names of Kafka's Java clients. Your own
+    client certificate is left out, because the token is for others."""
     protocol = SecurityProtocol(settings.get("security_protocol", SecurityProtocol.PLAINTEXT))
     lines = [f"security.protocol={SecurityProtocol.SASL_SSL if protocol.tls else SecurityProtocol.SASL_PLAINTEXT}"]
     if (roots := settings.get("ssl_cafile")) is not None:

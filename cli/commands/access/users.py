@@ -1,4 +1,4 @@
-"""``tidelog users``: who may log in by password (SCRAM or PLAIN). As ``kafka-configs`` does (KIP-554)."""
+"""``tidelog users``: users that log in with a password (SCRAM or PLAIN), like ``kafka-configs`` (KIP-554)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def users() -> None:
 @bootstrap_option
 @json_option
 def list_users(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """List the users named, else all. Nothing about their passwords is shown."""
+    """List the named users, or all users. Shows nothing about their passwords."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -39,26 +39,24 @@ def list_users(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         print_rows(("user", "mechanism", "iterations"), rows)
 
 
-@users.command("set", short_help="Make a user, or give one another password.")
+@users.command("set", short_help="Create a user, or change its password.")
 @click.argument("name")
-@click.option(
-    "--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="For which; repeatable. Default: SCRAM-SHA-512."
-)
+@click.option("--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="Repeatable. Default: SCRAM-SHA-512.")
 @click.option(
     "--iterations", type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN, show_default=True,
-    help="What guessing a password costs, and logging in.",
+    help="More make guessing the password, and logging in, cost more.",
 )  # fmt: skip
 @click.option(
-    "--password-file", metavar="FILE", help="A file with the password in its first line; - for stdin. Default: ask."
+    "--password-file", metavar="FILE", help="A file with the password on its first line; - for stdin. Default: ask."
 )
 @bootstrap_option
 @json_option
 def set_user(
     name: str, mechanisms: tuple[str, ...], iterations: int, password_file: str | None, bootstrap: str, as_json: bool
 ) -> None:
-    """Make the user NAME, or give it another password.
+    """Create the user NAME, or change its password.
 
-    The password is asked for, or read from a file: never an argument, which others on the machine could see.
+    The password is read from a prompt or a file, never from an argument, which others on the machine could see.
     """
     from tidelog import Admin, ScramCredentialInfo, UserScramCredentialUpsertion
 
@@ -76,11 +74,13 @@ def set_user(
 
 @users.command(short_help="Delete a user's passwords.")
 @click.argument("name")
-@click.option("--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="Only for these. Default: all.")
+@click.option(
+    "--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="Only this one; repeatable. Default: all."
+)
 @bootstrap_option
 @json_option
 def delete(name: str, mechanisms: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Delete the passwords of the user NAME: it can log in no more."""
+    """Delete the passwords of the user NAME. It can no longer log in."""
     from tidelog import Admin, UserScramCredentialDeletion
 
     with Admin(bootstrap, **secured()) as admin:
@@ -105,5 +105,5 @@ def _password(path: str | None) -> str:
     text = sys.stdin.readline() if path == STDIN else Path(path).read_text(encoding="utf-8")
     first = text.partition("\n")[0].removesuffix("\r")
     if not first:
-        raise CommandFailed(f"{path}: expected a password in the first line, found none")
+        raise CommandFailed(f"{path}: expected a password on the first line, found none")
     return first

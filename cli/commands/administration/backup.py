@@ -1,5 +1,5 @@
-"""``tidelog backup`` and ``tidelog restore``: a cluster into a directory or an object store, and back into another
-cluster."""
+"""``tidelog backup`` and ``tidelog restore``: save a cluster to a directory or an object store, and restore it to
+another cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _PLACE: Final = click.argument("place")
 _THROTTLE: Final = click.option(
-    "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S", help="Bytes of records a second. Default: any."
+    "--throttle",
+    type=click.IntRange(1, INT64_MAX),
+    metavar="BYTES/S",
+    help="Record bytes per second. Default: no limit.",
 )
 
 
@@ -38,10 +41,10 @@ def backup() -> None:
 @bootstrap_option
 @json_option
 def create(place: str, throttle: int | None, bootstrap: str, as_json: bool) -> None:
-    """Back up the cluster into PLACE, which must be new or empty: a directory, or an address such as s3://bucket/path.
+    """Back up the cluster into PLACE, which must be new or empty: a directory, or a URL such as s3://bucket/path.
 
-    Clients go on. For a moment near the end no transaction can be committed or aborted; producers ask again. The backup
-    holds each transaction whole or not at all. Passwords are not in it.
+    Clients keep running. For a moment near the end, no transaction can be committed or aborted; producers retry. The
+    backup contains each transaction entirely or not at all. It contains no passwords.
     """
     from tidelog.client.backup.creating import BackupMaker
     from tidelog.client.backup.place import place_of
@@ -57,7 +60,7 @@ def create(place: str, throttle: int | None, bootstrap: str, as_json: bool) -> N
 @_PLACE
 @json_option
 def verify(place: str, as_json: bool) -> None:
-    """Check that the backup in PLACE is whole. Needs no cluster."""
+    """Check that the backup in PLACE is complete and intact. Needs no cluster."""
     from tidelog.client.backup.manifest import BackupError
     from tidelog.client.backup.place import place_of
     from tidelog.client.backup.verifying import verify as read
@@ -98,9 +101,9 @@ def show(place: str, as_json: bool) -> None:
 @click.command(short_help="Restore a backup into a new cluster.")
 @_PLACE
 @click.option(
-    "--replicas", type=click.IntRange(1, INT32_MAX), metavar="N", help="Replicas of each topic. Default: as they had."
+    "--replicas", type=click.IntRange(1, INT32_MAX), metavar="N", help="Replicas of each topic. Default: as backed up."
 )
-@click.option("--beside-others", is_flag=True, help="Restore although the cluster has other topics or groups.")
+@click.option("--beside-others", is_flag=True, help="Restore even if the cluster has other topics or groups.")
 @_THROTTLE
 @bootstrap_option
 @json_option
@@ -109,8 +112,8 @@ def restore(
 ) -> None:
     """Restore the backup in PLACE into an empty cluster.
 
-    Files are checked while they are read. If one is damaged, the topics that were made are deleted again. Keep clients
-    away until the command has ended. If it is interrupted, run it again: it goes on.
+    Files are checked as they are read. If one is damaged, the restored topics are deleted again. Keep clients away
+    until the command has finished. If it is interrupted, run it again to continue.
     """
     from tidelog.client.backup.place import place_of
     from tidelog.client.backup.restoring import BackupRestorer

@@ -1,4 +1,4 @@
-"""``tidelog client-metrics``: which metrics clients push to the brokers (KIP-714). As ``kafka-client-metrics`` does."""
+"""``tidelog client-metrics``: which metrics clients push to the brokers (KIP-714), like ``kafka-client-metrics``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_subscriptions(bootstrap: str, as_json: bool) -> None:
 @bootstrap_option
 @json_option
 def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Show the subscriptions named, else all."""
+    """Show the named subscriptions, or all."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -55,14 +55,14 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         print_rows(("name", *_SETTINGS), rows)
 
 
-@client_metrics.command(short_help="Make or change a subscription.")
+@client_metrics.command(short_help="Create or change a subscription.")
 @click.argument("name")
-@click.option("--metrics", metavar="PREFIX,...", help="Beginnings of the metrics' names; * for all.")
-@click.option("--interval", metavar="MS", help="Milliseconds between two pushes of a client: 100 to 3600000.")
+@click.option("--metrics", metavar="PREFIX,...", help="Prefixes of metric names; * for all.")
+@click.option("--interval", metavar="MS", help="Milliseconds between a client's pushes: 100 to 3600000.")
 @click.option(
     "--match", metavar="ATTRIBUTE=REGEX,...", help="Which clients, such as client_id=orders-.*; all must match."
 )
-@click.option("--reset", "resets", multiple=True, type=click.Choice(_SETTINGS), help="To its default; repeatable.")
+@click.option("--reset", "resets", multiple=True, type=click.Choice(_SETTINGS), help="Reset to default; repeatable.")
 @bootstrap_option
 @json_option
 def alter(
@@ -74,7 +74,7 @@ def alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Make the subscription NAME, or change it. Settings that you do not name stay as they are."""
+    """Create or change the subscription NAME. Settings that you do not name are unchanged."""
     from tidelog import Admin
 
     given = {"metrics": metrics, "interval.ms": interval, "match": match}
@@ -97,7 +97,7 @@ def alter(
 @bootstrap_option
 @json_option
 def delete(name: str, bootstrap: str, as_json: bool) -> None:
-    """Delete the subscription NAME: clients push no more for it."""
+    """Delete the subscription NAME. Clients stop pushing for it."""
     from tidelog import Admin
 
     resource = ConfigResource(_KIND, name)

@@ -1,4 +1,4 @@
-"""``tidelog configs``: settings of topics and brokers, and where each comes from."""
+"""``tidelog configs``: settings of topics, groups and brokers, and the source of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _resource_options(command: F) -> F:
     for option in (
-        click.option("--all-brokers", is_flag=True, help="The settings made for all brokers at run time."),
+        click.option("--all-brokers", is_flag=True, help="Settings for all brokers, made at run time."),
         click.option("--broker", type=click.IntRange(0), metavar="NODE", help="A broker's settings."),
-        click.option("--group", metavar="NAME", help="A group's own settings, of the consumer protocol."),
+        click.option("--group", metavar="NAME", help="A consumer protocol group's own settings."),
         click.option("--topic", metavar="NAME", help="A topic's settings."),
     ):
         command = option(command)
@@ -55,7 +55,7 @@ def describe(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Show settings: value and where it comes from; with --json also type and meaning."""
+    """Show settings with value and source; with --json also type and documentation."""
     from tidelog import Admin
 
     resource = _resource(topic, group, broker, all_brokers)
@@ -82,9 +82,9 @@ def describe(
 
 @configs.command()
 @_resource_options
-@settings_option("Set it; repeatable.")
-@click.option("--reset", "resets", multiple=True, metavar="NAME", help="Reset it to its default; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only say whether this would work.")
+@settings_option("Set a setting; repeatable.")
+@click.option("--reset", "resets", multiple=True, metavar="NAME", help="Reset a setting to its default; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only check whether this would work.")
 @bootstrap_option
 @json_option
 def alter(
@@ -98,7 +98,7 @@ def alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Change settings. Settings that you do not name stay as they are."""
+    """Change settings. Settings that you do not name are unchanged."""
     from tidelog import Admin
 
     resource = _resource(topic, group, broker, all_brokers)

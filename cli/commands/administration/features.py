@@ -1,4 +1,4 @@
-"""``tidelog features``: the levels of a cluster's features, as ``kafka-features.sh`` shows and changes them."""
+"""``tidelog features``: shows and changes feature levels, like ``kafka-features.sh``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from tidelog import Admin
     from tidelog.client.admin.types import FeatureMetadata
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Only say whether it would be done.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Only check whether this would work.")
 
 
 @click.group()
 def features() -> None:
-    """Show the levels of features, finalise an upgrade, or undo it.
+    """Show feature levels, finalize an upgrade, or undo it.
 
-    New nodes go on writing what old ones can read until `tidelog features upgrade` says otherwise. Until then every
-    node can go back to its former version.
+    New nodes keep writing what old ones can read until `tidelog features upgrade`. Until then, every node can go back
+    to its previous version.
     """
 
 
@@ -32,7 +32,7 @@ def features() -> None:
 @bootstrap_option
 @json_option
 def describe(bootstrap: str, as_json: bool) -> None:
-    """Show each feature's level in use and the highest one that every node supports."""
+    """Show each feature's current level and the highest level that every node supports."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -49,18 +49,18 @@ def describe(bootstrap: str, as_json: bool) -> None:
         if row["level"] < row["max"]:
             say(f"{row['feature']} can be raised to {row['max']}: `tidelog features upgrade`")
         for behind in row["behind"]:
-            say(f"{behind} does not support {row['feature']} {row['known_max']}, which others do")
+            say(f"{behind} does not support {row['feature']} {row['known_max']}, but other nodes do")
 
 
-@features.command(short_help="Finalise: use what all nodes support.")
+@features.command(short_help="Finalize: use what all nodes support.")
 @click.argument("levels", metavar="[FEATURE=LEVEL]...", nargs=-1)
 @_dry_run
 @bootstrap_option
 @json_option
 def upgrade(levels: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool) -> None:
-    """Raise levels: those named, or every feature to the highest level that all nodes support.
+    """Raise feature levels: the named ones, or all to the highest level that every node supports.
 
-    Do it once the new version has proved itself: nodes of the old one may not come back afterwards.
+    Do it once the new version has proved itself: nodes with the old version may be unable to rejoin afterwards.
     """
     from tidelog import Admin
 
@@ -72,15 +72,15 @@ def upgrade(levels: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: boo
         _change(admin, found, wanted, UPGRADE, dry_run, as_json)
 
 
-@features.command(short_help="Lower levels, where nothing written needs them.")
+@features.command(short_help="Lower levels that no written data needs.")
 @click.argument("levels", metavar="FEATURE=LEVEL...", nargs=-1, required=True)
 @_dry_run
 @bootstrap_option
 @json_option
 def downgrade(levels: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool) -> None:
-    """Lower levels, so that nodes of an older version may come back. Level 0 switches a feature off.
+    """Lower feature levels, so that nodes with an older version can rejoin. Level 0 disables a feature.
 
-    Refused for a metadata.version whose records have been written already.
+    Refused for a metadata.version whose records have already been written.
     """
     from tidelog import Admin
 

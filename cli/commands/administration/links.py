@@ -1,4 +1,4 @@
-"""``tidelog links``: topics of another cluster, kept up to date here with their offsets, until they are promoted."""
+"""``tidelog links``: mirrors topics of another cluster with their offsets, until they are promoted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 _CLIENT_ID: Final = "tidelog-link"
 _NAME: Final = click.argument("name")
-_TOPIC: Final = click.option("--topic", "topics", multiple=True, help="Only this topic. Default: all of the link.")
+_TOPIC: Final = click.option("--topic", "topics", multiple=True, help="Only this topic. Default: all of the link's.")
 
 
 def _source_config(command: F) -> F:
@@ -40,17 +40,17 @@ def _source_config(command: F) -> F:
 
 @click.group()
 def links() -> None:
-    """Keep topics of another cluster up to date here, with their offsets; promote them.
+    """Mirror topics of another cluster with their offsets, and promote them.
 
-    --bootstrap is the cluster that gets the topics, --source the one that has them: Tidelog, or Apache Kafka.
+    --bootstrap is the target cluster, --source the source cluster: Tidelog or Apache Kafka.
     """
 
 
 @links.command(short_help="Make a link and its topics.")
 @_NAME
-@click.option("--source", required=True, metavar="HOST:PORT,...", help="Some brokers of the source; Kafka's listener.")
+@click.option("--source", required=True, metavar="HOST:PORT,...", help="Source brokers, at their Kafka listener.")
 @click.option(
-    "--topics", multiple=True, required=True, metavar="REGEX", help="Topics to link, by whole names; may be repeated."
+    "--topics", multiple=True, required=True, metavar="REGEX", help="Topics to link, matched by full name; repeatable."
 )
 @click.option(
     "--groups", multiple=True, default=(".*",), metavar="REGEX", help="Groups whose offsets are copied. Default: all."
@@ -69,8 +69,8 @@ def create(
 ) -> None:
     """Make the link NAME and its topics. `tidelog links run NAME` then fills them.
 
-    The topics get the source's partitions and settings. Nobody can write to them until they are promoted. Topics
-    that the source gets later are linked too if their names match.
+    The topics get the source's partitions and settings. Nobody can write to them until they are promoted. Matching
+    topics that the source gets later are linked too.
     """
     from tidelog.client.links.managing import create_link
 
@@ -92,9 +92,9 @@ def create(
 @_source_config
 @bootstrap_option
 def run(name: str, source_config: Path | None, bootstrap: str) -> None:
-    """Copy what the source has and gets, until SIGTERM or SIGINT. Says on standard error what an operator should know.
+    """Copy the source's existing and new records, until SIGTERM or SIGINT. Reports on standard error.
 
-    It may be killed at any moment and started again, here or elsewhere. Several may run side by side.
+    It may be killed and restarted at any time, here or elsewhere. Several instances may run at once.
     """
     from tidelog.client.links.linking import LinkRunner
 
@@ -105,7 +105,7 @@ def run(name: str, source_config: Path | None, bootstrap: str) -> None:
             loop.add_signal_handler(number, stopping.set)
         definition = await admin.definition(name)
         async with _Opened(",".join(definition.bootstrap), source_config) as opened:
-            say(f"link {name} runs", err=True)
+            say(f"link {name} is running", err=True)
             await LinkRunner(admin, opened, definition, partial(say, err=True)).run(stopping)
         say(f"link {name} has stopped", err=True)
 
@@ -116,7 +116,7 @@ def run(name: str, source_config: Path | None, bootstrap: str) -> None:
 @bootstrap_option
 @json_option
 def list_links(bootstrap: str, as_json: bool) -> None:
-    """List the links that this cluster is the target of."""
+    """List the links whose target is this cluster."""
     found = _with_admin(bootstrap, lambda admin: admin.definitions())
     rows = [
         (one.name, one.cluster_id, ",".join(one.bootstrap), " ".join(one.topics), " ".join(one.groups))
@@ -129,21 +129,21 @@ def list_links(bootstrap: str, as_json: bool) -> None:
         print_rows(columns, rows)
 
 
-@links.command(short_help="Show how far a link is.")
+@links.command(short_help="Show a link's progress.")
 @_NAME
 @click.option(
     "--until-level",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Wait until nothing is left to fetch; exit code 1 if that takes longer.",
+    help="Wait up to this long until nothing is left to fetch; else exit code 1.",
 )
 @bootstrap_option
 @json_option
 def status(name: str, until_level: float | None, bootstrap: str, as_json: bool) -> None:
-    """Show each partition of the link NAME, as `tidelog links run` said last, and transactions that are open.
+    """Show each partition of the link NAME, as last reported by `tidelog links run`, and open transactions.
 
-    If you promoted now, these transactions would be aborted here. One that has ended in other partitions would be
-    torn.
+    If you promoted now, these transactions would be aborted here. One that has already ended in other partitions would
+    be torn.
     """
     from tidelog.client.links.managing import level_status, status_of
 
@@ -204,7 +204,7 @@ def verify(name: str, topics: tuple[str, ...], source_config: Path | None, boots
     "--drain",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="First refuse producers at the source (Tidelog), and wait until everything is here.",
+    help="First stop producers at the source (Tidelog), and wait until everything is copied.",
 )
 @_source_config
 @bootstrap_option
@@ -217,10 +217,10 @@ def promote(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Take topics of the link NAME out of it: nothing more is copied, open transactions are aborted, all may write.
+    """Take topics out of the link NAME: copying stops, open transactions are aborted, and clients may write.
 
-    Without --drain, what the source has beyond the link's position is not here. If the command is interrupted, run it
-    again.
+    Without --drain, records that the source has beyond the link's position are not copied. If the command is
+    interrupted, run it again.
     """
     from tidelog.client.links import reversing
     from tidelog.client.links.managing import promote as make_writable
@@ -252,16 +252,16 @@ def promote(
 @links.command(short_help="Let a link's old source follow this cluster.")
 @_NAME
 @click.option(
-    "--source", required=True, metavar="HOST:PORT,...", help="Some brokers of this cluster; Kafka's listener."
+    "--source", required=True, metavar="HOST:PORT,...", help="Some brokers of this cluster, at their Kafka listener."
 )
 @_source_config
 @bootstrap_option
 @json_option
 def reverse(name: str, source: str, source_config: Path | None, bootstrap: str, as_json: bool) -> None:
-    """Make the link NAME at its old source, once its topics were promoted here: `tidelog links run NAME --bootstrap
-    OLD` then fills the topics there with what is written here.
+    """Create the link NAME at its old source, once its topics were promoted here. `tidelog links run NAME --bootstrap
+    OLD` then copies what is written here to the topics there.
 
-    Each log there must be the beginning of the one here, as it is after `promote --drain`. All of it is compared.
+    Each log there must be a prefix of the log here, as it is after `promote --drain`. The command compares all of it.
     --source-config says how to connect to the old source.
     """
     from tidelog.client.links import reversing
@@ -282,7 +282,7 @@ def reverse(name: str, source: str, source_config: Path | None, bootstrap: str, 
 @bootstrap_option
 @json_option
 def delete(name: str, bootstrap: str, as_json: bool) -> None:
-    """Forget the link NAME. Its topics must have been promoted or deleted; a running `tidelog links run` ends."""
+    """Forget the link NAME. Its topics must have been promoted or deleted; a running `tidelog links run` stops."""
     from tidelog.client.links.managing import delete_link
 
     _with_admin(bootstrap, lambda admin: delete_link(admin, name))
@@ -293,7 +293,7 @@ def delete(name: str, bootstrap: str, as_json: bool) -> None:
 
 
 class _Opened:
-    """The source, open for the length of a block."""
+    """The source, open within a block."""
 
     def __init__(self, bootstrap: str, config: Path | dict[str, Any] | None) -> None:
         from tidelog.client.config.admin import AdminConfig
@@ -315,7 +315,7 @@ def _settings(config: Path | dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _old_source(definition: LinkDefinition, config: Path | None) -> LinkAdmin:
-    """The source as a Tidelog cluster."""
+    """Return the source as a Tidelog cluster."""
     from tidelog.client.links.linked import LinkAdmin
 
     return LinkAdmin(definition.bootstrap, **_settings(config))

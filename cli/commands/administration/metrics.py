@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @click.group()
 def metrics() -> None:
-    """Print rules for Prometheus's alerts, and a dashboard for Grafana.
+    """Print Prometheus alerting rules and a Grafana dashboard.
 
-    Both come from the rules of `tidelog status` and the names of this version's metrics. Print them again after an
+    Both are generated from the rules of `tidelog status` and the metrics of this version. Print them again after an
     upgrade.
     """
 
@@ -24,7 +24,7 @@ def metrics() -> None:
 @metrics.command()
 @json_option
 def rules(as_json: bool) -> None:
-    """Print the alerts, for Prometheus's rule_files."""
+    """Print the alerting rules, for Prometheus's rule_files."""
     from tidelog.broker.health.alerts import rules_file
     from tidelog.broker.health.rules import RULES
 
@@ -47,7 +47,7 @@ def _as_object(rule: str, alert: Alert) -> dict[str, str]:
 
 @metrics.command()
 def dashboard() -> None:
-    """Print the dashboard, for Grafana's import: JSON."""
+    """Print the dashboard as JSON, for Grafana's import."""
     from tidelog.broker.health.dashboard import dashboard as made
 
     click.echo(made(), nl=False)

@@ -1,4 +1,4 @@
-"""``tidelog plan``: how many nodes a load takes, and what binds."""
+"""``tidelog plan``: how many nodes a load needs, and what limits it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALIBRATE_S: Final = 8.0
 
 
 def _input_options(command: F) -> F:
-    """An option for each input of the model."""
+    """Give a command an option for each input of the model."""
     for given in reversed((*fields(Demand), *fields(Machine))):
         name, default = given.name, given.default
         assert default is not MISSING
@@ -47,14 +47,16 @@ def _input_options(command: F) -> F:
     return command
 
 
-@click.group("plan", invoke_without_command=True, short_help="Say how many nodes a load takes, and what binds.")
+@click.group(
+    "plan", invoke_without_command=True, short_help="Calculate the nodes that a load needs, and what limits it."
+)
 @_input_options
 @click.option(
-    "--curve", metavar="N,...", help="Instead of --records-a-day and --peak-factor: records in each of 24 hours."
+    "--curve", metavar="N,...", help="Instead of --records-a-day and --peak-factor: records per hour for 24 hours."
 )
 @click.option(
     "--coefficients", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `tidelog plan calibrate` measured on your machines.  [default: what comes with this version]",
+    help="Measured by `tidelog plan calibrate` on your machines.  [default: shipped with this version]",
 )  # fmt: skip
 @click.option(
     "--what-if", "varied", is_flag=True, help="Also vary each input by a fifth, and the load up to a hundredfold."
@@ -68,7 +70,7 @@ def plan_command(
     records_a_day: float | None,
     **inputs: Any,
 ) -> None:
-    """Say how many nodes a load takes, what binds, and for how long that will do. Asks no cluster.
+    """Calculate how many nodes a load needs, what limits it, and for how long that is enough. Contacts no cluster.
 
     Numbers may have a unit: 1G records, 500 bytes, 2TB of disk, 16GiB of memory.
     """
@@ -168,17 +170,17 @@ def _days(demand: Demand, days: float | None) -> str:
     return "over 20 years" if days is None else f"{days:,.0f} days"
 
 
-@plan_command.command(short_help="Measure what work costs on this machine, on a throw-away cluster.")
-@click.option("--seconds", type=Seconds(2.0), default=CALIBRATE_S, show_default=True, help="For each of the loads.")
+@plan_command.command(short_help="Measure the cost of work on this machine, on a throw-away cluster.")
+@click.option("--seconds", type=Seconds(2.0), default=CALIBRATE_S, show_default=True, help="Duration of each load.")
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("coefficients.json"), show_default=True,
-    help="Where to write what was measured; --coefficients reads it.",
+    help="Where to write the measurements; --coefficients reads them.",
 )  # fmt: skip
 @json_option
 def calibrate(seconds: float, output: Path, as_json: bool) -> None:
-    """Start three nodes in a temporary directory, run some loads, write what they cost, and remove the nodes.
+    """Start three nodes in a temporary directory, run some loads, write down their costs, and remove the nodes.
 
-    Processor time is measured, not speed, so other programs disturb it little. Loads that the fit does not use show how
+    It measures processor time, not speed, so other programs disturb it little. Loads that the fit does not use show how
     well it predicts.
     """
     found = []

@@ -1,4 +1,4 @@
-"""``tidelog profile``: clusters by name, each with how to reach it."""
+"""``tidelog profile``: named clusters, each with its connection settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tidelog.client.config.settings import parse_bootstrap
 
 @click.group()
 def profile() -> None:
-    """Name clusters, and say once how to reach each: its address, its certificates.
+    """Name clusters and store how to connect to each: its address, its certificates.
 
-    A command takes a profile by --profile NAME or $TIDELOG_PROFILE, else the one that `tidelog profile use` chose. The
-    SDK takes it by tidelog.profile(). Profiles are in ~/.config/tidelog/profiles.toml, which you may edit.
+    Commands use the profile from --profile NAME or $TIDELOG_PROFILE, or the one chosen by `tidelog profile use`. The
+    SDK uses it with tidelog.profile(). Profiles are in ~/.config/tidelog/profiles.toml, which you may edit.
     """
 
 
-@profile.command(short_help="Make or replace a profile.")
+@profile.command(short_help="Create or replace a profile.")
 @click.argument("name")
 @click.option("--bootstrap", "-b", required=True, metavar="HOST:PORT,...", help="Some brokers.")
 @click.option(
@@ -32,17 +32,17 @@ def profile() -> None:
     "config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A .properties file with security.protocol, ssl.truststore.location and their like.",
+    help="A .properties file with security.protocol, ssl.truststore.location and so on.",
 )
-@click.option("--use", is_flag=True, help="Commands take it from now on, unless told otherwise.")
+@click.option("--use", is_flag=True, help="Make it the default for commands.")
 def create(name: str, bootstrap: str, config: Path | None, use: bool) -> None:
-    """Make the profile NAME, or replace it."""
+    """Create or replace the profile NAME."""
     check_name(name)
     parse_bootstrap(bootstrap)
     security = {} if config is None else read_command_config(config)
     security = {name: _absolute(name, value) for name, value in security.items()}
     client = AdminConfig.of(security)
-    client.tls()  # the certificates are there and fit
+    client.tls()  # check that the certificates exist and fit
     client.login()
     profiles = load()
     settings = {BOOTSTRAP: bootstrap, **security}
@@ -53,7 +53,7 @@ def create(name: str, bootstrap: str, config: Path | None, use: bool) -> None:
 @profile.command("list", short_help="List profiles.")
 @json_option
 def list_profiles(as_json: bool) -> None:
-    """List profiles, with a mark at the one that commands take if none is named."""
+    """List profiles, with a mark at the default one."""
     profiles = load()
     names = sorted(profiles.named)
     if as_json:
@@ -63,24 +63,24 @@ def list_profiles(as_json: bool) -> None:
     print_rows(("used", "profile", "bootstrap"), rows)
 
 
-@profile.command(short_help="Choose the profile that commands take.")
+@profile.command(short_help="Choose the default profile.")
 @click.argument("name", required=False)
-@click.option("--none", is_flag=True, help="No profile.")
+@click.option("--none", is_flag=True, help="Use no profile.")
 def use(name: str | None, none: bool) -> None:
-    """From now on commands take the profile NAME, unless told otherwise."""
+    """Make the profile NAME the default for commands."""
     if (name is None) != none:
         raise click.UsageError("expected either NAME or --none")
     profiles = load()
     if name is not None:
         profiles.find(name)
     _save(Profiles(name, profiles.named))
-    say("no profile is used" if name is None else f"profile {name} is used")
+    say("commands use no profile now" if name is None else f"commands use profile {name} now")
 
 
 @profile.command(short_help="Remove a profile.")
 @click.argument("name")
 def delete(name: str) -> None:
-    """Remove the profile NAME. The files that it names stay."""
+    """Remove the profile NAME. The files that it names are kept."""
     profiles = load()
     profiles.find(name)
     left = {other: settings for other, settings in profiles.named.items() if other != name}
@@ -98,4 +98,4 @@ def _save(profiles: Profiles) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         replace_private(path, format_profiles(profiles))
     except OSError as error:
-        raise CommandFailed(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise CommandFailed(f"{path}: cannot write it: {error.strerror or error}") from None

@@ -77,7 +77,7 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 )
 @settings_option("A setting of the topic, e.g. retention.ms=3600000; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
-@click.option("--dry-run", is_flag=True, help="Only say whether the topic could be created.")
+@click.option("--dry-run", is_flag=True, help="Only check whether the topic could be created.")
 @bootstrap_option
 @json_option
 def create(
@@ -170,8 +170,8 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
 @topics.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1, INT32_MAX), help="The new total; it can only grow.")
-@click.option("--replicas", type=click.IntRange(1, 32_767), help="Replicas of each partition from now on.")
-@click.option("--cancel", "cancels", is_flag=True, help="Take back the moves of the topic's replicas under way.")
+@click.option("--replicas", type=click.IntRange(1, 32_767), help="New number of replicas of each partition.")
+@click.option("--cancel", "cancels", is_flag=True, help="Cancel the topic's moves in progress.")
 @pace_options
 @bootstrap_option
 @json_option
@@ -187,9 +187,10 @@ def alter(
 ) -> None:
     """Give topic NAME more partitions, or another number of replicas.
 
-    With more partitions, keys map to other ones from then on. New replicas go to the brokers and racks with most room;
-    when there are too many, those go that are down or crowd a rack or broker. The command waits until they are in sync.
-    Ctrl-C leaves the moves under way going; the same command goes on later.
+    With more partitions, keys map to different partitions from then on. New replicas go to the brokers and racks with
+    the most room. When there are too many replicas, those on brokers that are down, or on crowded racks or brokers, go
+    first. The command waits until the replicas are in sync. Ctrl-C leaves moves in progress running; the same command
+    continues later.
     """
     from tidelog import Admin
 
@@ -213,7 +214,7 @@ def alter(
 
 
 def _alter_replicas(admin: Admin, name: str, replicas: int, pace: Pace, as_json: bool) -> None:
-    admin.describe_topics([name])  # raises if it is not there
+    admin.describe_topics([name])  # raises if it does not exist
     found = overview_of(admin)
     wanted = resize_plan(admin, found, name, replicas)
     also = [at for at in found.ongoing if at.topic == name]
@@ -292,7 +293,7 @@ def delete_records(name: str, before: int, partitions: tuple[int, ...], bootstra
     metavar="TIME",
     default="latest",
     show_default=True,
-    help="earliest, latest, max-timestamp (the record of the highest), or the first record at or after a time: "
+    help="earliest, latest, max-timestamp (the record with the highest), or the first record at or after a time: "
     "ISO 8601, or ms since 1970.",
 )
 @click.option(
@@ -342,7 +343,7 @@ def offsets(
         print_rows(columns, [(*(row[name] for name in columns[:3]), _plain(row["timestamp"])) for row in rows])
     for row in rows:
         if row["leader"] is None:
-            say(f"{row['topic']}-{row['partition']} has no leader, so nobody knows its offsets", err=True)
+            say(f"{row['topic']}-{row['partition']} has no leader, so its offsets are unknown", err=True)
 
 
 def _spec(when: str) -> OffsetSpec:
@@ -360,7 +361,7 @@ def _spec(when: str) -> OffsetSpec:
 
 
 def _plain(number: int | None) -> str | None:
-    """Without separators, so that the number can be copied into another command."""
+    """Format without separators, so that the number can be copied into another command."""
     return None if number is None else str(number)
 
 
@@ -369,7 +370,7 @@ def _unhealthy(part: PartitionDescription) -> bool:
 
 
 def _offsets(admin: Admin, found: list[TopicDescription]) -> dict[tuple[str, int], tuple[int, int]]:
-    """First and end offset of every partition that has a leader."""
+    """Return the first and end offset of every partition that has a leader."""
     from tidelog import OffsetSpec
 
     led = [TopicPartition(t.name, part.partition) for t in found for part in t.partitions if part.leader >= 0]
@@ -388,5 +389,5 @@ def _nodes(text: str) -> tuple[int, ...]:
         return found
     except ValueError:
         raise click.BadParameter(
-            f"expected node ids with commas between, found {text!r}", param_hint="--assign"
+            f"expected node ids separated by commas, found {text!r}", param_hint="--assign"
         ) from None

@@ -1,4 +1,4 @@
-"""``tidelog topics verify``: holds the replicas of partitions against each other over the network."""
+"""``tidelog topics verify``: compares the replicas of partitions over the network."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @bootstrap_option
 @json_option
 def verify(names: tuple[str, ...], bootstrap: str, as_json: bool) -> int:
-    """Compare the replicas of each partition of these topics, or of all: every broker answers for its own log.
+    """Compare the replicas of each partition of these topics, or of all. Every broker reads its own log.
 
     Batches are compared byte for byte, and by their leader epochs, from where both logs begin up to the high watermark
-    that both brokers know. In compacted topics, records are compared that both replicas have. `tidelog log compare`
-    does so by files. Exit code 1 if replicas differ, or a broker does not answer.
+    that both brokers know. In compacted topics, only records that both replicas have are compared. `tidelog log
+    compare` does the same with files. Exit code 1 if replicas differ, or a broker does not answer.
     """
     from tidelog.client.links.replicas import ReplicaComparer
 
@@ -39,7 +39,7 @@ def verify(names: tuple[str, ...], bootstrap: str, as_json: bool) -> int:
     else:
         if faulty:
             rows = [(one.at.topic, one.at.partition, *one.brokers, one.fault) for one in faulty]
-            print_rows(("topic", "partition", "broker", "other broker", "what is wrong"), rows)
+            print_rows(("topic", "partition", "broker", "other broker", "problem"), rows)
         batches, size = sum(one.batches for one in found), megabytes(sum(one.size for one in found))
         judged = f"{len(faulty):,} differ or do not answer" if faulty else "no difference"
         say(f"{count_of(len(found), 'pair')} of replicas, {batches:,} batches, {size} compared: {judged}")

@@ -1,4 +1,4 @@
-"""``tidelog groups``: the groups, their readers and progress, and resetting them."""
+"""``tidelog groups``: shows groups, their readers and progress; resets offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling
 
 @click.group()
 def groups() -> None:
-    """List and describe consumer groups, see their lag, reset their offsets, delete them."""
+    """List and describe consumer groups, show their lag, reset their offsets, delete them."""
 
 
 groups.add_command(reset_offsets)
@@ -86,7 +86,7 @@ def describe(names: tuple[str, ...], view: str, bootstrap: str, as_json: bool) -
         wanted = names or tuple(one.group_id for one in admin.list_consumer_groups())
         found, refused = described(admin, wanted)
         rows = _standings(admin, found) if view == "offsets" else []
-    if not names:  # a group that went in the meantime
+    if not names:  # the group disappeared in the meantime
         refused = {name: why for name, why in refused.items() if not why.startswith("GROUP_ID_NOT_FOUND")}
     if found or not refused:
         if view == "members":
@@ -133,17 +133,17 @@ def delete(choice: GroupChoice, bootstrap: str, as_json: bool) -> None:
         raise CommandFailed("; ".join(failures.values()))
 
 
-@groups.command("delete-offsets", short_help="Forget a group's committed offsets of topics.")
+@groups.command("delete-offsets", short_help="Delete a group's committed offsets for topics.")
 @click.argument("name", metavar="GROUP")
 @topics_option(required=True)
 @bootstrap_option
 @json_option
 def delete_offsets(name: str, topics: dict[str, tuple[int, ...]], bootstrap: str, as_json: bool) -> None:
-    """Forget GROUP's committed offsets for topics that no member subscribes to."""
+    """Delete GROUP's committed offsets for topics that no member subscribes to."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
-        any_group(admin, name)  # there is such a group
+        any_group(admin, name)  # raises if the group does not exist
         committed = admin.list_consumer_group_offsets(name)
         wanted = sorted(
             at for at in committed if at.topic in topics and at.partition in (topics[at.topic] or (at.partition,))
@@ -162,11 +162,11 @@ def delete_offsets(name: str, topics: dict[str, tuple[int, ...]], bootstrap: str
     if as_json:
         print_json([{"topic": at.topic, "partition": at.partition} for at in wanted])
     else:
-        say(f"{name} forgot its offsets of {', '.join(map(str, wanted))}")
+        say(f"deleted the offsets of {name} for {', '.join(map(str, wanted))}")
 
 
 def described(admin: Admin, names: Sequence[str]) -> tuple[dict[str, GroupDescription], dict[str, str]]:
-    """Describe the groups that can be described; for the others, say why not."""
+    """Describe the groups that can be described; for the others, return why not."""
     from tidelog.model.errors import TidelogError
 
     if not names:
@@ -202,7 +202,7 @@ def _show_standings(rows: Iterable[GroupStanding]) -> None:
 
 
 def _tell_unsettled(found: dict[str, GroupDescription]) -> None:
-    """Notes beside the table that explain empty cells."""
+    """Print notes that explain empty cells of the table."""
     from tidelog.client.admin.group_types import GroupState
 
     for name, group in found.items():
@@ -229,7 +229,7 @@ def _show_members(found: dict[str, GroupDescription], as_json: bool) -> None:
 
 
 def _assignment_text(member: MemberDescription) -> str:
-    """Partitions by topic, as ``orders(0,1) payments(2)``."""
+    """Format partitions by topic, as ``orders(0,1) payments(2)``."""
     if member.assignment is None:
         return "unreadable"
     by_topic: dict[str, list[str]] = {}

@@ -47,13 +47,13 @@ Topics = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class GroupChoice:
-    """Groups by name, or all there are."""
+    """Groups by name, or all groups."""
 
     names: tuple[str, ...]
     all_groups: bool
 
     def of(self, admin: Admin) -> tuple[str, ...]:
-        """The names."""
+        """Return the names."""
         if self.all_groups:
             return tuple(one.group_id for one in admin.list_consumer_groups())
         return tuple(dict.fromkeys(self.names))
@@ -107,7 +107,7 @@ def topics_option(*, required: bool = False) -> Callable[[F], F]:
 @click.option("--all-topics", is_flag=True, help="Every partition for which the group has a committed offset.")
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", is_flag=True, help="To the end: new records only.")
-@click.option("--to-current", is_flag=True, help="To the committed offset; to the end where there is none.")
+@click.option("--to-current", is_flag=True, help="To the committed offset, or the end if there is none.")
 @click.option("--to-offset", type=click.IntRange(0, INT64_MAX), metavar="OFFSET", help="To this offset.")
 @click.option(
     "--shift-by",
@@ -118,7 +118,7 @@ def topics_option(*, required: bool = False) -> Callable[[F], F]:
 @click.option(
     "--to-datetime",
     metavar="TIME",
-    help="To the first record at or after this time: ISO 8601 (in UTC if it names no zone), or ms since 1970.",
+    help="To the first record at or after this time: ISO 8601 (UTC if without a zone), or ms since 1970.",
 )
 @click.option(
     "--by-duration", metavar="PnDTnHnMnS", help="To the first record within this long before now, e.g. PT1H30M."
@@ -128,7 +128,7 @@ def topics_option(*, required: bool = False) -> Callable[[F], F]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="To the offsets in a CSV file: topic,partition,offset; for several groups, the group comes first.",
 )
-@click.option("--execute", is_flag=True, help="Do it.")
+@click.option("--execute", is_flag=True, help="Apply the plan.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan; the default.")
 @click.option("--export", is_flag=True, help="Print the new offsets as CSV, in the form that --from-file reads.")
 @bootstrap_option
@@ -147,10 +147,10 @@ def reset_offsets(
     as_json: bool,
     **simple: Any,
 ) -> None:
-    """Move the committed offsets of groups that have no members. Without --execute, only show the plan.
+    """Move the committed offsets of groups without members. Without --execute, only show the plan.
 
-    Offsets outside a partition become its nearest end. The command leaves groups that have members alone, and still
-    moves the others.
+    An offset outside a partition becomes the nearest valid one. Groups with members are skipped; the others are still
+    moved.
     """
     if execute and dry_run:
         raise click.UsageError("expected --execute or --dry-run, found both")
@@ -196,7 +196,7 @@ def reset_offsets(
 def _target(
     to_datetime: str | None, by_duration: str | None, from_file: Path | None, simple: Mapping[str, Any]
 ) -> Target | None:
-    """The target that the options name; ``None`` if a file gives the offsets."""
+    """Return the target that the options name; ``None`` if a file gives the offsets."""
     asked: list[Target | None] = []
     if simple["to_earliest"]:
         asked.append(ToEarliest())
@@ -230,7 +230,7 @@ def _decoded(path: Path, lines: Iterable[str]) -> Iterable[str]:
 
 
 def any_group(admin: Admin, name: str) -> GroupDescription:
-    """A group of either protocol, whatever its members are. Raises ``GroupIdNotFoundError``."""
+    """Describe a group of either protocol, whatever the type of its members. Raises ``GroupIdNotFoundError``."""
     from tidelog.client.errors import GroupIdNotFoundError
 
     try:
@@ -240,14 +240,15 @@ def any_group(admin: Admin, name: str) -> GroupDescription:
 
 
 def _require_inactive(admin: Admin, name: str) -> None:
-    """A group that does not exist counts as inactive: the commit creates it. Raises :class:`CommandFailed`."""
+    """Check that a group has no members. A missing group passes: the commit creates it. Raises
+    :class:`CommandFailed`."""
     from tidelog.client.admin.group_types import GroupState
     from tidelog.client.errors import GroupIdNotFoundError
 
     try:
         group = any_group(admin, name)
     except GroupIdNotFoundError:
-        say(f"there is no group {name} yet", err=True)
+        say(f"group {name} does not exist yet", err=True)
         return
     if group.state not in (GroupState.EMPTY, GroupState.DEAD):
         raise CommandFailed(
@@ -267,7 +268,7 @@ def _plan(admin: Admin, name: str, target: Target, topics: Topics) -> ResetPlan:
     else:
         there = led_partitions(admin, {at.topic for at in committed})
         for gone in sorted(committed.keys() - there.keys()):
-            say(f"{name}: {gone} is gone", err=True)
+            say(f"{name}: {gone} no longer exists", err=True)
         partitions = [at for at in committed if at in there]
         if not partitions:
             raise CommandFailed(f"{name}: expected committed offsets, found none; name topics with --topic")
@@ -304,7 +305,7 @@ def _show(plans: Mapping[str, ResetPlan], executed: bool, export: bool, as_json:
             [(name, at.topic, at.partition, current, new) for name, (at, current, new) in rows],
         )
         if not executed:
-            say("nothing was changed: --execute does it")
+            say("nothing was changed: use --execute to apply the plan")
 
 
 def _move_json(name: str, move: Move) -> dict[str, Any]:

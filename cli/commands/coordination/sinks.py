@@ -86,7 +86,7 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 @json_option
 def abort(name: str, batch: int, job: str, bootstrap: str, as_json: bool) -> None:
     """Abort everything that a job has written to SINK, prepared or not, and keep it from writing more. A decided batch
-    stays as it is."""
+    is unaffected."""
     from tidelog import Admin, SinkJob
 
     with Admin(bootstrap, **secured()) as admin:
@@ -96,7 +96,7 @@ def abort(name: str, batch: int, job: str, bootstrap: str, as_json: bool) -> Non
     if as_json:
         print_json({"sink": name, "batch": batch, "job": job, "last_batch": outcome.last_batch})
     else:
-        say(f"job {job} of {name} is aborted")
+        say(f"job {job} of {name} was aborted")
 
 
 @sinks.command(short_help="Forget a sink.")
@@ -112,7 +112,7 @@ def delete(name: str, bootstrap: str, as_json: bool) -> None:
     if as_json:
         print_json({"sink": name, "deleted": True})
     else:
-        say(f"{name} is forgotten")
+        say(f"forgot {name}")
 
 
 def _jobs(one: SinkDescription) -> list[tuple[str, SinkJob]]:
@@ -140,7 +140,7 @@ def _json(one: SinkDescription) -> dict[str, object]:
 
 
 def _number(batch: int | None) -> str | None:
-    """Without separators, so that the number can be copied into another command."""
+    """Format without separators, so that the number can be copied into another command."""
     return None if batch is None else str(batch)
 
 

@@ -1,4 +1,4 @@
-"""``tidelog transactions``: lists open transactions, finds and ends hanging ones. After ``kafka-transactions.sh``."""
+"""``tidelog transactions``: lists open transactions, finds and ends hanging ones. Like ``kafka-transactions.sh``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INT16_MAX: Final = (1 << 15) - 1
 
 @click.group()
 def transactions() -> None:
-    """List and describe transactions, find those that hang, end them."""
+    """List and describe transactions, find and end hanging ones."""
 
 
 transactions.add_command(sinks)
@@ -50,7 +50,7 @@ transactions.add_command(sinks)
     "producer_ids",
     type=click.IntRange(0, INT64_MAX),
     multiple=True,
-    help="Only the transactional id that has this producer id; repeatable.",
+    help="Only the transactional id with this producer id; repeatable.",
 )
 @click.option(
     "--duration-filter",
@@ -84,7 +84,7 @@ def list_transactions(
     print_rows(("transactional id", "coordinator", "producer id", "state"), rows)
 
 
-@transactions.command(short_help="Show transactional ids and what they have open.")
+@transactions.command(short_help="Show transactional ids and their open transactions.")
 @click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
 @bootstrap_option
 @json_option
@@ -100,12 +100,12 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         raise CommandFailed("; ".join(missing.values()))
 
 
-@transactions.command("describe-producers", short_help="Show the producers that a partition knows of.")
+@transactions.command("describe-producers", short_help="Show the producers that a partition knows.")
 @topics_option(required=True)
 @bootstrap_option
 @json_option
 def describe_producers(topics: Topics, bootstrap: str, as_json: bool) -> None:
-    """Show what partition leaders know of producers: epoch, last sequence, start of an open transaction."""
+    """Show what partition leaders know about producers: epoch, last sequence, start of an open transaction."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -115,7 +115,7 @@ def describe_producers(topics: Topics, bootstrap: str, as_json: bool) -> None:
         print_json([{"topic": at.topic, "partition": at.partition} | _producer_json(one) for at, one in rows])
         return
     columns = (
-        "topic", "partition", "producer id", "epoch", "coordinator epoch", "last sequence", "last heard of",
+        "topic", "partition", "producer id", "epoch", "coordinator epoch", "last sequence", "last active",
         "transaction start",
     )  # fmt: skip
     print_rows(
@@ -140,13 +140,13 @@ def describe_producers(topics: Topics, bootstrap: str, as_json: bool) -> None:
     type=click.IntRange(0, INT32_MAX),
     default=15,
     show_default=True,
-    help="Only with a producer silent for longer; choose no less than the brokers' transaction.max.timeout.ms.",
+    help="Only if the producer is silent for longer; use at least the brokers' transaction.max.timeout.ms.",
 )
 @bootstrap_option
 @json_option
 def find_hanging_transactions(topics: Topics, broker: int | None, minutes: int, bootstrap: str, as_json: bool) -> None:
-    """Find transactions that are open in a partition although no coordinator knows of them there. They stop readers of
-    committed records; `abort` ends them."""
+    """Find transactions that are open in a partition but unknown to their coordinator. They block readers of committed
+    records; `abort` ends them."""
     from tidelog import Admin
 
     if not topics and broker is None:
@@ -182,8 +182,8 @@ def abort(
 ) -> None:
     """Abort a transaction that hangs in a partition. Name it by its start offset there, or by its producer.
 
-    `find-hanging` shows such transactions. The command leaves a transaction alone if its coordinator knows of it:
-    `force-terminate` ends that one, in all its partitions."""
+    `find-hanging` shows such transactions. The command refuses a transaction that its coordinator knows: use
+    `force-terminate` to end it in all its partitions."""
     from tidelog import Admin
     from tidelog.client.admin.transaction_types import AbortTransactionSpec
 
@@ -220,7 +220,7 @@ def abort(
 @bootstrap_option
 @json_option
 def force_terminate(name: str, bootstrap: str, as_json: bool) -> None:
-    """Abort TRANSACTIONAL_ID's open transaction, even if it is prepared and waits for an outside decision, and fence
+    """Abort TRANSACTIONAL_ID's open transaction, even if it is prepared and waits for an external decision, and fence
     its producer."""
     from tidelog import Admin
 
@@ -230,15 +230,15 @@ def force_terminate(name: str, bootstrap: str, as_json: bool) -> None:
     if as_json:
         print_json({"transactional_id": name, "producer_id": found.producer_id, "producer_epoch": found.producer_epoch})
     else:
-        say(f"{name} has nothing open now; its producer is fenced")
+        say(f"{name} has no open transaction now; its producer is fenced")
 
 
 # --- Asking ----------------------------------------------------------------------------------------------
 
 
 def _chosen(admin: Admin, topics: Topics) -> list[TopicPartition]:
-    """The named partitions; a topic alone means all of its partitions. Raises :class:`CommandFailed` for an unknown
-    one."""
+    """Return the named partitions; a topic alone means all of its partitions. Raises :class:`CommandFailed` for an
+    unknown one."""
     there = sorted(led_partitions(admin, topics))
     chosen: list[TopicPartition] = []
     for topic, numbers in topics.items():
@@ -247,7 +247,7 @@ def _chosen(admin: Admin, topics: Topics) -> list[TopicPartition]:
             raise CommandFailed(f"{topic}: expected a topic that exists")
         for number in numbers:
             if TopicPartition(topic, number) not in own:
-                raise CommandFailed(f"{topic}-{number}: expected a partition of 0 to {len(own) - 1}")
+                raise CommandFailed(f"{topic}-{number}: expected a partition from 0 to {len(own) - 1}")
         chosen += [at for at in own if not numbers or at.partition in numbers]
     return chosen
 
@@ -257,7 +257,7 @@ def _all_partitions(admin: Admin) -> list[TopicPartition]:
 
 
 def _led_by(admin: Admin, broker: int, partitions: list[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that this node leads. Raises :class:`CommandFailed` for an unknown node."""
+    """Return the partitions that this node leads. Raises :class:`CommandFailed` for an unknown node."""
     nodes = sorted(one.node_id for one in admin.describe_cluster().brokers)
     if broker not in nodes:
         raise CommandFailed(f"--broker: expected one of the brokers {', '.join(map(str, nodes))}, found {broker}")
@@ -283,7 +283,7 @@ def _starting_at(admin: Admin, at: TopicPartition, start_offset: int) -> AbortTr
 
 
 def _require_hanging(admin: Admin, spec: AbortTransactionSpec) -> None:
-    """If the coordinator may yet commit the transaction, ending it in one partition would tear it apart."""
+    """Refuse if the coordinator may yet commit the transaction: ending it in one partition would tear it apart."""
     known = coordinated(admin, [spec.producer_id]).get(spec.producer_id)
     if known is not None and spec.topic_partition in known.topic_partitions:
         raise CommandFailed(
@@ -328,7 +328,7 @@ def _show_descriptions(found: Iterable[TransactionDescription], as_json: bool, n
 
 
 def _since_ms(one: TransactionDescription, now_ms: int) -> int | None:
-    """A coordinator's clock may be ahead of ours."""
+    """Return how long ago, never negative: a coordinator's clock may be ahead of ours."""
     return None if one.transaction_start_time_ms is None else max(0, now_ms - one.transaction_start_time_ms)
 
 
@@ -342,7 +342,7 @@ def _show_hanging(found: Iterable[OpenTransaction], as_json: bool, now_ms: int) 
         )
         return
     columns = (
-        "topic", "partition", "producer id", "epoch", "coordinator epoch", "start offset", "last heard of", "quiet for",
+        "topic", "partition", "producer id", "epoch", "coordinator epoch", "start offset", "last active", "quiet for",
     )  # fmt: skip
     rows = [
         (
@@ -367,7 +367,7 @@ def _producer_json(one: ProducerState) -> dict[str, int | None]:
 
 
 def _number(value: int | None) -> str | None:
-    """Without separators, so that the number can be copied into another command."""
+    """Format without separators, so that the number can be copied into another command."""
     return None if value is None else str(value)
 
 

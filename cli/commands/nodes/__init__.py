@@ -1,1 +1,1 @@
-"""Commands for one node, and for what lies on its disks."""
+"""Commands for one node and its disks."""

@@ -42,11 +42,11 @@ def _directory_option(command: F) -> F:
 def cluster() -> None:
     """Start, watch, break and stop a cluster on this machine.
 
-    Everything is stored under one directory; nodes are real processes that go on when the command ends.
+    Everything is stored under one directory; nodes are real processes that keep running after the command.
     """
 
 
-@cluster.command(short_help="Start the cluster, or nodes of it, until they serve.")
+@cluster.command(short_help="Start the cluster or some of its nodes.")
 @click.argument("node_ids", metavar="[NODE]...", type=int, nargs=-1)
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Number of nodes in a new cluster.  [default: 3]")
 @click.option(
@@ -58,7 +58,7 @@ def cluster() -> None:
 @click.option(
     "--security",
     type=click.Choice(KINDS),
-    help="Secure a new cluster: an authority, certificates, access control, and the user admin, with a certificate "
+    help="Secure a new cluster: a CA, certificates, access control, and the user admin, with a certificate "
     "(tls) or a password (tls+scram).",
 )
 @click.option("--console", "with_console", is_flag=True, help="Also start the web console, and leave it running.")
@@ -76,9 +76,9 @@ def start(
     directory: Path,
     as_json: bool,
 ) -> None:
-    """Start the cluster, or the named nodes of it, and wait until they serve.
+    """Start the cluster or the named nodes, and wait until they are ready.
 
-    The first start makes the cluster; a later one finds it with its data and its ports.
+    The first start creates the cluster; later ones reuse its data and ports.
     """
     started = time.monotonic()
     with LocalCluster.alone(directory):
@@ -104,28 +104,28 @@ def start(
         return
     were = "all nodes were" if not node_ids else f"{_nodes(node_ids)} {'was' if len(set(node_ids)) == 1 else 'were'}"
     count = f"{count_of(len(fresh), 'node')} started" if fresh else f"{were} running"
-    say(f"{count}, serving after {took:.1f} s. Data: {directory}")
+    say(f"{count}, ready after {took:.1f} s. Data: {directory}")
     say(f"Clients: {found.bootstrap}")
     if page is not None:
         say(f"Console: {page}")
     if (client := client_file(directory)) is not None:
-        say(f"Secured: commands find {client}; others take --command-config, or a profile that is made of it")
+        say(f"Secured: commands find {client}; elsewhere use --command-config, or a profile made from it")
 
 
 @cluster.command(short_help="Add a broker to the running cluster.")
 @_directory_option
 @json_option
 def add(directory: Path, as_json: bool) -> None:
-    """Add a node to the running cluster, with the settings of the first, and wait until it serves.
+    """Add a node to the running cluster, with the settings of the first, and wait until it is ready.
 
-    It is a broker only: the controllers stay. It gets no partitions but those of new topics until `tidelog rebalance`
+    It is only a broker: the controllers do not change. It gets only partitions of new topics until `tidelog rebalance`
     moves some there.
     """
     with LocalCluster.alone(directory):
         found = LocalCluster.open(directory)
         if not found.has_quorum():
             raise CommandFailed(
-                f"expected a cluster of which a majority of the controllers runs, found {_running(found)}: "
+                f"expected a majority of the controllers to be running, found {_running(found)}: "
                 "`tidelog cluster start` starts it"
             )
         number = found.add()
@@ -135,7 +135,7 @@ def add(directory: Path, as_json: bool) -> None:
     if as_json:
         print_json({"added": number, **_as_json(found)})
     else:
-        say(f"node {number} was added and serves. Clients: {found.node(number).ports.bootstrap}")
+        say(f"node {number} was added and is ready. Clients: {found.node(number).ports.bootstrap}")
 
 
 @cluster.command(short_help="Show each node: state, addresses, memory, data.")
@@ -178,7 +178,7 @@ def kill(node_id: int, directory: Path, as_json: bool) -> None:
 @_directory_option
 @json_option
 def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path, as_json: bool) -> None:
-    """Shut the cluster down, or the named nodes of it. The data stays, unless --delete-data."""
+    """Shut down the cluster or the named nodes. The data is kept, unless --delete-data."""
     if delete_data and node_ids:
         raise click.UsageError("expected either nodes or --delete-data, found both")
     found = LocalCluster.open(directory)
@@ -194,7 +194,7 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path, as_json:
     if not as_json:
         say(f"{count_of(len(wanted), 'node')} stopped in {took:.1f} s")
     for number in killed:
-        say(f"node {number} did not stop by itself and was killed", err=True)
+        say(f"node {number} did not stop in time and was killed", err=True)
     if delete_data:
         console.remove()
         found.remove()
@@ -204,11 +204,11 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path, as_json:
         say(f"deleted {directory}")
 
 
-@cluster.command(short_help="Ask any running cluster: brokers and controllers.")
+@cluster.command(short_help="Show a running cluster's brokers and controllers.")
 @bootstrap_option
 @json_option
 def describe(bootstrap: str, as_json: bool) -> None:
-    """Ask a running cluster, this machine's or another: brokers, controllers, the metadata log."""
+    """Show the brokers, controllers and metadata log of a running cluster, on this machine or another."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -284,7 +284,7 @@ def _open_or_create(
 ) -> LocalCluster:
     if not LocalCluster.exists(directory):
         if unknown := sorted(number for number in node_ids if not 1 <= number <= (nodes or 3)):
-            raise CommandFailed(f"expected a node of 1 to {nodes or 3}, found {unknown[0]}")
+            raise CommandFailed(f"expected a node from 1 to {nodes or 3}, found {unknown[0]}")
         if security is not None:
             check_library()
         made = LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)

@@ -1,4 +1,4 @@
-"""``tidelog log``: shows what a partition's files hold. It only reads, so it may run beside the node."""
+"""``tidelog log``: shows the content of a partition's files. Read-only, so it can run beside the node."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _batch_json(placed: PlacedBatch, records: bool) -> dict[str, Any]:
         "crc_ok": placed.crc_ok,
     }
     try:
-        if batch.is_control and batch.record_count:  # compaction leaves headers without a record
+        if batch.is_control and batch.record_count:  # compaction leaves batches without records
             made["marker"] = decode_control(batch).kind.name
         elif records:
             made["records"] = [record_json(record) for record in decode_records(batch)]

@@ -1,5 +1,5 @@
-"""``tidelog log compare``: checks that the replicas of partitions hold the same records. Purpose as Kafka's
-``kafka-replica-verification``, which asked brokers; this reads their files."""
+"""``tidelog log compare``: checks that the replicas of partitions hold the same records, like Kafka's
+``kafka-replica-verification``, but by their files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OFFSET_END: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class _Replica:
-    """One partition's directory. ``high_watermark``: by the checkpoint of its log directory."""
+    """One partition's directory. ``high_watermark``: from the checkpoint of its log directory."""
 
     directory: Path
     segments: list[Path]
@@ -43,7 +43,7 @@ class _Replica:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Two replicas up to the offset ``end``; ``difference``: where they first differ, and how."""
+    """Two replicas up to the offset ``end``; ``difference``: the first one, if they differ."""
 
     partition: str
     replicas: tuple[_Replica, _Replica]
@@ -60,10 +60,10 @@ class _Compared:
 @json_option
 def compare(directories: tuple[Path, ...], as_json: bool) -> int:
     """Compare the replicas of each partition in the log directories of several brokers, up to the high watermark that
-    both replicas have written down: what follows may still be cut off, or not be copied yet.
+    both replicas have checkpointed. Later records may still be truncated, or may not be copied yet.
 
-    Batches are compared by offsets, CRC and leader epoch. If a replica has been compacted, records are compared that
-    both replicas have. The command only reads, so it may run beside the nodes. Exit code 1 if replicas differ.
+    Batches are compared by offsets, CRC and leader epoch. If a replica has been compacted, only records that both
+    replicas have are compared. The command only reads, so it can run beside the nodes. Exit code 1 if replicas differ.
     """
     found: defaultdict[str, list[_Replica]] = defaultdict(list)
     for directory in dict.fromkeys(path.resolve() for path in directories):
@@ -74,7 +74,7 @@ def compare(directories: tuple[Path, ...], as_json: bool) -> int:
     ]
     if not compared:
         raise CommandFailed(
-            "expected log directories of several brokers that have replicas of the same partitions, found no partition "
+            "expected log directories of several brokers with replicas of the same partitions, found no partition "
             f"twice ({count_of(len(found), 'partition')})"
         )
     different = [each for each in compared if each.difference is not None]
@@ -83,7 +83,7 @@ def compare(directories: tuple[Path, ...], as_json: bool) -> int:
     else:
         if different:
             rows = [(d.partition, *(str(r.directory) for r in d.replicas), *(d.difference or ())) for d in different]
-            print_rows(("partition", "replica", "other replica", "offset", "what differs"), rows)
+            print_rows(("partition", "replica", "other replica", "offset", "difference"), rows)
         offsets = sum(max(0, each.end - each.start) for each in compared)
         differ = f"{len(different):,} differ" if different else "no difference"
         say(f"{count_of(len(compared), 'pair')} of replicas, {offsets:,} offsets compared: {differ}")
@@ -94,7 +94,7 @@ def _replicas(directory: Path) -> Iterator[tuple[str, _Replica]]:
     marks = directory / HIGH_WATERMARKS
     try:
         watermarks = decode_offsets(marks.read_bytes())
-    except FileNotFoundError:  # a broker writes them down first when it has run for a while
+    except FileNotFoundError:  # a broker first writes them after it has run for a while
         if not (directory / META_PROPERTIES).exists():
             raise CommandFailed(f"{directory}: expected a broker's log directory, found no {META_PROPERTIES}") from None
         watermarks = {}
@@ -116,7 +116,7 @@ def _compare(name: str, one: _Replica, other: _Replica) -> _Compared:
 
 
 def _between(replica: _Replica, start: int, end: int) -> Iterator[Batch]:
-    """The batches of a range of offsets; one of no offset at the end."""
+    """Yield the batches of a range of offsets; an empty one at the end."""
     later = [base_offset(path) for path in replica.segments[1:]]
     for path, next_base in zip(replica.segments, [*later, _OFFSET_END], strict=True):
         if next_base <= start or base_offset(path) >= end:
@@ -147,7 +147,7 @@ def _compare_batches(one: Iterator[Batch], other: Iterator[Batch]) -> tuple[int,
 
 
 def _compare_records(one: Iterator[Batch], other: Iterator[Batch]) -> tuple[int, str] | None:
-    """Walk both by offset, and pass over what one of them has alone: compaction may have come to the other first."""
+    """Walk both by offset and skip records that only one has: compaction may have reached the other first."""
     first, second = _records(one), _records(other)
     a, b = next(first, None), next(second, None)
     while a is not None and b is not None:

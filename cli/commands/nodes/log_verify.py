@@ -1,4 +1,4 @@
-"""``tidelog log verify``: checks that segments, and what lies beside them, hold what was written."""
+"""``tidelog log verify``: checks segments and their companion files for damage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PARTITION: Final = re.compile(r"(.+)-(\d+)")
 
 @dataclass(slots=True)
 class _Verified:
-    """The stretches that were read, and their damage. ``tails``: ends that were never durable, or are being written."""
+    """The ranges that were read, and their damage. ``tails``: ends that were never durable, or are being written."""
 
     segments: int = 0
     bytes: int = 0
@@ -50,11 +50,11 @@ class _Verified:
 @json_option
 def verify(paths: tuple[Path, ...], as_json: bool) -> int:
     """Read every batch in log directories, partition directories or single segments, and check its CRC, offset and
-    leader epoch. Read also the indexes of aborted transactions, and of directories the producer snapshots.
+    leader epoch. Also checks indexes of aborted transactions and, in directories, producer snapshots.
 
-    The command only reads, so it may run beside the node. What the node appends meanwhile may seem unfinished and is
-    listed apart. The command does not check other indexes; a node mends them when it uses them. Exit code 1 if anything
-    is damaged.
+    The command only reads, so it can run beside the node. Batches that the node is appending may look unfinished; they
+    are listed separately. Other indexes are not checked, because a node repairs them when it uses them. Exit code 1 if
+    anything is damaged.
     """
     verified = _Verified()
     for path in paths:
@@ -77,7 +77,7 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> int:
 
 
 def _partitions(path: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Partition directories with the segments to check."""
+    """Yield partition directories with the segments to check."""
     if not path.is_dir():
         if path.suffix != ".log":
             raise CommandFailed(f"{path}: expected a directory or a segment (.log), found another file")
@@ -99,7 +99,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def _verify(directory: Path, wanted: list[Path], verified: _Verified) -> None:
-    # The epochs first: a running node stores them before the recovery point that makes them good.
+    # Read the epochs first: a running node stores them before the recovery point that makes them valid.
     recovery_point = _recovery_point(directory)
     clean = (directory.parent / CLEAN_SHUTDOWN).exists()
     epochs = _epochs(directory)
@@ -114,8 +114,8 @@ def _verify(directory: Path, wanted: list[Path], verified: _Verified) -> None:
         try:
             found, due = _examine(segment, expected, verified, index.see)
         except FileNotFoundError:
-            continue  # retention or compaction took it meanwhile
-        # Where the log itself is damaged, or compacted, it does not tell which markers there were.
+            continue  # retention or compaction removed it in the meantime
+        # A damaged or compacted log does not show which markers there were.
         wrong = index.damage(expected, against_log=dense and not found)
         verified.damage += [(index.path, each) for each in wrong]
         size = segment.stat().st_size if segment.exists() else 0
@@ -129,14 +129,14 @@ def _verify(directory: Path, wanted: list[Path], verified: _Verified) -> None:
 
 
 class _AbortedIndex:
-    """What a segment's index of aborted transactions says, held against the segment's batches as they go by."""
+    """A segment's index of aborted transactions, compared with the segment's batches as they are read."""
 
     def __init__(self, segment: Path) -> None:
         self.path = segment.with_suffix(TXN_INDEX_SUFFIX)
         raw = self.path.read_bytes() if self.path.exists() else b""
         self._entries = list(ENTRY.iter_unpack(raw[: len(raw) // ENTRY.size * ENTRY.size]))
         self._markers = {(last, producer) for _, producer, _, last, _ in self._entries}
-        """What is not found yet: markers by offset and producer, and first batches."""
+        """What was not found yet: markers by offset and producer, and first batches."""
         self._begun = {(first, producer) for _, producer, first, _, _ in self._entries}
 
     def see(self, batch: Batch) -> None:
@@ -152,7 +152,7 @@ class _AbortedIndex:
                 pass  # no marker then
 
     def damage(self, expected: Expected, *, against_log: bool) -> Iterator[DamagedRange]:
-        """Entries of what was durable that cannot be."""
+        """Yield durable entries that are invalid."""
         before, stable_before = -1, 0
         durable = max((n + 1 for n, entry in enumerate(self._entries) if entry[3] < expected.epochs_end), default=0)
         for number, (version, producer, first, last, stable) in enumerate(self._entries[:durable]):
@@ -173,7 +173,7 @@ class _AbortedIndex:
 
 
 def _verify_snapshots(directory: Path, verified: _Verified) -> None:
-    """Those of what was durable; a newer one may be torn after a loss of power, and a start passes it over."""
+    """Check the snapshots of durable state. A newer snapshot may be torn after a power loss; a start skips it."""
     durable = OFFSET_MAX if (directory.parent / CLEAN_SHUTDOWN).exists() else _recovery_point(directory)
     for path in sorted(directory.glob(f"[0-9]*{SNAPSHOT_SUFFIX}")):
         offset = _base(path)
@@ -183,7 +183,7 @@ def _verify_snapshots(directory: Path, verified: _Verified) -> None:
             raw = path.read_bytes()
             decode_snapshot(raw)
         except FileNotFoundError:
-            continue  # the node removed it meanwhile
+            continue  # the node removed it in the meantime
         except CorruptSnapshot as error:
             verified.damage.append((path, DamagedRange(0, len(raw), offset, OFFSET_MAX, str(error))))
 
@@ -191,7 +191,7 @@ def _verify_snapshots(directory: Path, verified: _Verified) -> None:
 def _examine(
     segment: Path, expected: Expected, verified: _Verified, see: Callable[[Batch], None]
 ) -> tuple[list[DamagedRange], int]:
-    """Damage of a segment, and the offset behind its last batch. ``see`` is shown each whole one."""
+    """Return the damage of a segment, and the offset after its last batch. Calls ``see`` with each intact batch."""
     damage, due = [], expected.first_offset
     with segment.open("rb") as file:
         size = segment.stat().st_size
@@ -220,7 +220,7 @@ def _base(segment: Path) -> int:
 
 
 def _recovery_point(directory: Path) -> int:
-    """The offset before which everything is durable by the node's checkpoint; 0 without one."""
+    """Return the offset before which the node's checkpoint says that everything is durable; 0 without a checkpoint."""
     match = _PARTITION.fullmatch(directory.name)
     file = directory.parent / RECOVERY_POINTS
     if match is None or not file.exists():
@@ -233,7 +233,8 @@ def _recovery_point(directory: Path) -> int:
 
 
 def _epochs(directory: Path) -> LeaderEpochs:
-    """As the node stored them. Empty if it stored none or they are unreadable: then they are not checked."""
+    """Return the epochs as the node stored them. Empty if it stored none or they are unreadable; then they are not
+    checked."""
     try:
         return LeaderEpochs(decode_epochs((directory / LEADER_EPOCHS).read_bytes()))
     except (FileNotFoundError, CorruptCheckpoint):
@@ -265,6 +266,6 @@ def _print(verified: _Verified) -> None:
         for segment, found in entries
     ]
     if rows:
-        print_rows(("file", "position", "bytes", "base offset", "last offset", "what is wrong"), rows)
+        print_rows(("file", "position", "bytes", "base offset", "last offset", "problem"), rows)
     places = count_of(len(verified.damage), "damaged place") if verified.damage else "no damage"
     say(f"{count_of(verified.segments, 'segment')}, {verified.bytes:,} bytes read: {places}")

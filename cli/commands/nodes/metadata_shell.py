@@ -1,4 +1,4 @@
-"""``tidelog metadata-shell``: shows the metadata as folders and files. Source: Kafka's ``kafka-metadata-shell``."""
+"""``tidelog metadata-shell``: browses the metadata as folders and files. Source: Kafka's ``kafka-metadata-shell``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidelog.metadata_quorum.metadata_directory import MetadataDirectory
 
 
-@click.command("metadata-shell", short_help="Walk through what a controller's directory says, as through files.")
+@click.command("metadata-shell", short_help="Browse a controller's metadata directory like a file system.")
 @click.option(
     "--dir",
     "directory",
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     "--snapshot",
     "-s",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A snapshot file alone, in place of --dir.",
+    help="A snapshot file, instead of --dir.",
 )
-@click.option("--json", "as_json", is_flag=True, help="What COMMAND finds, as one JSON object of paths.")
+@click.option("--json", "as_json", is_flag=True, help="Print what COMMAND finds as a JSON object of paths.")
 @click.option("--at", "offset", type=click.IntRange(0), help="The metadata as of this offset.  [default: committed]")
 @click.argument("command", nargs=-1)
 def metadata_shell(
     directory: Path | None, snapshot: Path | None, as_json: bool, offset: int | None, command: tuple[str, ...]
 ) -> int:
-    """Walk through the metadata in a controller's directory, or in a snapshot file: /image is the metadata, /log each
-    entry of the metadata log that no snapshot has replaced, /quorum the voters.
+    """Browse the metadata in a controller's directory or a snapshot file: /image is the metadata, /log has each entry
+    of the metadata log since the snapshot, /quorum the voters.
 
-    COMMAND is run and the shell ends; without one it asks for commands: ls, cd, pwd, cat, find, tree, help, exit.
-    Paths may hold * and ?. The shell works on a copy, so it may run beside the node, and shows no secret. A node writes
-    down within a second that an entry is committed.
+    With COMMAND, the shell runs it and exits; without, it prompts for commands: ls, cd, pwd, cat, find, tree, help,
+    exit. Paths may contain * and ?. The shell works on a copy, so it can run beside the node, and shows no secrets. A
+    node records within a second that an entry is committed.
 
     \b
     tidelog metadata-shell --dir data/1 ls /image/topics/byName
@@ -60,7 +60,7 @@ def metadata_shell(
     if (directory is None) == (snapshot is None):
         raise click.UsageError("expected either --dir or --snapshot")
     if as_json and not command:
-        raise click.UsageError("--json: expected a COMMAND, found none; the shell is for people")
+        raise click.UsageError("--json: expected a COMMAND, found none")
     found = _read(directory) if directory is not None else _read_snapshot(snapshot)
     first, last = found.snapshot.offset, max([found.snapshot.offset, *(entry.offset for entry in found.entries)])
     if offset is not None and not first <= offset <= last:
@@ -105,8 +105,8 @@ def _read(directory: Path) -> MetadataDirectory:
 
 @contextmanager
 def _copy_of(directory: Path) -> Iterator[Path]:
-    """A copy that may be mended. The node may replace its files meanwhile: first the snapshot, then the journal, which
-    goes on from it. So the journal is copied first, and a snapshot that is newer takes its place."""
+    """Copy the directory, so that the copy can be repaired. The node may replace its files in the meantime: first the
+    snapshot, then the journal that continues it. So copy the journal first; a newer snapshot supersedes it."""
     from tidelog.metadata_quorum.raft.journal import JOURNAL_NAME
     from tidelog.metadata_quorum.raft.snapshot import SNAPSHOT_NAME
 
@@ -115,14 +115,14 @@ def _copy_of(directory: Path) -> Iterator[Path]:
             try:
                 shutil.copyfile(directory / name, Path(made) / name)
             except FileNotFoundError:
-                continue  # reading says what is missing
+                continue  # reading will report what is missing
             except OSError as error:
-                raise CommandFailed(f"{directory / name}: cannot be copied: {error}") from None
+                raise CommandFailed(f"{directory / name}: cannot copy it: {error}") from None
         yield Path(made)
 
 
 class _Shell(cmd.Cmd):
-    """The commands. Each says what is wrong on one line of stderr, and the shell goes on."""
+    """The shell's commands. Each reports a problem on one line of stderr, and the shell continues."""
 
     prompt = ">> "
 
@@ -137,7 +137,7 @@ class _Shell(cmd.Cmd):
         self.failed = False
         try:
             return bool(super().onecmd(line))
-        except ValueError as wrong:  # a path that is not there, a quote that is not closed
+        except ValueError as wrong:  # a missing path, an unclosed quote
             self._fail(str(wrong))
             return False
 
@@ -150,7 +150,7 @@ class _Shell(cmd.Cmd):
         return stop or line == "EOF"
 
     def emptyline(self) -> bool:
-        """Not the last command again."""
+        """Do nothing, instead of repeating the last command."""
         return False
 
     # --- Commands --------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class _Shell(cmd.Cmd):
         self._at = found[0][0]
 
     def do_pwd(self, _: str) -> None:
-        """pwd: say where you are."""
+        """pwd: print the current folder."""
         say(json_line(_text(self._at)) if self._as_json else _text(self._at))
 
     def do_cat(self, line: str) -> None:
@@ -196,7 +196,7 @@ class _Shell(cmd.Cmd):
             click.echo(json_line(node, indent=2))
 
     def do_find(self, line: str) -> None:
-        """find [PATH...]: print the paths of all below."""
+        """find [PATH...]: print all paths below."""
         if self._as_json:
             click.echo(json_line([_text(path) for path, _ in self._below(line)], indent=2))
             return
@@ -204,7 +204,7 @@ class _Shell(cmd.Cmd):
             say(_text(path))
 
     def do_tree(self, line: str) -> None:
-        """tree [PATH...]: print all below, files with their content."""
+        """tree [PATH...]: print everything below, files with their content."""
         if self._as_json:
             files = {_text(path): node for path, node in self._below(line) if not _is_folder(node)}
             click.echo(json_line(files, indent=2))
@@ -213,13 +213,13 @@ class _Shell(cmd.Cmd):
             say(f"{_text(path)}{'/' if _is_folder(node) else ' ' + json_line(node)}")
 
     def do_exit(self, _: str) -> bool:
-        """exit: leave, as the end of the input does."""
+        """exit: leave the shell; end of input does the same."""
         return True
 
     do_quit = do_exit
 
     def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
-        """What a path may go on with; readline splits words at ``/``."""
+        """Complete a path; readline splits words at ``/``."""
         before = line[:begin].rsplit(" ", 1)[-1]
         try:
             found = self._given(before or ".")

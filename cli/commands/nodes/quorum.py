@@ -32,11 +32,11 @@ directory_option = click.option(
 )
 
 
-@quorum.command(short_help="Show how far a stopped controller's log goes, and its voters.")
+@quorum.command(short_help="Show the end of a stopped controller's log, and its voters.")
 @directory_option
 @json_option
 def show(directory: Path, as_json: bool) -> None:
-    """Show how far a stopped controller's metadata log goes, and the voters that it names."""
+    """Show the end of a stopped controller's metadata log, and the voters that it names."""
     from tidelog.metadata_quorum.raft.recovery import look
 
     with refusals():
@@ -44,17 +44,17 @@ def show(directory: Path, as_json: bool) -> None:
     _print(found, as_json)
 
 
-@quorum.command(short_help="Let one survivor go on alone after most controllers' disks are lost.")
+@quorum.command(short_help="Let one survivor continue alone after most controllers' disks are lost.")
 @directory_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def recover(directory: Path, yes: bool, as_json: bool) -> None:
-    """Let this directory's controller decide alone, after a majority of the controllers' directories is lost.
+    """Let this directory's controller decide alone after a majority of the controllers' directories is lost.
 
     Choose the survivor with the longest log: the highest last epoch, then the highest last offset in
     `tidelog quorum show`. Changes that the others committed and this log lacks are lost for good. Then start this node,
-    and after it the others with --format; give those that kept their metadata directories empty ones. They are admitted
-    automatically.
+    and after it the others with --format; if they kept their metadata directories, give them empty ones. They are
+    admitted automatically.
     """
     from tidelog.metadata_quorum.raft import recovery as quorum_recovery
 
@@ -65,20 +65,20 @@ def recover(directory: Path, yes: bool, as_json: bool) -> None:
             click.echo(
                 f"{found.me} of cluster {found.cluster_id} would decide alone, with its log up to offset "
                 f"{found.last_offset} of epoch {found.last_epoch}.\nLost for good: every change of topics, settings "
-                "and leaders that the others had committed after that, and the records of topics made there. "
+                "and leaders that the others had committed after that, and the records of topics created then. "
                 f"Offsets up to {found.committed_offset} are known to have been committed.\n"
-                f"The voters until now: {found.voters or 'those of the configuration'}. None of their directories but "
-                "this one may be started again as it is.",
+                f"The voters until now: {found.voters or 'those of the configuration'}. Except for this one, none of "
+                "their directories may be started again as it is.",
                 err=True,
             )
-            click.confirm("Go on?", abort=True, err=True)
+            click.confirm("Continue?", abort=True, err=True)
         made = quorum_recovery.recover(system_files(), metadata)
     _print(made, as_json)
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn an error about a directory into the command's failure."""
+    """Convert errors about a directory to command failures."""
     from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumDamaged, QuorumFailure
 
     try:

@@ -39,7 +39,7 @@ LOG_FILES_KEPT: Final = 3
     "--format",
     "formats",
     is_flag=True,
-    help="Give a controller that lost its metadata log a new one: it votes again once the others have admitted it.",
+    help="Give a controller that lost its metadata log a new one. It votes again once the others have admitted it.",
 )
 @click.option(
     "--add-scram",
@@ -47,7 +47,7 @@ LOG_FILES_KEPT: Final = 3
     multiple=True,
     metavar="USER",
     help="A user of a new cluster, SCRAM-SHA-512=[name=admin,password=...], or @FILE with such lines; repeatable. A "
-    "cluster that is there keeps its users.",
+    "An existing cluster keeps its users.",
 )
 @click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Log to this file (rotated) instead of stderr."
@@ -66,8 +66,8 @@ def server(
 ) -> int:
     """Run one node with the roles of its configuration until SIGTERM or SIGINT.
 
-    It then hands over its leaderships and stops; a second signal stops it at once. The node refuses a directory that
-    was formatted for another cluster or another node.
+    It then hands over its leaderships and stops; a second signal stops it immediately. The node refuses a directory
+    that was formatted for another cluster or node.
     """
     return serve(config, settings, cluster_id, log_file, log_level, formats=formats, first_users=first_users)
 
@@ -83,7 +83,8 @@ def serve(
     formats: bool = False,
     first_users: tuple[str, ...] = (),
 ) -> int:
-    """Run the node as the command does; returns its exit code. ``carrier``: see :func:`tidelog.broker.node.server.run`.
+    """Run the node as the command does, and return its exit code. ``carrier``: see
+    :func:`tidelog.broker.node.server.run`.
 
     Raises ``click.UsageError``, ``ConfigError`` or :class:`CommandFailed`.
     """
@@ -99,7 +100,7 @@ def serve(
         from tidelog.cli.work.first_users import parse_first_users
 
         first_records = parse_first_users(first_users)
-    faulthandler.enable()  # a library that aborts the process says nothing itself
+    faulthandler.enable()  # a library that aborts the process prints nothing
     _start_logging(log_file, log_level)
     for directory in {*node_config.directories, node_config.metadata_directory}:
         _warn_of_open_directory(directory)
@@ -127,8 +128,8 @@ def serve(
             carrier=carrier,
             first_records=first_records,
         )
-    except MemoryError:  # while it started or stopped
-        logging.getLogger("tidelog").critical("the node ends: out of memory")
+    except MemoryError:  # while starting or stopping
+        logging.getLogger("tidelog").critical("the node stops: out of memory")
         raise
     except (NodeRefused, OSError) as refused:
         logging.getLogger("tidelog").error("%s", refused)
@@ -138,7 +139,7 @@ def serve(
 
 
 def _warn_of_readable_secrets(config: Path | None, found: NodeConfig) -> None:
-    """The configuration's file, and those with private keys."""
+    """Warn if others can read the configuration file or private keys."""
     from tidelog.model.settings.properties import parse_properties
 
     if config is not None and names_secret(parse_properties(config.read_text(encoding="utf-8"))):
@@ -149,15 +150,16 @@ def _warn_of_readable_secrets(config: Path | None, found: NodeConfig) -> None:
 
 
 def _warn_of_open_directory(directory: str) -> None:
-    """An existing directory keeps its mode: an operator chose it. PostgreSQL accepts 0700 and 0750 too."""
+    """Warn if others can read a directory. An existing directory keeps its mode, because an operator chose it.
+    PostgreSQL also accepts 0700 and 0750."""
     try:
         mode = stat.S_IMODE(os.stat(directory).st_mode)
     except OSError:
-        return  # made later, or refused with a reason
+        return  # created later, or refused with a reason
     if mode & (stat.S_IWGRP | stat.S_IRWXO):
         logging.getLogger("tidelog").warning(
             "%s: expected mode 0700 or 0750, found %04o: other users of this machine can read the records; "
-            "`chmod -R go= %s` shuts them out", directory, mode, directory,
+            "`chmod -R go= %s` prevents it", directory, mode, directory,
         )  # fmt: skip
 
 
@@ -170,15 +172,15 @@ def _start_logging(log_file: Path | None, level: str) -> None:
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """Only the owner can read its files: they name groups, clients and their addresses."""
+    """A log that only its owner can read: it names groups, clients and their addresses."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)
 
 
 class _OneLine(logging.Formatter):
-    """No name or data from a client can start a log line or control a terminal that shows it: a message is one line,
-    and each traceback line is indented."""
+    """Keeps a message on one line and indents traceback lines, so that no name or data from a client can start a log
+    line or control a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  overrides
         return escaped(super().formatMessage(record))

@@ -1,4 +1,4 @@
-"""``tidelog status``: whether a cluster is well, on one screen."""
+"""``tidelog status``: the cluster's health on one screen."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tidelog.cli.work.health_look import Look, Watch, as_object, look_at, senten
 from tidelog.model.escaping import escaped
 
 EXIT_CODES: Final = {None: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}
-"""By the worst finding. 1 and 2 are what they are for every command: it could not be done, it was asked wrongly."""
+"""By the most severe finding. 1 and 2 mean what they mean for every command: failure and wrong usage."""
 COLOURS: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 WATCH_S: Final = 2.0
 ASK_TIMEOUT_MS: Final = 5_000
-"""For each question; one that nobody answers in time is named as not checked."""
+"""Timeout of each request; one that nobody answers in time is listed as not checked."""
 
 
-@click.command(short_help="Say whether the cluster is well, and what to do where it is not.")
+@click.command(short_help="Show whether the cluster is healthy, and what to do if not.")
 @click.option(
     "--watch", metavar="[SECONDS]", type=Seconds(min=0.1), is_flag=False, flag_value=str(WATCH_S),
-    help=f"Look again and again, every {WATCH_S:g} s or as often as you say, until interrupted.",
+    help=f"Repeat every {WATCH_S:g} s, or at the given interval, until interrupted.",
 )  # fmt: skip
 @click.option(
     "--window", "window_s", metavar="SECONDS", type=Seconds(min=0), default=0.0,
-    help="Watch groups for so long before you judge whether they get on; longer than they take between two commits.",
+    help="Watch groups for this long to judge their progress; longer than their commit interval.",
 )  # fmt: skip
-@click.option("--verbose", "-v", is_flag=True, help="Name what was not checked, and why.")
+@click.option("--verbose", "-v", is_flag=True, help="List what was not checked, and why.")
 @bootstrap_option
 @json_option
 def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, as_json: bool) -> int:
-    """Say whether the cluster is well: brokers, controllers, partitions, disks, groups, transactions.
+    """Show the health of the cluster: brokers, controllers, partitions, disks, groups, transactions.
 
-    Each finding says what, since when if that is known, why it matters and what to do. Exit code: 0 if the cluster is
-    well, 3 with warnings, 4 if something is critical, 1 if nobody answers.
+    Each finding says what is wrong, since when if known, why it matters and what to do. Exit code: 0 if the cluster is
+    healthy, 3 with warnings, 4 if something is critical, 1 if nobody answers.
     """
     from tidelog import Admin
 
@@ -66,7 +66,7 @@ def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, 
 
 
 def _looks(asker: Asker, every_s: float) -> Iterator[Look]:
-    """Looks without end."""
+    """Yield looks without end."""
     watch = Watch(asker)
     while True:
         began = time.monotonic()
@@ -87,7 +87,7 @@ def _show_again(look: Look, verbose: bool, as_json: bool) -> None:
 
 
 def lines(look: Look, verbose: bool) -> Iterator[str]:
-    """The screen."""
+    """Yield the lines of the screen."""
     facts, found = look.facts, look.report
     worst = found.worst
     word = {Severity.CRITICAL: "critical", Severity.WARNING: "warning"}.get(worst, "healthy") if worst else "healthy"
@@ -105,7 +105,7 @@ def lines(look: Look, verbose: bool) -> Iterator[str]:
     if look.unsettled:
         yield ""
         lags = counted(look.unsettled, "group")
-        yield f"not judged: whether {lags} that lags gets on; --window 60 or --watch tells"
+        yield f"not judged: whether {lags} with lag makes progress; use --window 60 or --watch"
     if facts.unknown:
         yield ""
         if verbose:
@@ -116,7 +116,7 @@ def lines(look: Look, verbose: bool) -> Iterator[str]:
 
 
 def _nodes(facts: Facts) -> Iterator[str]:
-    """A line for each broker: what its metrics and disks say."""
+    """Yield a line per broker, from its metrics and disks."""
     for node, broker in sorted((facts.brokers or {}).items()):
         state = "fenced" if broker.fenced else "stopping" if broker.stopping else "live"
         parts = [f"node {node}  {state:<8}"]

@@ -1,1 +1,1 @@
-"""Commands that say which broker and which disk has which replicas, and who leads."""
+"""Commands that place replicas on brokers and disks, and choose leaders."""

@@ -1,4 +1,4 @@
-"""``tidelog brokers``: the brokers of a cluster, and what is done before and after one goes for good."""
+"""``tidelog brokers``: lists brokers, drains them, forgets those that are gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _NODE: Final = click.IntRange(0, INT32_MAX)
 ROUNDS_MAX: Final = 20
-"""How often to plan anew because topics were made meanwhile."""
+"""How often to plan again because topics were created in the meantime."""
 
 
 @click.group()
@@ -72,12 +72,12 @@ def list_brokers(bootstrap: str, as_json: bool) -> None:
     )  # fmt: skip
 
 
-@brokers.command("api-versions", short_help="Show what nodes speak: Kafka's APIs and versions, features.")
+@brokers.command("api-versions", short_help="Show each node's Kafka APIs, versions and features.")
 @click.argument("nodes", metavar="[NODE]...", type=_NODE, nargs=-1)
 @bootstrap_option
 @json_option
 def api_versions(nodes: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
-    """Ask the Kafka listener of each live broker, or of those named, which APIs it speaks in which versions, and which
+    """Show which APIs and versions the Kafka listener of each live broker, or of the named ones, supports, and which
     feature levels it supports and uses."""
     from tidelog import Admin
     from tidelog.cli.work.kafka_versions import ask_versions
@@ -116,7 +116,7 @@ def api_versions(nodes: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
 
 
 def kafka_addresses(admin: Admin, nodes: Collection[int]) -> dict[int, Address]:
-    """Where the live brokers, or those of ``nodes``, listen to Kafka's clients."""
+    """Return where the live brokers, or those in ``nodes``, listen for Kafka clients."""
     found = {int(broker.node_id): broker for broker in admin.describe_cluster().brokers if not broker.fenced}
     if missing := set(nodes) - found.keys():
         raise CommandFailed(f"expected live brokers, of {sorted(found)}, found {min(missing)}")
@@ -126,7 +126,7 @@ def kafka_addresses(admin: Admin, nodes: Collection[int]) -> dict[int, Address]:
         named = admin.describe_configs([at])[at]["kafka.listener.names"].value or ""
         own = [one for one in found[node].listeners if one.listener in named.split(",")]
         if not own:
-            raise CommandFailed(f"node {node} has no listener for Kafka's clients (kafka.listener.names={named})")
+            raise CommandFailed(f"node {node} has no listener for Kafka clients (kafka.listener.names={named})")
         addresses[node] = Address(own[0].host, own[0].port)
     return addresses
 
@@ -150,14 +150,14 @@ def _versions_json(node: int, address: Address, answer: Any) -> dict[str, Any]:
 
 @brokers.command(short_help="Forget a broker that is gone for good.")
 @click.argument("node", metavar="NODE", type=_NODE)
-@click.option("--force", is_flag=True, help="Even while partitions have replicas on it.")
+@click.option("--force", is_flag=True, help="Even if partitions have replicas on it.")
 @bootstrap_option
 @json_option
 def unregister(node: int, force: bool, bootstrap: str, as_json: bool) -> None:
-    """Forget a broker that is not live and will not come back: it then holds up no feature upgrade.
+    """Forget a broker that is down and will not come back, so that it no longer holds up feature upgrades.
 
-    Partitions that have a replica on it keep that replica, and miss it, until it is moved. So this refuses while there
-    are any, unless --force. A broker that starts again under this id registers anew.
+    Partitions with a replica on it keep the replica assigned, and miss it, until it is moved. So the command refuses
+    while there are any, unless --force. A broker that starts again under this id registers anew.
     """
     from tidelog import Admin
 
@@ -166,24 +166,22 @@ def unregister(node: int, force: bool, bootstrap: str, as_json: bool) -> None:
         if held and not force:
             raise CommandFailed(
                 f"expected a broker without replicas, found {node} with {count_of(len(held), 'replica')}, such as "
-                f"{held[0].topic}-{held[0].partition}: move them first (tidelog brokers drain), or say --force"
+                f"{held[0].topic}-{held[0].partition}: move them first (tidelog brokers drain), or use --force"
             )
         admin.unregister_broker(node)
     if as_json:
         print_json({"unregistered": node, "replicas": len(held)})
         return
-    say(f"broker {node} is not registered any more")
+    say(f"broker {node} is no longer registered")
     if held:
         say(f"{count_of(len(held), 'partition')} still miss{'es' if len(held) == 1 else ''} their replica on it")
 
 
 @brokers.command(short_help="Move every replica off brokers.")
 @click.argument("nodes", metavar="NODE...", type=_NODE, nargs=-1, required=True)
-@click.option(
-    "--dead", is_flag=True, help="The brokers are down for good: make new copies of their replicas from the others."
-)
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
-@click.option("--cancel", "cancels", is_flag=True, help="Take back the moves under way, and end the cordon.")
+@click.option("--dead", is_flag=True, help="The brokers are down for good: copy their replicas from the others.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@click.option("--cancel", "cancels", is_flag=True, help="Cancel the moves in progress, and end the cordon.")
 @pace_options
 @bootstrap_option
 @json_option
@@ -197,12 +195,11 @@ def drain(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Move every replica off brokers, to the live ones with most room, and to other racks where that can be.
+    """Move every replica off brokers, to live brokers with the most room, on other racks if possible.
 
-    Nothing else moves, and no partition has fewer replicas meanwhile. From the beginning on, and also at the end, the
-    brokers get no new replicas: they are cordoned, until `undrain` or --cancel. Ctrl-C leaves the moves under way
-    going; the same command goes on later, and --cancel takes back what is under way. At the end, the throttle is
-    removed.
+    Nothing else moves, and no partition has fewer replicas in the meantime. From the start, and after the end, the
+    brokers are cordoned: they get no new replicas until `undrain` or --cancel. Ctrl-C leaves moves in progress running;
+    the same command continues later, and --cancel cancels them. At the end, the throttle is removed.
     """
     from tidelog import Admin
 
@@ -229,9 +226,9 @@ def drain(
         return
     them = ", ".join(map(str, sorted(gone)))
     say(f"moved {count_of(len(moved.done), 'partition')}, {megabytes(moved.size)}: broker {them} is empty")
-    say("no new replicas go there until `tidelog brokers undrain`")
+    say("it gets no new replicas until `tidelog brokers undrain`")
     if not lifted:
-        say("the throttle stays: other partitions are still being moved")
+        say("the throttle is kept: other partitions are still moving")
 
 
 @brokers.command(short_help="Let drained brokers get replicas again.")
@@ -239,10 +236,10 @@ def drain(
 @bootstrap_option
 @json_option
 def undrain(nodes: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
-    """Let brokers that were drained, or are being drained, get replicas of new partitions again.
+    """Allow brokers that were drained, or are being drained, to get replicas of new partitions again.
 
-    It moves nothing: `tidelog rebalance` moves replicas there, `tidelog brokers drain --cancel` takes back the moves
-    under way.
+    It moves nothing: `tidelog rebalance` moves replicas there, `tidelog brokers drain --cancel` cancels moves in
+    progress.
     """
     from tidelog import Admin
 
@@ -260,7 +257,7 @@ def undrain(nodes: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
 
 
 def _undrain(admin: Admin, nodes: Collection[int]) -> list[int]:
-    """Return those that were cordoned."""
+    """Uncordon the brokers. Returns those that were cordoned."""
     cordoned = {int(broker.node_id) for broker in admin.describe_cluster().brokers if broker.cordoned}
     ended = sorted(cordoned.intersection(nodes))
     uncordon(admin, ended)
@@ -268,7 +265,7 @@ def _undrain(admin: Admin, nodes: Collection[int]) -> list[int]:
 
 
 def _drain(admin: Admin, gone: Collection[int], pace: Pace, *, dead: bool, as_json: bool) -> Outcome:
-    """Plan and move, until nothing is left: somebody may make topics meanwhile."""
+    """Plan and move until nothing is left, because topics may be created in the meantime."""
     moved = Outcome()
     for _ in range(ROUNDS_MAX):
         found = overview_of(admin)
@@ -284,7 +281,7 @@ def _drain(admin: Admin, gone: Collection[int], pace: Pace, *, dead: bool, as_js
         moved.check()
     raise CommandFailed(
         f"expected brokers without replicas after {ROUNDS_MAX} plans, found {names_of(wanted.keys() | set(also))}: "
-        "something goes on putting replicas on them; run it again"
+        "something keeps putting replicas on them; run it again"
     )
 
 
@@ -301,4 +298,4 @@ def _say_plan(found: Overview, wanted: Assignment, as_json: bool) -> None:
         onto = ", ".join(map(str, targets))
         say(f"to move: {count_of(cost.replicas, 'replica')}, {megabytes(cost.size)}, to broker {onto}")
     if found.ongoing:
-        say(f"already under way: {names_of(found.ongoing)}")
+        say(f"already in progress: {names_of(found.ongoing)}")

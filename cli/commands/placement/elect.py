@@ -1,4 +1,4 @@
-"""``tidelog elect``: let preferred replicas lead, or any live replica where there is no leader."""
+"""``tidelog elect``: lets preferred replicas lead, or any live replica where there is no leader."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from tidelog import Admin
 
 
-@click.command(short_help="Elect leaders: the preferred ones, or any where there is none.")
-@click.option("--all", "every", is_flag=True, help="Of all partitions.")
-@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Of a topic's partitions; repeatable.")
+@click.command(short_help="Elect preferred leaders, or any leader where there is none.")
+@click.option("--all", "every", is_flag=True, help="All partitions.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic's partitions; repeatable.")
 @click.option(
     "--partition", "-p", "numbers", type=click.IntRange(0, INT32_MAX), multiple=True, help="Only this; repeatable."
 )
 @click.option(
-    "--unclean", is_flag=True, help="Where there is no leader, any live replica: records that it lacks are lost."
+    "--unclean", is_flag=True, help="If there is no leader, elect any live replica. Records that it lacks are lost."
 )
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
 @bootstrap_option
@@ -46,7 +46,7 @@ def elect(
     if numbers and len(topics) != 1:
         raise click.UsageError("expected one --topic with --partition")
     if unclean and not yes:
-        click.confirm("Records that the elected replicas lack are lost for good. Go on?", abort=True, err=True)
+        click.confirm("Records that the elected replicas lack are lost for good. Continue?", abort=True, err=True)
     with Admin(bootstrap, **secured()) as admin:
         chosen = None if every else _chosen(admin, topics, numbers)
         try:

@@ -1,4 +1,4 @@
-"""``tidelog log-dirs``: the log directories of brokers, and moves of replicas between those of one broker."""
+"""``tidelog log-dirs``: the log directories of brokers, and moves of replicas between directories of one broker."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def log_dirs() -> None:
 
 @log_dirs.command(short_help="Show log directories: state, replicas, sizes, room; and each replica.")
 @click.argument("nodes", metavar="[NODE]...", type=_NODE, nargs=-1)
-@click.option("--replicas", "each", is_flag=True, help="Show each replica, with where it moves to and its lag.")
+@click.option("--replicas", "each", is_flag=True, help="Show each replica, with its move and lag.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only replicas of this topic (repeatable).")
 @bootstrap_option
 @json_option
 def describe(nodes: tuple[int, ...], each: bool, topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Ask all live brokers, or those named."""
+    """Show the log directories of all live brokers, or of the named ones."""
     from tidelog import Admin
 
     with Admin(bootstrap, **secured()) as admin:
@@ -101,12 +101,12 @@ def _as_json(node: int, directory: LogDir, topics: Collection[str]) -> dict[str,
 
 @log_dirs.command(short_help="Move replicas of a broker to other disks, with a throttle.")
 @click.argument("node", metavar="NODE", type=_NODE)
-@click.option("--from", "source", metavar="PATH", help="Only replicas that lie in this directory.")
-@click.option("--to", "targets", multiple=True, metavar="PATH", help="The directory to move to; several share them.")
+@click.option("--from", "source", metavar="PATH", help="Only replicas in this directory.")
+@click.option("--to", "targets", multiple=True, metavar="PATH", help="A target directory; repeat to spread replicas.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only replicas of this topic (repeatable).")
-@click.option("--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S", help="What the broker may copy.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
-@click.option("--cancel", "cancels", is_flag=True, help="End the moves under way: the replicas stay where they are.")
+@click.option("--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S", help="How fast the broker may copy.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@click.option("--cancel", "cancels", is_flag=True, help="Cancel the moves in progress: the replicas stay put.")
 @bootstrap_option
 @json_option
 def move(
@@ -122,7 +122,7 @@ def move(
 ) -> None:
     """Move replicas of broker NODE between its log directories, and wait until they have moved.
 
-    The replicas go on serving. Ctrl-C leaves the moves going; the same command watches them on, and --cancel ends
+    The replicas keep serving. Ctrl-C leaves the moves running; the same command resumes watching, and --cancel cancels
     them. At the end, the throttle is removed.
     """
     from tidelog import Admin
@@ -161,7 +161,7 @@ def move(
 
 
 def _plan(chosen: Replicas, targets: Sequence[LogDir]) -> dict[TopicPartition, str]:
-    """Leaves alone what is in one of the targets, and what is on its way to one."""
+    """Plan the moves. Replicas that are in a target, or on their way to one, are left alone."""
     paths = [directory.path for directory in targets]
     on_way = {at: one.moves_to for at, one in chosen.items() if one.moves_to in paths and one.moves_to}
     others = {at: one for at, one in chosen.items() if at not in on_way and one.path not in paths}
@@ -183,4 +183,4 @@ def _cancel(mover: DiskMover, chosen: Replicas, as_json: bool) -> None:
     if as_json:
         print_json({"cancelled": [name_of(at) for at in moving]})
         return
-    say(f"cancelled: {names_of(moving)}" if moving else "nothing to cancel: none of these replicas moves")
+    say(f"cancelled: {names_of(moving)}" if moving else "nothing to cancel: none of these replicas is moving")

@@ -1,4 +1,4 @@
-"""What commands that move replicas have in common: their options, how they end, and taking back what is under way."""
+"""What commands that move replicas share: options, how they end, and cancelling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pace_options(command: F) -> F:
         ),
         click.option(
             "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S",
-            help="What each broker may send to, and fetch for, replicas that are catching up.",
+            help="How fast each broker may send to, and fetch for, replicas that are catching up.",
         ),
     ):  # fmt: skip
         command = option(command)
@@ -37,12 +37,12 @@ def pace_options(command: F) -> F:
 
 
 def telling(as_json: bool) -> Callable[[str], None]:
-    """How to tell people about the progress."""
+    """Return a function that reports progress to people."""
     return (lambda _: None) if as_json else say
 
 
 def lift_throttle(admin: Admin) -> bool:
-    """Remove the throttle, unless something else is still being moved."""
+    """Remove the throttle, unless something else is still moving. Returns whether it was removed."""
     if admin.list_partition_reassignments():
         return False
     clear_throttles(admin)
@@ -50,11 +50,11 @@ def lift_throttle(admin: Admin) -> bool:
 
 
 def take_back(admin: Admin, places: Collection[TopicPartition], as_json: bool) -> None:
-    """Cancel these moves, which are under way; then the throttle goes."""
+    """Cancel these moves, then remove the throttle."""
     cancel(admin, places)
     lifted = lift_throttle(admin)
     if as_json:
         print_json({"cancelled": [name_of(at) for at in sorted(places)], "throttles_removed": lifted})
         return
-    say(f"cancelled: {names_of(places)}" if places else "nothing to cancel: none of these moves is under way")
-    say("the throttle is removed" if lifted else "the throttle stays: other partitions are still being moved")
+    say(f"cancelled: {names_of(places)}" if places else "nothing to cancel: none of these moves is in progress")
+    say("the throttle is removed" if lifted else "the throttle is kept: other partitions are still moving")

@@ -1,4 +1,4 @@
-"""``tidelog reassign``: move replicas to other brokers, as ``kafka-reassign-partitions.sh`` does."""
+"""``tidelog reassign``: moves replicas to other brokers, like ``kafka-reassign-partitions.sh``."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 _MODES: Final = ("generate", "execute", "verify", "cancel", "list")
 HEARD_S_MAX: Final = 1.0
-"""The controller says what is under way. A broker lists the replicas, and may hear of the end a little later."""
+"""How long to wait for brokers to learn that a move ended. The controller knows first; the broker lists the
+replicas."""
 _COMPLETE, _UNDER_WAY, _OTHER = "complete", "under way", "other replicas"
 _ON_WAY, _ELSEWHERE = "moves to its directory", "in another directory"
 
 
 @click.command(short_help="Move replicas to other brokers.")
-@click.option("--generate", "mode", flag_value="generate", help="Print the replicas as they are, and a proposal.")
-@click.option("--execute", "mode", flag_value="execute", help="Begin to move what the file names.")
+@click.option("--generate", "mode", flag_value="generate", help="Print the current replicas, and a proposal.")
+@click.option("--execute", "mode", flag_value="execute", help="Start the moves in the file.")
 @click.option(
     "--verify", "mode", flag_value="verify", help="Show the progress; once all moves are done, remove the throttle."
 )
-@click.option(
-    "--cancel", "mode", flag_value="cancel", help="Cancel the moves that the file names and that are under way."
-)
-@click.option("--list", "mode", flag_value="list", help="Print the moves under way.")
+@click.option("--cancel", "mode", flag_value="cancel", help="Cancel the moves in the file that are in progress.")
+@click.option("--list", "mode", flag_value="list", help="Print the moves in progress.")
 @click.option(
     "--reassignment-json-file", "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="For --execute, --verify, --cancel: partitions and their replicas, as --generate proposes them.",
@@ -47,23 +46,21 @@ _ON_WAY, _ELSEWHERE = "moves to its directory", "in another directory"
     "--topics-to-move-json-file", "topics_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="For --generate: the topics.",
 )  # fmt: skip
-@click.option("--topic", "topics", multiple=True, metavar="NAME", help="The same; repeatable.")
-@click.option(
-    "--broker-list", metavar="NODE,...", help="For --generate: the nodes to use.  [default: all that can be used]"
-)
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="For --generate: a topic; repeatable.")
+@click.option("--broker-list", metavar="NODE,...", help="For --generate: the nodes to use.  [default: all eligible]")
 @click.option("--disable-rack-aware", is_flag=True, help="For --generate: ignore racks.")
 @click.option(
     "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S",
-    help="For --execute: what each broker may send to, and fetch for, replicas that are catching up.",
+    help="For --execute: how fast each broker may send to, and fetch for, replicas that are catching up.",
 )  # fmt: skip
 @click.option(
     "--replica-alter-log-dirs-throttle", "copying", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S",
-    help="For --execute: what each broker may copy from one of its log directories to another.",
+    help="For --execute: how fast each broker may copy between its log directories.",
 )  # fmt: skip
 @click.option(
     "--additional",
     is_flag=True,
-    help="For --execute: allow it while other moves are under way, or to change the throttle.",
+    help="For --execute: allow it while other moves are in progress, or to change the throttle.",
 )
 @click.option("--preserve-throttles", is_flag=True, help="For --verify, --cancel: keep the throttle.")
 @bootstrap_option
@@ -76,8 +73,8 @@ def reassign(mode: str | None, bootstrap: str, as_json: bool, **options: Any) ->
     tidelog reassign --execute --file move.json --throttle 10000000
     tidelog reassign --verify --file move.json        until it ends with exit code 0
 
-    --execute prints the replicas as they were: keep that as the file for the way back. --verify ends with exit code 1
-    while any move is unfinished.
+    --execute prints the previous replicas: keep that output as a file for rolling back. --verify exits with 1 while any
+    move is unfinished.
     """
     from tidelog import Admin
 
@@ -103,7 +100,7 @@ def reassign(mode: str | None, bootstrap: str, as_json: bool, **options: Any) ->
 
 
 def _replicas_of(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """The current replicas; topics that do not exist are left out."""
+    """Return the current replicas, without topics that do not exist."""
     there = {topic.name for topic in admin.list_topics(internal=True)}
     wanted = [name for name in dict.fromkeys(topics) if name in there]
     described = admin.describe_topics(wanted) if wanted else []
@@ -117,7 +114,7 @@ def _replicas_of(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, tu
 def _before(
     current: Mapping[TopicPartition, tuple[int, ...]], ongoing: Mapping[TopicPartition, OngoingReassignment]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Replicas without those that are only being added."""
+    """Return the replicas without those that are only being added."""
     return {
         at: tuple(node for node in replicas if at not in ongoing or node not in ongoing[at].adding_replicas)
         for at, replicas in current.items()
@@ -140,7 +137,7 @@ def _list(admin: Admin, as_json: bool) -> int:
             ]
         )  # fmt: skip
     elif not found:
-        say("no replicas are being moved")
+        say("no replicas are moving")
     else:
         rows = [(at.topic, at.partition, one.replicas, one.adding_replicas, one.removing_replicas) for at, one in found]
         print_rows(("topic", "partition", "replicas", "adding", "removing"), rows)
@@ -163,17 +160,17 @@ def _generate(admin: Admin, as_json: bool, options: Mapping[str, Any]) -> int:
                 f"--broker-list: expected nodes that may get replicas, found {drained}, which are drained: `tidelog "
                 "brokers undrain` ends that"
             )
-    admin.describe_topics(names)  # raises for one that is not there
+    admin.describe_topics(names)  # raises for a missing topic
     current = _before(_replicas_of(admin, names), admin.list_partition_reassignments())
     racks = [(node, None if options["disable_rack_aware"] else brokers[node].rack) for node in chosen]
     proposal = plan.propose(current, racks)
     if as_json:
         print_json({"current": plan.as_file(current), "proposed": plan.as_file(proposal)})
         return 0
-    say("The replicas as they are:")
+    say("Current replicas:")
     print_json(plan.as_file(current))
     click.echo()
-    say("A proposal for --execute:")
+    say("Proposal for --execute:")
     print_json(plan.as_file(proposal))
     return 0
 
@@ -181,7 +178,7 @@ def _generate(admin: Admin, as_json: bool, options: Mapping[str, Any]) -> int:
 def _nodes(text: str) -> list[int]:
     items = [item.strip() for item in text.split(",")]
     if not all(item.isascii() and item.isdigit() and len(item) < 11 for item in items):
-        raise click.BadParameter(f"expected node ids with commas between, found {text!r}", param_hint="--broker-list")
+        raise click.BadParameter(f"expected node ids separated by commas, found {text!r}", param_hint="--broker-list")
     return sorted({int(item) for item in items})
 
 
@@ -190,8 +187,8 @@ def _execute(admin: Admin, asked: plan.Wanted, options: Mapping[str, Any], as_js
     ongoing = admin.list_partition_reassignments()
     if ongoing and not options["additional"]:
         raise CommandFailed(
-            f"expected no replicas that are being moved, found moves of {count_of(len(ongoing), 'partition')}: wait "
-            "until `tidelog reassign --list` shows none, or say --additional"
+            f"expected no moves in progress, found moves of {count_of(len(ongoing), 'partition')}: wait "
+            "until `tidelog reassign --list` shows none, or use --additional"
         )
     before = _before(_replicas_of(admin, (at.topic for at in wanted)), ongoing)
     if missing := sorted(at for at in wanted if at not in before):
@@ -205,12 +202,12 @@ def _execute(admin: Admin, asked: plan.Wanted, options: Mapping[str, Any], as_js
     if as_json:
         print_json({"before": way_back, "begun": [name_of(at) for at in sorted(wanted)], "throttle": rate})
         return 0
-    say("The replicas as they were, the file for the way back:")
+    say("Previous replicas; save this as a file for rolling back:")
     print_json(way_back)
     click.echo()
-    say(f"begun: {', '.join(map(name_of, sorted(wanted)))}")
+    say(f"started: {', '.join(map(name_of, sorted(wanted)))}")
     if rate is not None:
-        say(f"throttled to {rate:,} bytes a second at each broker until --verify finds that all is done")
+        say(f"throttled to {rate:,} bytes a second at each broker until --verify finds everything done")
     return 0
 
 
@@ -251,9 +248,9 @@ def _verify(admin: Admin, asked: plan.Wanted, as_json: bool, clear: bool) -> int
         print_rows(("topic", "partition", "state", "replicas", "wanted"), rows)
         click.echo()
         if clear:
-            say("nothing is being moved any more: the throttles of all brokers and of these topics are removed")
+            say("nothing is moving any more: the throttles of all brokers and these topics are removed")
         elif ongoing:
-            say(f"{count_of(len(ongoing), 'partition')} of the cluster still being moved; throttles stay")
+            say(f"{count_of(len(ongoing), 'partition')} of the cluster still moving; throttles are kept")
     return 0 if done else 1
 
 
@@ -286,7 +283,7 @@ def _cancel(admin: Admin, asked: plan.Wanted, as_json: bool, clear: bool) -> int
     elif named:
         say(f"cancelled: {', '.join(map(name_of, named))}")
     else:
-        say("none of these partitions is being moved")
+        say("none of these partitions is moving")
     if clear and not as_json:
-        say("the throttles of all brokers and of these topics are removed")
+        say("the throttles of all brokers and these topics are removed")
     return 0

@@ -1,4 +1,4 @@
-"""``tidelog rebalance``: even out bytes, leaders and traffic over the brokers."""
+"""``tidelog rebalance``: balances bytes, leaders and traffic across the brokers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ TOLERANCE_PERCENT: Final = 10
 WINDOW_S: Final = 3_600
 
 
-@click.command(short_help="Even out bytes, leaders and traffic over the brokers: propose a plan, carry it out.")
-@click.option("--execute", is_flag=True, help="Carry the plan out; without this, it is only shown.")
-@click.option("--cancel", "cancels", is_flag=True, help="Take back all moves of the cluster that are under way.")
+@click.command(short_help="Balance bytes, leaders and traffic across the brokers: propose a plan, carry it out.")
+@click.option("--execute", is_flag=True, help="Carry out the plan; otherwise only show it.")
+@click.option("--cancel", "cancels", is_flag=True, help="Cancel all of the cluster's moves in progress.")
 @click.option(
     "--tolerance", type=click.IntRange(0, 100), default=TOLERANCE_PERCENT, show_default=True, metavar="PERCENT",
-    help="How far the bytes of a broker, and those written to it, may be from the average.",
+    help="How far a broker's bytes, and bytes written to it, may be from the average.",
 )  # fmt: skip
 @click.option(
     "--window", type=click.IntRange(60, 7 * 24 * 3_600), default=WINDOW_S, show_default=True, metavar="SECONDS",
-    help="How far back to look at what was written.",
+    help="How far back to look at traffic.",
 )  # fmt: skip
 @pace_options
 @bootstrap_option
@@ -49,12 +49,12 @@ def rebalance(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Even out bytes, leaders and traffic over the live brokers: after one was added, or a topic grew.
+    """Balance bytes, leaders and traffic across the live brokers, after one was added or a topic grew.
 
-    The plan moves as few bytes as bring each broker within the tolerance, never crowds a rack, and then evens out
-    leaders: their number, and the bytes that were written to them in the last hour. Partitions that are being moved, or
-    whose replicas are not all in sync, stay. --execute carries it out, some partitions at a time; Ctrl-C leaves the
-    moves under way going, and the next plan is made from what is there.
+    The plan moves as few bytes as possible to bring each broker within the tolerance, and never crowds a rack. It then
+    balances leaders: their number, and the bytes written to them in the last hour. Partitions that are moving, or whose
+    replicas are not all in sync, are left alone. --execute carries the plan out, some partitions at a time; Ctrl-C
+    leaves moves in progress running, and the next plan starts from there.
     """
     from tidelog import Admin
 
@@ -81,7 +81,7 @@ def rebalance(
             if as_json:
                 print_json(plan | {"stay": len(stay), "proposal": as_file(wanted)})
             elif wanted:
-                say("nothing is moved yet: --execute carries this out")
+                say("nothing was moved: use --execute to carry this out")
             return
         mover = Mover(admin, found, wanted, Pace(throttle, at_once), telling(as_json), also=found.ongoing)
         moved = mover.run()
@@ -92,7 +92,7 @@ def rebalance(
         return
     say(f"moved {count_of(len(moved.done), 'partition')}, {megabytes(moved.size)}")
     if moved.changed:
-        say(f"changed by somebody else meanwhile, and left alone: {names_of(moved.changed)}")
+        say(f"left alone, because somebody else changed them in the meantime: {names_of(moved.changed)}")
 
 
 def _with_rates(admin: Admin, found: Overview, window_s: int) -> Overview:
@@ -101,12 +101,12 @@ def _with_rates(admin: Admin, found: Overview, window_s: int) -> Overview:
     try:
         return found._replace(rates=rates_of(admin, found, window_s))
     except TidelogError as error:
-        say(f"what is written is not known, and leaders are evened out by number alone: {error}", err=True)
+        say(f"traffic is unknown, so leaders are balanced by number alone: {error}", err=True)
         return found
 
 
 def _described(found: Overview, wanted: Assignment) -> dict[str, Any]:
-    """By broker, what it has and leads now and afterwards; and what that costs."""
+    """Return, by broker, what it has and leads before and after, and the cost of the change."""
     parts = found.parts()
     replicas, bytes_ = (Counter[int](), Counter[int]()), (Counter[int](), Counter[int]())
     for at, part in parts.items():
@@ -172,4 +172,4 @@ def _say(plan: dict[str, Any], found: Overview, tolerance: int, stay: int) -> No
     else:
         say(f"nothing to move: each broker is within {tolerance} % of the average, or no move helps")
     if stay:
-        say(f"{count_of(stay, 'partition')} left alone: replicas are being moved already, or are not all in sync")
+        say(f"{count_of(stay, 'partition')} left alone: replicas are already moving, or not all in sync")

@@ -1,4 +1,4 @@
-"""``tidelog consume``: records of a topic, as they come or as far as they go."""
+"""``tidelog consume``: prints a topic's records, following new ones or up to the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 TAKEN: Final = {**CLIENT_TAKEN, "group_id": "--group names it"}
 LOOK_UP_TIMEOUT_S: Final = 1.5
-"""The broker asked may not know a brand new topic yet. A typo should still be reported soon."""
+"""How long to look for a topic. The broker may not know a brand new topic yet, but a typo should be reported soon."""
 
 
 @click.command()
@@ -32,7 +32,7 @@ LOOK_UP_TIMEOUT_S: Final = 1.5
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Start at the first record (in a group: where nothing is committed). Default: at the end, new records only.",
+    help="Start at the first record (in a group: if nothing is committed). Default: at the end, new records only.",
 )
 @click.option("--offset", type=click.IntRange(0, INT64_MAX), help="Start at this offset, in every partition.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Start N offsets before the end of each partition.")
@@ -45,12 +45,12 @@ LOOK_UP_TIMEOUT_S: Final = 1.5
 @click.option(
     "--group",
     metavar="GROUP",
-    help="Join this group: share its partitions with the other members, resume where the group stopped.",
+    help="Join this group: share partitions with its other members, resume where the group stopped.",
 )
 @click.option("--max", "records_max", type=click.IntRange(1), metavar="N", help="Stop after N records.")
-@click.option("--until-end", is_flag=True, help="Stop at the end as it was when the command started.")
-@click.option("--timeout", type=Seconds(0), metavar="SECONDS", help="Stop when no record has come for this long.")
-@click.option("--keys", is_flag=True, help="Print the key before the value, with a tab between.")
+@click.option("--until-end", is_flag=True, help="Stop at the end offset as of the start of the command.")
+@click.option("--timeout", type=Seconds(0), metavar="SECONDS", help="Stop when no record has arrived for this long.")
+@click.option("--keys", is_flag=True, help="Print the key before the value, separated by a tab.")
 @click.option("--details", is_flag=True, help="Print partition, offset, time, key and headers too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @settings_option("A setting of the consumer, e.g. fetch_max_bytes=1000000; repeatable.", taken=TAKEN)
@@ -72,11 +72,12 @@ def consume(
     settings: dict[str, Any],
     bootstrap: str,
 ) -> int:
-    """Print records of TOPIC, in order within each partition; stops at Ctrl-C unless told otherwise.
+    """Print the records of TOPIC, in order within each partition, until Ctrl-C unless told otherwise.
 
-    Values go into a pipe or a file unchanged. On a terminal, control characters other than line breaks and tabs, and
-    bytes that are not UTF-8, appear as escapes. --json writes such bytes as {"base64": …}. With --group, the command
-    commits printed records every few seconds and at the end; --until-end then covers this member's own partitions.
+    Values are written to a pipe or file unchanged. On a terminal, control characters other than line breaks and tabs,
+    and bytes that are not UTF-8, appear as escapes. --json writes such bytes as {"base64": …}. With --group, the
+    command commits printed records every few seconds and at the end; --until-end then applies to this member's own
+    partitions.
     """
     starts = [from_beginning, offset is not None, last is not None, from_time is not None]
     if sum(starts) > 1:
@@ -90,7 +91,7 @@ def consume(
 
     from tidelog import Consumer
 
-    settings.setdefault("allow_auto_create_topics", False)  # a typo should not become a topic
+    settings.setdefault("allow_auto_create_topics", False)  # a typo should not create a topic
     bounded = until_end or records_max is not None or timeout is not None
     show = _printer(as_json, keys, details)
     if group is not None:
@@ -122,7 +123,7 @@ def consume(
                 found = times.get(at)
                 starts_at[at] = found.offset if found is not None else ends[at]
             if not begins[at] <= starts_at[at] <= ends[at]:
-                raise CommandFailed(f"{at}: expected an offset of {begins[at]} to {ends[at]}, found {starts_at[at]}")
+                raise CommandFailed(f"{at}: expected an offset from {begins[at]} to {ends[at]}, found {starts_at[at]}")
         consumer.assign(chosen)
         for at, start in starts_at.items():
             consumer.seek(at, start)
@@ -140,7 +141,7 @@ def _partitions(consumer: Consumer, topic: str, wanted: tuple[int, ...]) -> list
     there = {view.partition for view in consumer.partitions_for(topic, LOOK_UP_TIMEOUT_S)}
     for number in wanted:
         if number not in there:
-            raise CommandFailed(f"{topic}: expected a partition of 0 to {len(there) - 1}, found {number}")
+            raise CommandFailed(f"{topic}: expected a partition from 0 to {len(there) - 1}, found {number}")
     return [TopicPartition(topic, number) for number in sorted(wanted or there)]
 
 
@@ -180,7 +181,8 @@ def _print_as_member(
     records_max: int | None,
     timeout: float | None,
 ) -> None:
-    """As :func:`_print_all`, for what the group assigns. If printing fails, the last poll is not committed."""
+    """Print as :func:`_print_all` does, but what the group assigns. If printing fails, the last poll is not
+    committed."""
     count = 0
     heard = time.monotonic()
     while records_max is None or count < records_max:

@@ -1,4 +1,4 @@
-"""``tidelog dlq``: what lies in a topic of dead letters, moves it back, deletes it."""
+"""``tidelog dlq``: inspects, redrives and deletes dead letters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 READ_MAX: Final = 100_000
 SHOWN_MAX: Final = 2_000
-"""Characters of a value that are shown."""
+"""Maximum characters of a value to show."""
 _PLACE: Final = re.compile(r"(\d+):(\d+)")
 
 
 @click.group()
 def dlq() -> None:
-    """Look into a topic of dead letters, move letters back to where they came from, delete them.
+    """Inspect a dead letter topic, move letters back to where they came from, delete them.
 
     Workers write such topics (`dead_letters=`), and so do Kafka's share groups (KIP-1191).
     """
@@ -36,7 +36,7 @@ def dlq() -> None:
 
 def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--exception", metavar="TEXT", help="Only letters whose exception has this in its name or text."),
+        click.option("--exception", metavar="TEXT", help="Only letters whose exception name or text contains this."),
         click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic."),
         click.option("--reason", help="Only letters with this reason: attempts, rejected, invalid."),
     ):
@@ -68,7 +68,7 @@ def _reader(address: str, topic: str, **connection: Any) -> Iterator[tuple[Consu
 
 @dlq.command("list")
 @click.argument("topic")
-@click.option("--max", "most", type=click.IntRange(1), default=READ_MAX, help=f"Read so many ({READ_MAX:,}).")
+@click.option("--max", "most", type=click.IntRange(1), default=READ_MAX, help=f"Read at most this many ({READ_MAX:,}).")
 @_filters
 @bootstrap_option
 @json_option
@@ -110,7 +110,7 @@ def list_letters(
     rows = [(*kind, count, *map(time_text, times[kind])) for kind, count in counts.most_common()]
     print_rows(("reason", "origin", "exception", "letters", "first", "last"), rows)
     if not whole:
-        say(f"read the first {read:,}; --max reads more")
+        say(f"only read the first {read:,}; use --max to read more")
 
 
 @dlq.command()
@@ -119,7 +119,7 @@ def list_letters(
 @bootstrap_option
 @json_option
 def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
-    """Show one letter of TOPIC: where it came from, why it died, its key, headers and value."""
+    """Show one letter of TOPIC: its origin, why it died, its key, headers and value."""
     from tidelog import TopicPartition
     from tidelog.client.workers.dead_letters import Letter
 
@@ -129,7 +129,7 @@ def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
     at, offset = TopicPartition(topic, int(match[1])), int(match[2])
     with _reader(bootstrap, topic, **secured()) as (consumer, partitions):
         if at not in partitions:
-            raise CommandFailed(f"{topic}: expected a partition of 0 to {len(partitions) - 1}, found {at.partition}")
+            raise CommandFailed(f"{topic}: expected a partition from 0 to {len(partitions) - 1}, found {at.partition}")
         first, end = consumer.beginning_offsets([at])[at], consumer.end_offsets([at])[at]
         consumer.assign([at])
         consumer.seek(at, max(first, min(offset, end)))
@@ -164,7 +164,7 @@ def _headers(letter: Letter) -> list[tuple[str, Any]]:
 
 @dlq.command(short_help="Move letters back to where they came from.")
 @click.argument("topic")
-@click.option("--to", metavar="TOPIC", help="Move them there instead.")
+@click.option("--to", metavar="TOPIC", help="Move them to this topic instead.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N letters a second.")
 @click.option("--dry-run", is_flag=True, help="Count what would be moved; move nothing.")
 @_filters
@@ -181,15 +181,15 @@ def redrive(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Move the letters of TOPIC back, each once, with the headers that they had before.
+    """Move the letters of TOPIC back, each once, with their original headers.
 
-    An interrupted redrive goes on where it was. Letters that a filter leaves out stay for a later one. A record that
-    was redriven three times already stays too: what kills it again and again is not mended by another try.
+    An interrupted redrive resumes where it was. Letters that a filter skips remain for a later redrive. A record that
+    was already redriven three times remains too: another try will not fix what kills it each time.
     """
     from tidelog.client.workers.redrive import REDRIVES_MAX, Redrive
 
     if to == topic:
-        raise click.UsageError(f"--to: expected another topic than {topic}, found the same")
+        raise click.UsageError(f"--to: expected a topic other than {topic}, found the same")
     job = Redrive(
         bootstrap, topic, chosen=_chosen(reason, origin, exception), to=to, rate=rate, dry_run=dry_run, **secured()
     )
@@ -203,9 +203,9 @@ def redrive(
     would = "would be moved" if dry_run else "moved"
     say(f"{counts.moved} letters {would}")
     for count, why in (
-        (counts.left, "left, as the filter says"),
+        (counts.left, "left: skipped by the filter"),
         (counts.looping, f"left: redriven {REDRIVES_MAX} times already"),
-        (counts.unknown, "left: nothing says where they came from; --to names a topic"),
+        (counts.unknown, "left: their origin is unknown; name a topic with --to"),
     ):
         if count:
             say(f"{count} {why}")
@@ -214,11 +214,11 @@ def redrive(
 @dlq.command()
 @click.argument("topic")
 @click.option("--before-offset", "places", metavar="PARTITION:OFFSET", multiple=True, help="Up to here; repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Everything that is in it now.")
+@click.option("--all", "everything", is_flag=True, help="Everything that is in the topic now.")
 @bootstrap_option
 @json_option
 def purge(topic: str, places: tuple[str, ...], everything: bool, bootstrap: str, as_json: bool) -> None:
-    """Delete letters of TOPIC for good, from the start of each partition on."""
+    """Delete letters of TOPIC for good, from the start of each partition."""
     from tidelog import Admin, TopicPartition
 
     if everything == bool(places):
@@ -238,4 +238,4 @@ def purge(topic: str, places: tuple[str, ...], everything: bool, bootstrap: str,
         print_json([{"partition": at.partition, "first_offset": offset} for at, offset in sorted(first.items())])
         return
     for at, offset in sorted(first.items()):
-        say(f"{at}: begins at offset {offset} now")
+        say(f"{at}: now begins at offset {offset}")

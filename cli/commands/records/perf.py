@@ -30,7 +30,7 @@ def _size_option(default: int) -> Callable[[F], F]:
 
 
 def _seconds_option(default: float) -> Callable[[F], F]:
-    return click.option("--seconds", type=Seconds(0.1), default=default, show_default=True, help="How long.")
+    return click.option("--seconds", type=Seconds(0.1), default=default, show_default=True, help="Duration.")
 
 
 @click.group()
@@ -43,14 +43,14 @@ def perf() -> None:
 @click.argument("topic")
 @_size_option(100)
 @_seconds_option(10.0)
-@click.option("--one-by-one", is_flag=True, help="send() for each record instead of send_many().")
+@click.option("--one-by-one", is_flag=True, help="Call send() for each record instead of send_many().")
 @settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; repeatable.", taken=CLIENT_TAKEN)
 @bootstrap_option
 @json_option
 def produce(
     topic: str, size: int, seconds: float, one_by_one: bool, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
-    """Send to TOPIC as fast as it goes."""
+    """Send to TOPIC as fast as possible."""
     _require_topic(bootstrap, topic)
     work = workload.produce_one_by_one if one_by_one else workload.produce_many
     _show(work(bootstrap, topic, size, seconds, **secured() | settings), as_json)
@@ -58,7 +58,7 @@ def produce(
 
 @perf.command()
 @click.argument("topic")
-@click.option("--records", "as_records", is_flag=True, help="Unpack whole records, not values alone.")
+@click.option("--records", "as_records", is_flag=True, help="Decode whole records, not just values.")
 @click.option(
     "--max",
     "records_max",
@@ -74,7 +74,7 @@ def produce(
 def consume(
     topic: str, as_records: bool, records_max: int | None, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
-    """Read TOPIC from its beginning as fast as it goes."""
+    """Read TOPIC from its beginning as fast as possible."""
     from tidelog import Consumer, TopicPartition
 
     with Consumer(bootstrap, allow_auto_create_topics=False, **secured()) as consumer:
@@ -89,7 +89,7 @@ def consume(
     _show(workload.consume_all(bootstrap, topic, count, as_records=as_records, **secured() | settings), as_json)
 
 
-@perf.command(short_help="Time from send() to acknowledgement at an even rate.")
+@perf.command(short_help="Measure time from send() to acknowledgement at a steady rate.")
 @click.argument("topic")
 @_size_option(1024)
 @_seconds_option(10.0)
@@ -100,15 +100,15 @@ def consume(
 def latency(
     topic: str, size: int, seconds: float, rate: int, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
-    """Time from send() to acknowledgement at a light, even rate (after a warm-up of 3 s)."""
+    """Measure the time from send() to acknowledgement at a light, steady rate (after a warm-up of 3 s)."""
     _require_topic(bootstrap, topic)
     found = workload.latencies(bootstrap, topic, rate=rate, size=size, seconds=seconds, **secured() | settings)
     if not found:
-        raise CommandFailed("expected at least one record to be measured, found none; give more --seconds or --rate")
+        raise CommandFailed("expected at least one measured record, found none; increase --seconds or --rate")
     _show_latencies(found, as_json)
 
 
-@perf.command("end-to-end", short_help="Time from send() until a consumer has the record.")
+@perf.command("end-to-end", short_help="Measure time from send() until a consumer has the record.")
 @click.argument("topic")
 @_size_option(1024)
 @click.option("--count", type=click.IntRange(1, COUNT_MAX), default=1_000, show_default=True, help="How many records.")
@@ -116,8 +116,8 @@ def latency(
 @bootstrap_option
 @json_option
 def end_to_end(topic: str, size: int, count: int, settings: dict[str, Any], bootstrap: str, as_json: bool) -> None:
-    """Time from send() until a consumer has the record, one record at a time (after a warm-up of 10). Nothing else may
-    write to TOPIC meanwhile."""
+    """Measure the time from send() until a consumer has the record, one record at a time (after a warm-up of 10).
+    Nothing else may write to TOPIC in the meantime."""
     _require_topic(bootstrap, topic)
     found = workload.end_to_end(bootstrap, topic, count=count, size=size, settings=settings, **secured())
     _show_latencies(found, as_json)
@@ -133,7 +133,7 @@ def _show_latencies(found: list[float], as_json: bool) -> None:
 
 
 def _require_topic(bootstrap: str, topic: str) -> None:
-    """Raise for a topic that does not exist: sending would create it, even from a typo."""
+    """Raise if a topic does not exist: sending would create it, even from a typo."""
     from tidelog import Consumer
 
     with Consumer(bootstrap, allow_auto_create_topics=False, **secured()) as consumer:

@@ -1,4 +1,4 @@
-"""``tidelog produce``: lines become records."""
+"""``tidelog produce``: sends lines as records."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tidelog.client.delivery import RecordMetadata
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Longer lines are refused, so they cannot fill the memory."""
+"""Longer lines are refused, so that they cannot fill the memory."""
 INTERRUPTED_FLUSH_S: Final = 5.0
-"""How long to wait, after Ctrl-C, for the acknowledgements of what was sent."""
+"""How long to wait after Ctrl-C for the acknowledgements of sent records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class InputRecord:
 @click.option("--null-marker", metavar="TEXT", help="A key or value that is exactly this is null (a tombstone).")
 @click.option(
     "--json-lines", is_flag=True,
-    help="Each line is an object: value, key, headers, partition, timestamp; as `consume --json` prints them.",
+    help="Each line is an object: value, key, headers, partition, timestamp, as printed by `consume --json`.",
 )  # fmt: skip
 @click.option("--partition", type=click.IntRange(0, INT32_MAX), help="Send to this partition, whatever the key.")
 @settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; repeatable.", taken=CLIENT_TAKEN)
@@ -70,7 +70,7 @@ def produce(
 ) -> int:
     """Send each line of a file or standard input to TOPIC as a record, and wait until all are acknowledged.
 
-    A line that cannot be sent ends the command, as Ctrl-C does. It still waits for the records sent before, and counts
+    A line that cannot be sent ends the command, as does Ctrl-C. It still waits for the records sent before, and counts
     them.
     """
     from tidelog import Producer
@@ -189,7 +189,7 @@ def _from_json(line: bytes) -> InputRecord:
 
 
 _FIELDS: Final = {"value", "key", "headers", "partition", "timestamp", "offset", "topic"}
-"""``offset`` and ``topic`` are accepted, not used, so that the output of `consume --json` can be sent again."""
+"""``offset`` and ``topic`` are accepted but ignored, so that the output of `consume --json` can be sent again."""
 
 
 def _bytes(name: str, found: Any) -> bytes | None:
@@ -201,7 +201,7 @@ def _bytes(name: str, found: Any) -> bytes | None:
         if not isinstance(found["base64"], str):
             raise ValueError(f"{name}: expected base64 as a string, found {found['base64']!r}")
         return base64.b64decode(found["base64"], validate=True)
-    if name == "value":  # a nested object is a value of its own, sent as JSON
+    if name == "value":  # a nested object is itself the value, sent as JSON
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
     raise ValueError(f'{name}: expected a string, null or {{"base64": …}}, found {found!r}')
 

@@ -1,7 +1,7 @@
-"""``tidelog verifiable-producer`` and ``verifiable-consumer``: clients that say what happened, an event on each line.
+"""``tidelog verifiable-producer`` and ``verifiable-consumer``: clients that report one event per line.
 
-For tests of a cluster from outside. Events, names and fields are those of Kafka's ``VerifiableProducer`` and
-``VerifiableConsumer``, so programs that read theirs read these.
+For testing a cluster from outside. Events, names and fields are those of Kafka's ``VerifiableProducer`` and
+``VerifiableConsumer``, so programs that read their output can read this too.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 
 
-@click.command("verifiable-producer", short_help="Send numbers and say of each whether it was acknowledged.")
+@click.command("verifiable-producer", short_help="Send numbers and report each acknowledgement.")
 @click.argument("topic")
-@click.option("--max-messages", type=click.IntRange(1, INT64_MAX), help="Stop after so many.  [default: until SIGTERM]")
-@click.option("--throughput", type=click.IntRange(1, INT32_MAX), help="Records a second, about.  [default: no limit]")
+@click.option(
+    "--max-messages", type=click.IntRange(1, INT64_MAX), help="Stop after N records.  [default: until SIGTERM]"
+)
+@click.option(
+    "--throughput", type=click.IntRange(1, INT32_MAX), help="Records per second, roughly.  [default: no limit]"
+)
 @click.option("--acks", type=click.Choice(["0", "1", "-1"]), default="-1", show_default=True, help="-1: all replicas.")
 @click.option("--value-prefix", type=int, help="Send PREFIX.0, PREFIX.1, … instead of 0, 1, …")
 @click.option("--repeating-keys", type=click.IntRange(1, INT32_MAX), help="Keys 0 to N-1 in turn.  [default: no keys]")
 @click.option(
     "--message-create-time",
     type=click.IntRange(0, INT64_MAX),
-    help="Milliseconds since 1970 of the first record; the others follow as they are sent.  [default: now]",
+    help="Milliseconds since 1970 of the first record; later ones advance as records are sent.  [default: now]",
 )
 @settings_option("A setting of the producer, e.g. retries=0; repeatable.", taken={**CLIENT_TAKEN, "acks": "--acks"})
 @bootstrap_option
@@ -57,7 +61,8 @@ def verifiable_producer(
     """Send the numbers 0, 1, 2, … to TOPIC. Each event is a JSON object on a line: startup_complete,
     producer_send_success or producer_send_error for each record, shutdown_complete, and tool_data with the sums.
 
-    SIGTERM and Ctrl-C end it in order: it waits for what it sent, and tells that too. Exit code 1 if a record failed.
+    SIGTERM and Ctrl-C shut it down cleanly: it waits for the sent records and reports them too. Exit code 1 if a record
+    failed.
     """
     from tidelog import Producer
 
@@ -104,11 +109,13 @@ def verifiable_producer(
     return 0 if acknowledged == sent else 1
 
 
-@click.command("verifiable-consumer", short_help="Read as a member of a group and say what came and was committed.")
+@click.command("verifiable-consumer", short_help="Read as a group member and report records and commits.")
 @click.argument("topic")
 @click.option("--group-id", required=True, help="The group to join.")
-@click.option("--group-instance-id", help="Join as this static member.")
-@click.option("--max-messages", type=click.IntRange(1, INT64_MAX), help="Stop after so many.  [default: until SIGTERM]")
+@click.option("--group-instance-id", help="Join as a static member with this id.")
+@click.option(
+    "--max-messages", type=click.IntRange(1, INT64_MAX), help="Stop after N records.  [default: until SIGTERM]"
+)
 @click.option("--session-timeout", type=click.IntRange(1, INT32_MAX), help="session_timeout_ms of the member.")
 @click.option("--enable-autocommit", is_flag=True, help="Commit every few seconds instead of after each poll.")
 @click.option(
@@ -116,10 +123,10 @@ def verifiable_producer(
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
     show_default=True,
-    help="Where to begin if nothing is committed.",
+    help="Where to start if nothing is committed.",
 )
 @click.option("--assignment-strategy", default="range", show_default=True, help="The assignor's name.")
-@click.option("--verbose", is_flag=True, help="An event record_data for each record.")
+@click.option("--verbose", is_flag=True, help="Print a record_data event for each record.")
 @settings_option(
     "A setting of the consumer, e.g. isolation_level=read_committed; repeatable.",
     taken={
@@ -143,10 +150,9 @@ def verifiable_consumer(
     bootstrap: str,
 ) -> int:
     """Read TOPIC as a member of a group. Each event is a JSON object on a line: startup_complete, partitions_assigned,
-    partitions_revoked, records_consumed (how many of each partition, from which offset to which), offsets_committed,
-    shutdown_complete.
+    partitions_revoked, records_consumed (count and offset range per partition), offsets_committed, shutdown_complete.
 
-    SIGTERM and Ctrl-C end it in order: it commits and leaves the group.
+    SIGTERM and Ctrl-C shut it down cleanly: it commits and leaves the group.
     """
     from tidelog import Consumer
 
@@ -177,7 +183,7 @@ def verifiable_consumer(
 
 
 class _Events:
-    """Prints events, each a whole line though threads tell them."""
+    """Prints events from any thread, each as one whole line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -243,7 +249,7 @@ def _ms(seconds: float) -> int:
 
 @contextmanager
 def _ends_in_order() -> Iterator[threading.Event]:
-    """SIGTERM and Ctrl-C set the event, and break into nothing."""
+    """Make SIGTERM and Ctrl-C set the event without interrupting anything."""
     ends = threading.Event()
     before = {at: signal.signal(at, lambda *_: ends.set()) for at in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -1,1 +1,1 @@
-"""The capacity planner: from a load to nodes, disks and network, by figures that were measured."""
+"""The capacity planner: calculates nodes, disks and network for a load from measured costs."""

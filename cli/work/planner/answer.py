@@ -1,4 +1,4 @@
-"""A plan as programs and pages are told of it, and how many nodes several times the load takes."""
+"""A plan in the form for programs and pages, and the nodes that multiples of the load need."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidelog.cli.work.planner.demand import LIMITS, Demand, DemandWrong, Machine
 from tidelog.cli.work.planner.model import Plan, plan
 
 CURVE: Final = (1, 2, 5, 10, 20, 50, 100)
-"""How many times the load."""
+"""Multiples of the load."""
 
 
 def volumes(demand: Demand, machine: Machine, costs: Coefficients) -> dict[int, int | None]:
-    """The nodes that each of :data:`CURVE` takes; ``None`` where no number does."""
+    """Return the nodes that each multiple in :data:`CURVE` needs; ``None`` if no number is enough."""
     return {times: _nodes_at(demand, machine, costs, times) for times in CURVE}
 
 
@@ -27,7 +27,7 @@ def _nodes_at(demand: Demand, machine: Machine, costs: Coefficients, times: int)
 
 
 def settings(found: Plan) -> dict[str, str]:
-    """What to put into every node's configuration."""
+    """Return the settings for every node's configuration."""
     return {
         "num.partitions": str(found.partitions),
         "default.replication.factor": str(found.demand.copies),

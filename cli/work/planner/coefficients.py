@@ -1,4 +1,4 @@
-"""What a unit of work costs a node: measured, each with its source; and the fit that makes them from measured loads."""
+"""What a unit of work costs a node: measured, each with its source; and the fit from measured loads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.work.planner.measuring import Seen
 
 SHARED_FROM: Final = 100.0
-"""Batches a second on a node from which on they share wake-ups of the event loop, so that one more costs less."""
+"""From this many batches per second on a node, batches share wake-ups of the event loop, so one more costs less."""
 LOADS_LEAST: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Costs of one node. Processor time in seconds; a megabyte is 10^6 bytes. Those of batches have two steps: the
-    first :data:`SHARED_FROM` a second, and those beyond."""
+    """Costs of one node. Processor time in seconds; a megabyte is 10^6 bytes. Batch costs have two steps: the first
+    :data:`SHARED_FROM` per second, and those beyond."""
 
     idle_cores: float
     append_s: float
@@ -28,10 +28,10 @@ class Coefficients:
     """A producer's batch."""
     copy_s: float
     copy_shared_s: float
-    """A batch that a follower copies: its own work and its leader's."""
+    """A batch copied by a follower: its own work and its leader's."""
     send_s: float
     send_shared_s: float
-    """A batch that is sent to a group."""
+    """A batch sent to a group."""
     append_mb_s: float
     """A megabyte from producers."""
     replicate_mb_s: float
@@ -42,18 +42,18 @@ class Coefficients:
     tls_out_mb_s: float
     base_bytes: float
     busy_bytes: float
-    """What a loaded node holds beyond an idle one, without page cache."""
+    """Memory of a loaded node beyond an idle one, without page cache."""
     replica_bytes: float
     connection_bytes: float
     connection_tls_bytes: float
     record_bytes: float
-    """On disk, beside a record's key and value."""
+    """On disk, in addition to a record's key and value."""
     batch_bytes: float
     """On disk, for each batch."""
     source: str
 
     def cores(self, rates: NodeRates) -> float:
-        """Processors that one node uses, without TLS."""
+        """Return the processors that one node uses, without TLS."""
         costs = (
             self.idle_cores, self.append_s, self.append_shared_s, self.copy_s, self.copy_shared_s, self.send_s,
             self.send_shared_s, self.append_mb_s, self.replicate_mb_s, self.read_mb_s,
@@ -61,12 +61,12 @@ class Coefficients:
         return sum(cost * value for cost, value in zip(costs, rates.row(), strict=True))
 
     def predicted(self, seen: Seen) -> float:
-        """The processors that these coefficients expect for a load that was measured, all nodes together."""
+        """Return the processors that these coefficients predict for a measured load, all nodes together."""
         return seen.nodes * self.cores(node_rates(seen))
 
 
 class NodeRates(NamedTuple):
-    """What one node does a second: batches appended, copied as a follower, sent to groups; megabytes of each."""
+    """What one node does per second: batches appended, copied as a follower, sent to groups; megabytes of each."""
 
     appends: float
     copies: float
@@ -76,7 +76,7 @@ class NodeRates(NamedTuple):
     read_mb: float
 
     def row(self) -> tuple[float, ...]:
-        """What each coefficient of processor time is multiplied by."""
+        """Return the factors of the processor time coefficients."""
         return (
             1.0,
             *_split(self.appends),
@@ -89,7 +89,7 @@ class NodeRates(NamedTuple):
 
 
 def node_rates(seen: Seen) -> NodeRates:
-    """The mean node's."""
+    """Return the mean node's rates."""
     n = seen.nodes
     batches = seen.batches / n
     return NodeRates(
@@ -113,13 +113,13 @@ _PARTS: Final = (
 
 
 def fitted(loads: Sequence[Seen], before: Coefficients, source: str) -> Coefficients:
-    """Coefficients of processor time by non-negative least squares, relative to each load's own; the others stay.
+    """Fit processor time coefficients by non-negative least squares, relative to each load's own time; keep the others.
 
-    Raises :class:`CommandFailed` for too few loads, or loads that leave something out.
+    Raises :class:`CommandFailed` if there are too few loads, or they do not cover everything.
     """
     if len(loads) < LOADS_LEAST:
         raise CommandFailed(
-            f"expected at least {LOADS_LEAST} measured loads at which the producer kept its pace, found {len(loads)}: "
+            f"expected at least {LOADS_LEAST} measured loads in which the producer kept pace, found {len(loads)}: "
             "is the machine busy?"
         )
     weights = [seen.nodes / max(seen.cores, 0.03) for seen in loads]
@@ -149,7 +149,7 @@ def fitted(loads: Sequence[Seen], before: Coefficients, source: str) -> Coeffici
 
 
 def non_negative_least_squares(rows: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
-    """The ``x`` of numbers not below 0 that makes rows times ``x`` nearest to ``wanted``; by cyclic descent."""
+    """Return the non-negative ``x`` for which rows times ``x`` is nearest to ``wanted``, by cyclic descent."""
     width = len(rows[0])
     scale = [math.sqrt(sum(row[at] ** 2 for row in rows)) or 1.0 for at in range(width)]
     scaled = [[row[at] / scale[at] for at in range(width)] for row in rows]
@@ -178,7 +178,7 @@ def load(path: Path) -> Coefficients:
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CommandFailed(f"{path}: expected the JSON of `tidelog plan calibrate`: {error}") from None
+        raise CommandFailed(f"{path}: expected JSON from `tidelog plan calibrate`: {error}") from None
     return _checked(found, str(path))
 
 

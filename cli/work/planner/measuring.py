@@ -1,4 +1,4 @@
-"""Runs loads on a throw-away cluster and reads from the nodes' own metrics what they did and what it cost."""
+"""Runs loads on a throw-away cluster, and reads from the nodes' own metrics what they did and what it cost."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NODES: Final = 3
 WARM_UP_S: Final = 2.0
 PACE: Final = 0.95
 PENDING_MAX: Final = 200
-"""Batches that the producer has under way; at that bound it falls behind."""
+"""Maximum batches in flight; at this bound the producer falls behind."""
 READY_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.5
 SETTINGS: Final = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "1000"}
 RETENTION: Final = {"retention.bytes": str(64 * 2**20), "segment.bytes": str(16 * 2**20)}
-"""Old segments go, so that a campaign does not fill a small disk."""
+"""Old segments are deleted, so that a campaign does not fill a small disk."""
 
 
 class Load(NamedTuple):
-    """``batches`` a second of ``batch_bytes`` in records of at most ``record_bytes``, to a topic of ``copies``;
-    ``readers`` read all of it."""
+    """``batches`` per second of ``batch_bytes``, in records of at most ``record_bytes``, to a topic with ``copies``
+    replicas; ``readers`` read all of it."""
 
     batches: float
     batch_bytes: int
@@ -69,12 +69,12 @@ CHECKS: Final = (
     Load(300, 4_000, 3, readers=1),
     Load(2_000, 2_000, 3, readers=1),
 )
-"""Loads that coefficients are not fitted to: they show how well these predict."""
+"""Loads that are not used for the fit: they show how well it predicts."""
 
 
 class Seen(NamedTuple):
-    """What a cluster did, in all its nodes together: rates a second, megabytes of 10^6 bytes; ``cores``: processor time
-    a second; ``memory_bytes``: of the largest node."""
+    """What a cluster did, all nodes together: rates per second, megabytes of 10^6 bytes. ``cores``: processor time per
+    second; ``memory_bytes``: of the largest node."""
 
     nodes: int
     cores: float
@@ -88,12 +88,13 @@ class Seen(NamedTuple):
 
 
 def kept_pace(load: Load, seen: Seen) -> bool:
-    """Whether the producer sent what it should. If it fell behind, batches were merged, and cost less."""
+    """Return whether the producer sent what it should. If it fell behind, batches were merged and cost less."""
     return seen.batches >= PACE * load.batches
 
 
 def campaign(root: Path, loads: tuple[Load, ...], seconds: float) -> Iterator[tuple[Load, Seen]]:
-    """One cluster, one load after the other. Raises :class:`CommandFailed` if it does not start or does not answer."""
+    """Run one load after the other on one cluster. Raises :class:`CommandFailed` if it does not start or does not
+    answer."""
     from tidelog import Admin
 
     cluster = LocalCluster.create(root / "cluster", nodes=NODES, settings=SETTINGS)
@@ -117,7 +118,7 @@ def campaign(root: Path, loads: tuple[Load, ...], seconds: float) -> Iterator[tu
 
 
 def look(cluster: LocalCluster) -> dict[int, NodeMetrics]:
-    """The nodes' metrics now."""
+    """Return the nodes' metrics now."""
     found = {}
     for node_id, node in cluster.nodes.items():
         status, body = node.get("/metrics", timeout_s=10)
@@ -128,7 +129,7 @@ def look(cluster: LocalCluster) -> dict[int, NodeMetrics]:
 
 
 def difference(before: Mapping[int, NodeMetrics], after: Mapping[int, NodeMetrics], took_s: float, load: Load) -> Seen:
-    """Rates between two looks."""
+    """Return the rates between two looks."""
 
     def rate(name: str, *labels: str) -> float:
         return (
@@ -154,7 +155,7 @@ def difference(before: Mapping[int, NodeMetrics], after: Mapping[int, NodeMetric
 
 @contextmanager
 def _running(bootstrap: str, topic: str, load: Load) -> Iterator[None]:
-    """The load runs in threads of this process until the block ends."""
+    """Run the load in threads of this process until the block ends."""
     from tidelog import Consumer, Producer, TopicPartition  # noqa: F401  here, not by several threads at a time
 
     stop = threading.Event()

@@ -1,8 +1,8 @@
-"""The model: what each node of a cluster uses at the busiest hour, and how many nodes that takes. Pure.
+"""The model: what each node of a cluster uses at the busiest hour, and how many nodes that needs. Pure.
 
-Sources: the formulas of Apache Kafka's and its hosts' sizing guides, which docs/capacity.md names, with coefficients
-that were measured here (:mod:`tidelog.cli.work.planner.shipped`). A node runs one event loop: the processor's bound is
-one core, however many its machine has.
+Sources: the formulas of the sizing guides by Apache Kafka and its hosting providers, which docs/capacity.md names, with
+coefficients measured here (:mod:`tidelog.cli.work.planner.shipped`). A node runs one event loop, so its processor limit
+is one core, however many its machine has.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tidelog.cli.work.planner.demand import (
 NODES_MAX: Final = 10_000
 SEGMENT_BYTES_LEAST, SEGMENT_BYTES_MOST = 16 * 2**20, 2**30
 SEGMENTS: Final = 20
-"""Segments in which a partition's retention is kept: it exceeds the retention by one of them."""
+"""Segments per partition's retention: the log exceeds the retention by one of them."""
 INDEX_SHARE: Final = 20 / 4096
 """Index and time index: 8 and 12 bytes for each 4 KiB (index.interval.bytes)."""
 REBUILD_SHARE: Final = 0.25
-"""Of the network, for copies that a lost disk lacks."""
+"""Share of the network for rebuilding the copies of a lost disk."""
 HORIZON_YEARS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one node uses of a resource: in the resource's unit, and as a share of all there is."""
+    """What one node uses of a resource: in the resource's unit, and as a share of the total."""
 
     amount: float
     unit: str
@@ -48,7 +48,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The whole cluster's rates, in megabytes of 10^6 bytes a second as they are on the wire and on disk."""
+    """The whole cluster's rates, in megabytes of 10^6 bytes per second as they are on the wire and on disk."""
 
     records_a_second: float
     peak_mb_s: float
@@ -58,7 +58,7 @@ class Rates:
 
 
 def rates(demand: Demand, costs: Coefficients) -> Rates:
-    """At the busiest hour, and the mean of bytes."""
+    """Return the rates at the busiest hour, and the mean bytes."""
     mean = demand.records_a_day / DAY_S
     peak = mean * demand.peak_factor
     each = (demand.record_bytes + costs.record_bytes) / demand.compression_ratio
@@ -67,12 +67,12 @@ def rates(demand: Demand, costs: Coefficients) -> Rates:
 
 
 def kept_bytes(demand: Demand, costs: Coefficients) -> float:
-    """Bytes of one copy of everything that retention keeps."""
+    """Return the bytes of one copy of everything that retention keeps."""
     return rates(demand, costs).mean_mb_s * 1e6 * demand.retention_hours * 3600 * (1 + INDEX_SHARE)
 
 
 def partitions_of(demand: Demand, costs: Coefficients, nodes: int) -> int:
-    """The partitions given, or as many as nodes, members, bytes a second and bytes kept ask for."""
+    """Return the given partitions, or as many as nodes, members, bytes per second and retained bytes require."""
     if demand.partitions:
         return demand.partitions
     by_rate = rates(demand, costs).peak_mb_s / PARTITION_MB_S_MAX
@@ -82,14 +82,14 @@ def partitions_of(demand: Demand, costs: Coefficients, nodes: int) -> int:
 
 
 def segment_bytes(demand: Demand, costs: Coefficients, partitions: int) -> float:
-    """Segments small enough that retention is exceeded by a twentieth, within what is sensible."""
+    """Return a segment size so small that retention is exceeded by at most a twentieth, within sensible limits."""
     wanted = kept_bytes(demand, costs) / partitions / SEGMENTS
     return min(max(wanted, SEGMENT_BYTES_LEAST), SEGMENT_BYTES_MOST)
 
 
 def uses(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, away: int) -> dict[str, Use]:
-    """What each of the nodes that are left uses at the busiest hour, with ``away`` of ``nodes`` gone and their data
-    copied anew to the others."""
+    """Return what each remaining node uses at the busiest hour, with ``away`` of ``nodes`` gone and their data being
+    copied to the others."""
     left = nodes - away
     load = rates(demand, costs)
     partitions = partitions_of(demand, costs, nodes)
@@ -125,13 +125,13 @@ def uses(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, away
 
 
 def away_of(machine: Machine, nodes: int) -> int:
-    """Nodes that may be away of that many: those of the machines, or of the largest rack."""
+    """Return how many of the nodes may be down: those of the machines, or of the largest rack."""
     by_rack = math.ceil(nodes / machine.racks) if machine.racks else 0
     return max(machine.away * machine.nodes_per_machine, by_rack)
 
 
 def fits(demand: Demand, machine: Machine, costs: Coefficients, nodes: int) -> bool:
-    """Whether so many nodes bear the load with some of them away."""
+    """Return whether this many nodes bear the load with some of them down."""
     away = away_of(machine, nodes)
     if nodes - away < demand.copies - min(away, demand.copies - 1) or nodes < demand.copies:
         return False
@@ -141,7 +141,7 @@ def fits(demand: Demand, machine: Machine, costs: Coefficients, nodes: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A cluster that bears the demand. ``now``: each node's use with every node there; ``then``: with ``away`` gone."""
+    """A cluster that bears the demand. ``now``: each node's use with all nodes up; ``then``: with ``away`` down."""
 
     demand: Demand
     machine: Machine
@@ -156,9 +156,9 @@ class Plan:
     """The resource that is nearest to its limit."""
     files_a_node: int
     rebuild_hours: float
-    """How long the others take to make the copies anew that one node had."""
+    """How long the others take to rebuild one node's copies."""
     days_until: Mapping[str, float | None]
-    """Days until a resource reaches its limit at the growth given; ``None``: not within twenty years."""
+    """Days until a resource reaches its limit at the given growth; ``None``: not within twenty years."""
 
     @property
     def machines(self) -> int:
@@ -170,7 +170,8 @@ class Plan:
 
 
 def plan(demand: Demand, machine: Machine, costs: Coefficients) -> Plan:
-    """The fewest nodes that bear the demand. Raises :class:`DemandWrong`, also where no number of nodes does."""
+    """Return the plan with the fewest nodes that bear the demand. Raises :class:`DemandWrong`, also if no number of
+    nodes does."""
     check(demand, machine)
     nodes = next((count for count in _counts(demand, machine) if fits(demand, machine, costs, count)), None)
     if nodes is None:
@@ -179,7 +180,7 @@ def plan(demand: Demand, machine: Machine, costs: Coefficients) -> Plan:
         name = max(most, key=lambda one: most[one].share / LIMITS[one])
         raise DemandWrong(
             f"{NODES_MAX:,} nodes are too few: each would use {100 * most[name].share:,.0f} % of its {name}; "
-            "ask for less, or give nodes more"
+            "reduce the load, or use larger machines"
         )
     away = away_of(machine, nodes)
     now, then = uses(demand, machine, costs, nodes, 0), uses(demand, machine, costs, nodes, away)
@@ -206,7 +207,7 @@ def plan(demand: Demand, machine: Machine, costs: Coefficients) -> Plan:
 
 
 def _counts(demand: Demand, machine: Machine) -> Iterator[int]:
-    """Numbers of nodes to try, whole machines: each up to a thousand, then in steps of a hundredth."""
+    """Yield numbers of nodes to try, in whole machines: each up to a thousand, then in steps of a hundredth."""
     step = machine.nodes_per_machine
     count = math.ceil(demand.copies / step) * step
     while count <= NODES_MAX:
@@ -215,7 +216,7 @@ def _counts(demand: Demand, machine: Machine) -> Iterator[int]:
 
 
 def _days(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, name: str) -> float | None:
-    """When a resource is used up at the growth of the demand, by halving."""
+    """Return when a resource is used up at the growth of the demand, by bisection."""
     if demand.growth_a_year <= 0:
         return None
 
@@ -240,7 +241,7 @@ WHAT_IF: Final = (
 
 
 def what_if(demand: Demand, machine: Machine, costs: Coefficients, change: float = 0.2) -> dict[str, tuple[int, int]]:
-    """For each input, the nodes with a fifth less and with a fifth more of it; 0: none that bear it."""
+    """Return, for each input, the nodes needed with a fifth less and a fifth more of it; 0: no number is enough."""
 
     def nodes(name: str, factor: float) -> int:
         value = getattr(demand, name)

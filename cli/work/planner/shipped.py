@@ -1,4 +1,4 @@
-"""The costs of work that come with this version."""
+"""The measured costs of work that ship with this version."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Moves of replicas between the log directories of one broker: which go where, and how far they are.
+"""Moves replicas between the log directories of one broker, and tracks their progress.
 
-All that counts is in the cluster: where replicas are and where they move to. So a command that is interrupted goes on.
+All state is in the cluster: where replicas are and where they move to. So an interrupted command can continue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THROTTLE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A replica: the directory that it lies in, its bytes, and where it moves to, if it does."""
+    """A replica: its directory, its bytes, and its move's target, if it is moving."""
 
     path: str
     size: int
@@ -38,7 +38,7 @@ Replicas = Mapping[TopicPartition, Placed]
 
 
 def replicas_in(dirs: Iterable[LogDir]) -> dict[TopicPartition, Placed]:
-    """The replicas of a broker."""
+    """Return the replicas of a broker."""
     found = {}
     copies = {}
     for directory in dirs:
@@ -52,7 +52,8 @@ def replicas_in(dirs: Iterable[LogDir]) -> dict[TopicPartition, Placed]:
 
 
 def spread(replicas: Replicas, dirs: Sequence[LogDir]) -> dict[TopicPartition, str]:
-    """Pure. A directory for each replica: the largest first, each to where most room is left by then."""
+    """Choose a directory for each replica: the largest replica first, each where the most room is left by then.
+    Pure."""
     room = {directory.path: directory.usable_bytes for directory in dirs}
     found = {}
     for at, one in sorted(replicas.items(), key=lambda item: (-item[1].size, item[0])):
@@ -63,7 +64,7 @@ def spread(replicas: Replicas, dirs: Sequence[LogDir]) -> dict[TopicPartition, s
 
 
 def check_room(wanted: Mapping[TopicPartition, str], replicas: Replicas, dirs: Iterable[LogDir]) -> None:
-    """Raise :class:`CommandFailed` if a directory is too small for what is to come."""
+    """Raise :class:`CommandFailed` if a directory is too small for the replicas that it would get."""
     for directory in dirs:
         coming = sum(replicas[at].size for at, path in wanted.items() if path == directory.path)
         if directory.usable_bytes >= 0 and coming > directory.usable_bytes:
@@ -74,7 +75,7 @@ def check_room(wanted: Mapping[TopicPartition, str], replicas: Replicas, dirs: I
 
 
 def check_paths(dirs: Iterable[LogDir], paths: Iterable[str]) -> None:
-    """Raise :class:`CommandFailed` unless each is one of a broker's directories, and in service."""
+    """Raise :class:`CommandFailed` unless each path is one of the broker's directories, and in service."""
     errors = {directory.path: directory.error for directory in dirs}
     for path in paths:
         if path not in errors:
@@ -84,7 +85,7 @@ def check_paths(dirs: Iterable[LogDir], paths: Iterable[str]) -> None:
 
 
 class DiskMover:
-    """Brings moves about on one broker."""
+    """Carries out moves on one broker."""
 
     def __init__(self, admin: Admin, node: int, tell: Callable[[str], None]) -> None:
         self._admin = admin
@@ -96,12 +97,12 @@ class DiskMover:
         return found
 
     def throttle(self, rate: int | None) -> None:
-        """Bytes a second; None for no bound."""
+        """Set the throttle in bytes per second; None removes it."""
         at = ConfigResource("broker", str(self._node))
         self._admin.alter_configs({at: {THROTTLE: None if rate is None else str(rate)}})
 
     def begin(self, wanted: Mapping[TopicPartition, str]) -> None:
-        """Also to where a replica is: that ends its move."""
+        """Start the moves. A move to the current directory cancels one in progress."""
         from tidelog.model.errors import TidelogError
 
         try:
@@ -112,7 +113,7 @@ class DiskMover:
                 raise
 
     def wait(self, wanted: Mapping[TopicPartition, str], size: int) -> None:
-        """Return once each of these replicas is where it is to be, or is no more on this broker."""
+        """Return once each of these replicas is in its directory, or has left this broker."""
         told_at = monotonic()
         try:
             while True:
@@ -124,8 +125,8 @@ class DiskMover:
                 _check_working(wanted.values(), dirs)
                 if stopped := [at for at, one in left.items() if one.moves_to is None]:
                     raise CommandFailed(
-                        f"expected {names_of(stopped)} to be moving, found that somebody else has ended that: "
-                        "run the command again to go on"
+                        f"expected {names_of(stopped)} to be moving, found that somebody else has cancelled that: "
+                        "run the command again to continue"
                     )
                 if monotonic() - told_at >= PROGRESS_S:
                     told_at = monotonic()
@@ -133,8 +134,8 @@ class DiskMover:
                 sleep(POLL_S)
         except KeyboardInterrupt:
             self._tell(
-                "interrupted: the broker goes on with the moves. Run the command again to watch them, or with --cancel "
-                "to end them"
+                "interrupted: the broker continues the moves. Run the command again to watch them, or with --cancel "
+                "to cancel them"
             )
             raise
 
@@ -142,7 +143,7 @@ class DiskMover:
 def _check_working(paths: Collection[str], dirs: Iterable[LogDir]) -> None:
     for directory in dirs:
         if directory.path in paths and directory.error is not ErrorCode.NONE:
-            raise CommandFailed(f"the log directory {directory.path} has failed: its replicas come from other brokers")
+            raise CommandFailed(f"the log directory {directory.path} has failed: other brokers supply its replicas")
 
 
 def _progress(wanted: Mapping[TopicPartition, str], left: Replicas, size: int) -> str:
@@ -155,15 +156,15 @@ def _progress(wanted: Mapping[TopicPartition, str], left: Replicas, size: int) -
 
 
 class Directories:
-    """The directories that a reassignment names: by broker, of its replicas there and of those that are to come."""
+    """The directories that a reassignment names, by broker, for existing and future replicas."""
 
     def __init__(self, admin: Admin, wanted: Mapping[int, Mapping[TopicPartition, str]]) -> None:
         self._wanted = wanted
         self._movers = {node: DiskMover(admin, node, lambda _: None) for node in sorted(wanted)}
 
     def check(self) -> dict[int, dict[TopicPartition, str]]:
-        """Where the replicas of these partitions lie now. Raises :class:`CommandFailed` for a directory that is none,
-        has failed or has too little room."""
+        """Return where the replicas of these partitions are now. Raises :class:`CommandFailed` for a directory that
+        does not exist, has failed or has too little room."""
         before = {}
         for node, mover in self._movers.items():
             dirs, wanted = mover.dirs(), self._wanted[node]
@@ -177,8 +178,8 @@ class Directories:
         return before
 
     def begin(self, rate: int | None) -> None:
-        """Replicas that are there begin to move; those to come are made in their directory. ``rate``: what each broker
-        may copy, in bytes a second."""
+        """Start moving existing replicas; future ones will be created in their directory. ``rate``: how much each
+        broker may copy, in bytes per second."""
         for node, mover in self._movers.items():
             if rate is not None:
                 mover.throttle(rate)
@@ -187,7 +188,7 @@ class Directories:
             mover.begin({**_to_move(wanted, replicas), **to_come})
 
     def left(self) -> dict[TopicPartition, bool]:
-        """Partitions with a replica that is not in its directory, and whether all of them are on their way."""
+        """Return partitions with a replica outside its directory, and whether all such replicas are moving."""
         found: dict[TopicPartition, bool] = {}
         for node, mover in self._movers.items():
             replicas = replicas_in(mover.dirs())
@@ -198,7 +199,7 @@ class Directories:
         return found
 
     def cancel(self) -> list[TopicPartition]:
-        """End the moves under way to these directories; return the partitions."""
+        """Cancel the moves in progress to these directories. Returns the partitions."""
         ended: set[TopicPartition] = set()
         for node, mover in self._movers.items():
             replicas = replicas_in(mover.dirs())
@@ -218,7 +219,7 @@ class Directories:
 
 
 def _to_move(wanted: Mapping[TopicPartition, str], replicas: Replicas) -> dict[TopicPartition, str]:
-    """Without those that are there, and those on their way."""
+    """Leave out replicas that are already there or on their way."""
     return {
         at: path
         for at, path in wanted.items()

@@ -1,7 +1,7 @@
 """Carries out a plan of moves: some partitions at a time, throttled, with progress.
 
-All that counts is in the cluster: its replicas, the moves under way and the throttle. So a plan may be given up at any
-moment, and the next one is made from what is there.
+All state is in the cluster: its replicas, the moves in progress and the throttle. So a plan may be abandoned at any
+time, and the next one starts from the current state.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ Ongoing = Mapping[TopicPartition, "OngoingReassignment"]
 POLL_S: Final = 0.2
 PROGRESS_S: Final = 5.0
 HEARD_S_MAX: Final = 5.0
-"""The controller says what is under way. A broker lists the replicas, and may hear of the end a little later."""
+"""How long to wait for brokers to learn that a move ended. The controller knows first; the broker lists the
+replicas."""
 NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``rate``: what each broker may send to, and fetch for, replicas that catch up, in bytes a second. None leaves the
-    throttle as it is. ``at_once``: how many partitions move at a time."""
+    """``rate``: how much each broker may send to, and fetch for, replicas that are catching up, in bytes per second;
+    None keeps the current throttle. ``at_once``: how many partitions move at a time."""
 
     rate: int | None
     at_once: int
@@ -45,11 +46,11 @@ class Pace:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a plan."""
+    """The result of a plan."""
 
     done: list[TopicPartition] = field(default_factory=list)
     changed: list[TopicPartition] = field(default_factory=list)
-    """Their number of replicas was another one when they were asked for. Plan anew."""
+    """Their number of replicas had changed when the move was requested. Plan again."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     size: int = 0
     """Bytes that had to be copied."""
@@ -74,14 +75,14 @@ def name_of(at: TopicPartition) -> str:
 
 
 def names_of(places: Collection[TopicPartition]) -> str:
-    """The first of them by name, and how many more there are."""
+    """Return the first names, and how many more there are."""
     found = sorted(places)
     more = f" and {len(found) - NAMED_MAX:,} more" if len(found) > NAMED_MAX else ""
     return ", ".join(map(name_of, found[:NAMED_MAX])) + more
 
 
 class Mover:
-    """Brings a plan about. ``also``: moves of an earlier run that belong to it, and are waited for."""
+    """Carries out a plan. ``also``: moves of an earlier run that belong to it and are waited for."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class Mover:
         self._goals = {at: found.ongoing[at].target_replicas for at in also} | dict(wanted)
         self._watched = {*also}
         self._moving: Ongoing = {}
-        """As last heard; what was begun since is in ``_begun``."""
+        """As of the last answer; moves started since then are in ``_begun``."""
         self._begun: set[TopicPartition] = set()
         self._before = {at: found.before(at) for at in self._goals}
         self._parts = {at: Part(self._before[at], found.sizes.get(at, 0)) for at in self._goals}
@@ -111,7 +112,7 @@ class Mover:
         self._told_at = time.monotonic()
 
     def run(self) -> Outcome:
-        """Return once nothing of it is under way any more."""
+        """Return once no part of the plan is in progress."""
         ongoing = self._admin.list_partition_reassignments()
         if self._pace.rate is not None:
             throttle(self._admin, self._before, self._wanted, ongoing, self._pace.rate)
@@ -129,9 +130,9 @@ class Mover:
                 ongoing = self._admin.list_partition_reassignments()
         except KeyboardInterrupt:
             self._tell(
-                f"interrupted: {count_of(len(self._begun | self._moving.keys()), 'partition')} still being moved, "
-                f"{len(self._waiting):,} not begun. Run the command again to go on, or with --cancel to take back what "
-                "is under way"
+                f"interrupted: {count_of(len(self._begun | self._moving.keys()), 'partition')} still moving, "
+                f"{len(self._waiting):,} not started. Run the command again to continue, or with --cancel to cancel "
+                "what is in progress"
             )
             raise
         return self._end()
@@ -154,7 +155,7 @@ class Mover:
                 self._watched.add(at)
             elif refused.code is ErrorCode.INVALID_REPLICATION_FACTOR:
                 self._outcome.changed.append(at)
-            elif refused.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # a topic deleted meanwhile needs no move
+            elif refused.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # a topic that was deleted needs no move
                 self._outcome.refused[at] = str(refused)
 
     def _progress(self, moving: Ongoing) -> None:
@@ -179,7 +180,7 @@ class Mover:
         if not (gone := sorted(adding - live)):
             return ""
         them = ", ".join(map(str, gone))
-        return f"; waits for broker {them}, which is not live: start it, or interrupt and run this again without it"
+        return f"; waiting for broker {them}, which is not live: start it, or interrupt and run this again without it"
 
     def _size(self, places: Iterable[TopicPartition]) -> int:
         return cost_of(self._parts, {at: self._goals[at] for at in places}).size
@@ -201,7 +202,7 @@ class Mover:
             time.sleep(POLL_S)
 
     def _elect(self, done: Collection[TopicPartition]) -> None:
-        """Let the preferred replicas lead at once where they can; the controller sees to the others later."""
+        """Let the preferred replicas lead now if they can; the controller handles the others later."""
         try:
             self._admin.elect_leaders(done)
         except TidelogError as error:
@@ -212,7 +213,7 @@ class Mover:
 def throttle(
     admin: Admin, before: Mapping[TopicPartition, tuple[int, ...]], wanted: Assignment, ongoing: Ongoing, rate: int
 ) -> None:
-    """Hold these moves, and others that are under way, to so many bytes a second at each broker."""
+    """Throttle these and other moves in progress to this many bytes per second at each broker."""
     moves = {at: plan.move_under_way(one) for at, one in ongoing.items()}
     moves |= {at: plan.Move(before[at], replicas) for at, replicas in wanted.items()}
     if settings := plan.throttles(moves, rate):
@@ -220,12 +221,12 @@ def throttle(
 
 
 def cordon(admin: Admin, nodes: Iterable[int]) -> None:
-    """Let these registered brokers get no new replicas (KIP-1066)."""
+    """Exclude these registered brokers from new replicas (KIP-1066)."""
     _set_cordon(admin, nodes, EVERY_DIRECTORY)
 
 
 def uncordon(admin: Admin, nodes: Iterable[int]) -> None:
-    """Let these registered brokers get new replicas again."""
+    """Allow these registered brokers to get new replicas again."""
     _set_cordon(admin, nodes, None)
 
 
@@ -235,13 +236,13 @@ def _set_cordon(admin: Admin, nodes: Iterable[int], value: str | None) -> None:
 
 
 def cancel(admin: Admin, places: Collection[TopicPartition]) -> None:
-    """Take back moves that are under way."""
+    """Cancel moves in progress."""
     if places:
         admin.alter_partition_reassignments(dict.fromkeys(places))
 
 
 def clear_throttles(admin: Admin, topics: Iterable[str] | None = None) -> None:
-    """Remove the throttle from all brokers and these topics, or all that have one."""
+    """Remove the throttle from all brokers and from these topics (default: all that have one)."""
     nodes = [int(broker.node_id) for broker in admin.describe_cluster().brokers]
     there = [topic.name for topic in admin.list_topics(internal=True)]
     named = _throttled(admin, there) if topics is None else set(topics).intersection(there)

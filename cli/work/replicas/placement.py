@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Placed(NamedTuple):
-    """``leader`` is -1 while there is none."""
+    """``leader`` is -1 if there is none."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -25,7 +25,7 @@ class Placed(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """What a plan of moves starts from."""
+    """The input of a plan of moves."""
 
     brokers: dict[int, ClusterBroker]
     placed: dict[TopicPartition, Placed]
@@ -33,7 +33,7 @@ class Overview(NamedTuple):
     sizes: dict[TopicPartition, int]
     """The bytes of one replica; a partition without a live replica is missing."""
     rates: Mapping[TopicPartition, int] = {}
-    """The bytes written a second; see :func:`rates_of`."""
+    """The bytes written per second; see :func:`rates_of`."""
 
     @property
     def live(self) -> set[int]:
@@ -49,8 +49,8 @@ class Overview(NamedTuple):
         ]
 
     def parts(self) -> dict[TopicPartition, Part]:
-        """Every partition as it will be once the moves under way have ended. A move onto a broker that is not live
-        counts as not begun, so that a plan replaces it."""
+        """Return every partition as it will be after the moves in progress. A move to a broker that is down counts as
+        not started, so that a plan replaces it."""
         live = self.live
         found = {}
         for at, placed in self.placed.items():
@@ -63,7 +63,7 @@ class Overview(NamedTuple):
         return found
 
     def before(self, at: TopicPartition) -> tuple[int, ...]:
-        """A partition's replicas, without those that are only being added."""
+        """Return a partition's replicas, without those that are only being added."""
         if (move := self.ongoing.get(at)) is None:
             return self.placed[at].replicas
         return tuple(int(node) for node in move.replicas if node not in move.adding_replicas)
@@ -74,7 +74,7 @@ def _is_live(broker: ClusterBroker) -> bool:
 
 
 def placement_of(admin: Admin) -> dict[TopicPartition, Placed]:
-    """Every partition, those of internal topics too."""
+    """Return every partition, including internal topics."""
     names = [topic.name for topic in admin.list_topics(internal=True)]
     while names:
         try:
@@ -94,14 +94,14 @@ def placement_of(admin: Admin) -> dict[TopicPartition, Placed]:
 
 
 def check_only_deleted(error: TidelogError) -> None:
-    """Raise the error, unless all that failed is topics that were deleted meanwhile."""
+    """Raise the error, unless only topics failed that were deleted in the meantime."""
     if {one.code for one in error.failures.values()} != {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
         raise error
 
 
 def overview_of(admin: Admin) -> Overview:
-    """Ask the cluster. Topics and moves are asked for one after the other, so a move that begins or ends meanwhile may
-    show in one of them only; the controller then refuses a wish with another number of replicas."""
+    """Query the cluster. Topics and moves are requested one after the other, so a move that starts or ends in between
+    may appear in only one of them. The controller then refuses a request with another number of replicas."""
     brokers = {int(found.node_id): found for found in admin.describe_cluster().brokers}
     ongoing = admin.list_partition_reassignments()
     placed = placement_of(admin)
@@ -114,8 +114,9 @@ def overview_of(admin: Admin) -> Overview:
 
 
 def rates_of(admin: Admin, found: Overview, window_s: int) -> dict[TopicPartition, int]:
-    """The bytes written to each partition a second, on average over the last ``window_s``: records whose timestamps are
-    so young, times the bytes of a record in this log. A partition without a leader is missing."""
+    """Return the bytes written to each partition per second, on average over the last ``window_s``: the number of
+    records with timestamps in that window, times the bytes of a record in this log. A partition without a leader is
+    missing."""
     from tidelog.client.admin.types import OffsetSpec
 
     led = [at for at, part in found.placed.items() if part.leader >= 0 and found.sizes.get(at)]
@@ -131,8 +132,8 @@ def rates_of(admin: Admin, found: Overview, window_s: int) -> dict[TopicPartitio
 
 
 def sizes_of(admin: Admin, nodes: Iterable[int]) -> dict[int, dict[TopicPartition, int]]:
-    """By broker, the bytes of each replica on it, without copies on their way to another disk. A broker that does not
-    answer is left out: it may have died just now."""
+    """Return, by broker, the bytes of each replica on it, without copies on their way to another disk. A broker that
+    does not answer is left out: it may have just died."""
     found = {}
     for node in nodes:
         try:

@@ -1,4 +1,4 @@
-"""The files, proposals and settings of ``tidelog reassign``; nothing here asks a cluster.
+"""The files, proposals and settings of ``tidelog reassign``. Makes no requests.
 
 The files have the format of Kafka's ``kafka-reassign-partitions.sh`` (``ReassignPartitionsCommand``)::
 
@@ -41,14 +41,14 @@ Settings = dict[ConfigResource, dict[str, str | None]]
 
 
 class Wanted(NamedTuple):
-    """What such a file asks for. ``directories``: by broker, of the replicas that have to lie in a certain one."""
+    """The content of such a file. ``directories``: by broker, for replicas that must be in a certain one."""
 
     replicas: dict[TopicPartition, tuple[int, ...]]
     directories: dict[int, dict[TopicPartition, str]]
 
 
 def read_assignment(path: Path) -> Wanted:
-    """The wanted replicas. Raises :class:`CommandFailed` if it is not such a file."""
+    """Read the wanted replicas. Raises :class:`CommandFailed` if the file is invalid."""
     found: dict[TopicPartition, tuple[int, ...]] = {}
     directories: dict[int, dict[TopicPartition, str]] = {}
     for number, item in enumerate(_items(path, "partitions")):
@@ -75,7 +75,7 @@ def read_assignment(path: Path) -> Wanted:
 
 
 def read_topics(path: Path) -> list[str]:
-    """The topics to move. Raises :class:`CommandFailed`."""
+    """Read the topics to move. Raises :class:`CommandFailed`."""
     names = [item.get("topic") for item in _items(path, "topics")]
     for name in names:
         if not isinstance(name, str):
@@ -92,7 +92,7 @@ def _items(path: Path, kind: str) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{path}: expected JSON, found other text: {error}") from None
     if not isinstance(whole, dict) or whole.get("version", 1) != 1:
-        raise CommandFailed(f'{path}: expected an object of "version" 1, found {_short(whole)}')
+        raise CommandFailed(f'{path}: expected an object with "version" 1, found {_short(whole)}')
     items = whole.get(kind)
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         raise CommandFailed(f'{path}: expected "{kind}", a list with at least one object, found {_short(items)}')
@@ -113,7 +113,7 @@ def _short(found: Any) -> str:
 
 
 def as_file(assignment: Assignment, directories: Mapping[int, Mapping[TopicPartition, str]] = {}) -> dict[str, Any]:
-    """An assignment as such a file has it; ``directories`` by broker."""
+    """Return an assignment in the file's form; ``directories`` by broker."""
     return {
         "version": 1,
         "partitions": [
@@ -132,8 +132,8 @@ def as_file(assignment: Assignment, directories: Mapping[int, Mapping[TopicParti
 
 
 def propose(current: Assignment, brokers: Iterable[tuple[int, str | None]]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Spread the topics of ``current`` evenly over ``brokers`` (node and rack), with as few moves as that takes. Raises
-    :class:`CommandFailed` where there are not enough."""
+    """Spread the topics of ``current`` evenly over ``brokers`` (node and rack), with as few moves as possible. Raises
+    :class:`CommandFailed` if there are too few."""
     try:
         return spread_topics(
             {at: Part(tuple(replicas), 0) for at, replicas in current.items()},
@@ -148,7 +148,7 @@ def propose(current: Assignment, brokers: Iterable[tuple[int, str | None]]) -> d
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition's replicas before the move, and after it."""
+    """A partition's replicas before and after the move."""
 
     sources: tuple[int, ...]
     targets: tuple[int, ...]
@@ -159,16 +159,16 @@ class Move:
 
 
 def move_under_way(found: OngoingReassignment) -> Move:
-    """A move that has begun, from the replicas before it."""
+    """Return a move in progress, with the replicas from before it."""
     return Move(tuple(node for node in found.replicas if node not in found.adding_replicas), found.target_replicas)
 
 
 def throttles(moves: Mapping[TopicPartition, Move], rate: int) -> Settings:
-    """The settings that hold the moves to ``rate`` bytes a second: possible leaders send, and new replicas fetch, no
-    more.
+    """Return the settings that limit the moves to ``rate`` bytes per second, for sending by possible leaders and
+    fetching by new replicas.
 
-    A list too long for a setting becomes ``*``. The difference is small, because a throttle holds back only replicas
-    that are not in sync."""
+    A list too long for a setting becomes ``*``. That hardly matters, because a throttle applies only to replicas that
+    are not in sync."""
     settings: Settings = {}
     by_topic: dict[str, list[tuple[int, Move]]] = {}
     for at in sorted(moves):
@@ -191,7 +191,7 @@ def _listed(replicas: Iterable[tuple[int, int]]) -> str:
 
 
 def without_throttles(topics: Iterable[str], nodes: Iterable[int]) -> Settings:
-    """The settings that take all of that back."""
+    """Return the settings that undo :func:`throttles`."""
     settings: Settings = {
         ConfigResource("topic", topic): {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}
         for topic in sorted(set(topics))

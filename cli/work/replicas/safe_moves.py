@@ -1,4 +1,4 @@
-"""What moves must not do: plans that could not end, or would leave too few replicas in sync, are refused at once."""
+"""Checks moves before they start, and refuses plans that could not finish or would leave too few replicas in sync."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIN_ISR: Final = "min.insync.replicas"
 
 
 def drain_plan(admin: Admin, found: Overview, gone: Collection[int], *, dead: bool) -> Assignment:
-    """Where the replicas on ``gone`` go. Raises :class:`CommandFailed`."""
+    """Plan where the replicas on ``gone`` go. Raises :class:`CommandFailed`."""
     _check_brokers(found, gone, dead=dead)
     try:
         wanted = drained(found.parts(), found.targets, gone)
@@ -33,7 +33,7 @@ def drain_plan(admin: Admin, found: Overview, gone: Collection[int], *, dead: bo
 
 
 def resize_plan(admin: Admin, found: Overview, topic: str, replication_factor: int) -> Assignment:
-    """The replicas of a topic with another replication factor. Raises :class:`CommandFailed`."""
+    """Plan the replicas of a topic with another replication factor. Raises :class:`CommandFailed`."""
     min_isr = _min_isr(admin, [topic])
     if replication_factor < min_isr[topic]:
         raise CommandFailed(
@@ -56,8 +56,8 @@ def _check_brokers(found: Overview, gone: Collection[int], *, dead: bool) -> Non
     down = sorted(held.intersection(gone) - live)
     if down and not dead:
         raise CommandFailed(
-            f"expected a live broker, found {_listed(down)}, which is not: start it, so that partitions keep all their "
-            "replicas while the new ones catch up; or say --dead if it will never come back"
+            f"expected a live broker, found {_listed(down)}, which is down: start it, so that partitions keep all "
+            "their replicas while the new ones catch up; or use --dead if it will never come back"
         )
     if dead and (up := sorted(live.intersection(gone))):
         raise CommandFailed(
@@ -66,13 +66,13 @@ def _check_brokers(found: Overview, gone: Collection[int], *, dead: bool) -> Non
 
 
 def _check_in_sync(found: Overview, wanted: Assignment, min_isr: Mapping[str, int]) -> None:
-    """A new replica needs a leader to copy from; and the last step of a move waits until ``min.insync.replicas`` of the
-    replicas that stay or are new are in sync."""
+    """Check that moves can finish. A new replica needs a leader to copy from, and the last step of a move waits until
+    ``min.insync.replicas`` of the remaining and new replicas are in sync."""
     if headless := [at for at in wanted if found.placed[at].leader < 0]:
         down = sorted({node for at in headless for node in found.placed[at].replicas} - found.live)
         raise CommandFailed(
             f"expected a leader for each partition that moves, found none for {names_of(headless)}: start broker "
-            f"{_listed(down)}, or delete the topic, or let a replica lead that may lack records (tidelog elect "
+            f"{_listed(down)}, or delete the topic, or let a replica that may lack records lead (tidelog elect "
             "--unclean)"
         )
     for at, replicas in wanted.items():
@@ -100,7 +100,7 @@ def _listed(nodes: Sequence[int]) -> str:
 
 
 def unmovable(found: Overview) -> set[TopicPartition]:
-    """Partitions that a rebalance leaves alone: their replicas are being moved already, or are not all in sync."""
+    """Return partitions that a rebalance leaves alone: their replicas are already moving, or not all in sync."""
     return {
         at
         for at, placed in found.placed.items()

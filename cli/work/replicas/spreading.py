@@ -1,12 +1,13 @@
-"""Plans where replicas go: off a broker, or evenly over all, with as few bytes moved as that takes. Pure.
+"""Plans where replicas go: off a broker, or evenly over all, while moving as few bytes as possible. Pure.
 
-A partition never ends on fewer racks than it has, and its replicas are never more crowded in one rack, where the
-brokers allow that. The *weight* of a replica is what it adds to its broker: its bytes, and a little for being there, so
-that empty partitions are spread too. Leaders are evened out by the order of replicas alone, which moves nothing: first
-their number, then what is written to them a second.
+If the brokers allow it, a partition never ends on fewer racks than it has, and its replicas are never more crowded in
+one rack. The *weight* of a replica is what it adds to its broker: its bytes, plus a constant, so that empty partitions
+are spread too. Leaders are balanced only by the order of replicas, which moves nothing: first by number, then by bytes
+written per second.
 
-The way from the fullest broker to the emptiest is taken first. Where no partition can take it, one goes by a third
-broker. Source of the goals: Cruise Control's rack awareness, disk usage distribution and leader replica distribution.
+Moves from the fullest to the emptiest broker are tried first. If no partition can make such a move, one goes via a
+third broker. Source of the goals: Cruise Control's rack awareness, disk usage distribution and leader replica
+distribution.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Final, NamedTuple
 from tidelog.model.ids import TopicPartition
 
 REPLICA_WEIGHT: Final = 1 << 20
-"""What a replica weighs besides its bytes."""
+"""The weight of a replica besides its bytes."""
 
 Assignment = dict[TopicPartition, tuple[int, ...]]
 
 
 class NoRoom(Exception):
-    """A partition has more replicas than there are brokers for them; the text says which."""
+    """A partition has more replicas than brokers are available; the text says which."""
 
 
 class Target(NamedTuple):
@@ -38,7 +39,7 @@ class Target(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A partition: its nodes, the preferred leader first, one replica's bytes, and those written to it a second."""
+    """A partition: its nodes, preferred leader first; one replica's bytes; the bytes written to it per second."""
 
     replicas: tuple[int, ...]
     size: int
@@ -46,7 +47,7 @@ class Part(NamedTuple):
 
 
 def drained(parts: Mapping[TopicPartition, Part], targets: Iterable[Target], gone: Collection[int]) -> Assignment:
-    """Replace each replica on ``gone`` by one on another broker; nothing else moves. Returns what changes. Raises
+    """Replace each replica on ``gone`` by one on another broker; nothing else moves. Returns the changes. Raises
     :class:`NoRoom`."""
     spread = _Spread(parts, [target for target in targets if target.node not in gone], _weight)
     leaving = {at for at, part in parts.items() if not set(gone).isdisjoint(part.replicas)}
@@ -61,9 +62,9 @@ def rebalanced(
     tolerance: float,
     fixed: Collection[TopicPartition] = (),
 ) -> Assignment:
-    """Even out bytes until each broker is within ``tolerance`` (0.1: 10 %) of the average, or no move helps; then
-    leaders, and what is written to them. Replicas on brokers that are not among ``targets`` stay, and so do ``fixed``
-    partitions. Returns what changes."""
+    """Balance bytes until each broker is within ``tolerance`` (0.1: 10 %) of the average, or no move helps; then
+    leaders, and the bytes written to them. Replicas on brokers outside ``targets``, and ``fixed`` partitions, do not
+    move. Returns the changes."""
     spread = _Spread(parts, targets, _weight, fixed=fixed)
     spread.mend_racks()
     average = sum(spread.load.values()) / max(len(spread.load), 1)
@@ -77,9 +78,9 @@ def rebalanced(
 def resized(
     parts: Mapping[TopicPartition, Part], targets: Iterable[Target], topic: str, replication_factor: int
 ) -> Assignment:
-    """Give each partition of ``topic`` that many replicas. New ones go to racks and brokers with room; those go first
-    that are not on ``targets``, then those that crowd a rack or a broker, and never the first replica on one of
-    ``targets``. Returns what changes. Raises :class:`NoRoom`."""
+    """Give each partition of ``topic`` this many replicas. New ones go to racks and brokers with room. Removed are
+    first those outside ``targets``, then those that crowd a rack or broker, but never the first replica on one of
+    ``targets``. Returns the changes. Raises :class:`NoRoom`."""
     spread = _Spread(parts, targets, _weight)
     own = [at for at in parts if at.topic == topic]
     for at in sorted(own):
@@ -89,8 +90,8 @@ def resized(
 
 
 def spread_topics(parts: Mapping[TopicPartition, Part], targets: Sequence[Target]) -> Assignment:
-    """Spread each topic over exactly these brokers, as many replicas on each as possible to one, with as few moves as
-    that takes. Returns all partitions. Raises :class:`NoRoom`."""
+    """Spread each topic over exactly these brokers, with replica counts that differ by at most one, in as few moves as
+    possible. Returns all partitions. Raises :class:`NoRoom`."""
     by_topic: dict[str, dict[TopicPartition, Part]] = {}
     for at in sorted(parts):
         by_topic.setdefault(at.topic, {})[at] = parts[at]
@@ -111,7 +112,7 @@ def spread_topics(parts: Mapping[TopicPartition, Part], targets: Sequence[Target
 
 
 class Cost(NamedTuple):
-    """What a plan moves: replicas that must be copied, and their bytes."""
+    """The cost of a plan: replicas to copy, and their bytes."""
 
     replicas: int
     size: int
@@ -127,7 +128,7 @@ def _weight(part: Part) -> int:
 
 
 class _Spread:
-    """A plan under way."""
+    """A plan under construction."""
 
     def __init__(
         self,
@@ -138,8 +139,8 @@ class _Spread:
         leaders_elsewhere: Mapping[int, int] = {},
         fixed: Collection[TopicPartition] = (),
     ) -> None:
-        """``elsewhere``: what the brokers have and lead besides; it decides between equals. ``fixed``: partitions that
-        count, and stay."""
+        """``elsewhere``: what the brokers have and lead besides; it breaks ties. ``fixed``: partitions that count but
+        do not move."""
         self._fixed = frozenset(fixed)
         self._parts = parts
         self._elsewhere = elsewhere
@@ -148,12 +149,12 @@ class _Spread:
         self.replicas = {at: list(part.replicas) for at, part in sorted(parts.items())}
         self._weights = {at: weight(part) for at, part in parts.items()}
         self._crowds = {at: Counter(self._rack(node) for node in has) for at, has in self.replicas.items()}
-        """By partition, how many of its replicas are in each rack."""
+        """By partition, the number of its replicas in each rack."""
         self.load = dict.fromkeys(sorted(self.racks), 0)
         self._on: dict[int, dict[str | None, list[tuple[int, TopicPartition]]]] = {
             node: {rack: [] for rack in self.racks.values()} for node in self.load
         }
-        """By broker and rack, its replicas that may go to another broker in that rack, by weight."""
+        """By broker and rack, its replicas that may go to another broker in that rack, ordered by weight."""
         for at, replicas in self.replicas.items():
             for node in self.load.keys() & replicas:
                 self.load[node] += self._weights[at]
@@ -175,7 +176,7 @@ class _Spread:
             self._move(at, node, self._roomiest(at, instead=node))
 
     def resize(self, at: TopicPartition, count: int) -> None:
-        """Add replicas, or drop some, until there are ``count``."""
+        """Add or drop replicas until there are ``count``."""
         replicas, crowd = self.replicas[at], self._crowds[at]
         while len(replicas) < count:
             self._place(at, [*replicas, self._roomiest(at, needed=count)])
@@ -185,18 +186,18 @@ class _Spread:
             self._place(at, [one for one in replicas if one != node])
 
     def _roomiest(self, at: TopicPartition, instead: int = -1, needed: int = 0) -> int:
-        """The broker for one more replica, or for one ``instead`` of that on another broker."""
+        """Return the broker for one more replica, or for one that replaces ``instead``."""
         free = [target for target in self.load if target not in self.replicas[at]]
         if not free:
             raise NoRoom(
-                f"{at.topic}-{at.partition}: expected at most as many replicas as brokers that may have them, "
+                f"{at.topic}-{at.partition}: expected at most as many replicas as eligible brokers, "
                 f"{len(self.load)}, found {needed or len(self.replicas[at])}"
             )
         crowd, left = self._crowds[at], self._rack(instead)
         return min(free, key=lambda one: (crowd[self._rack(one)] - (self._rack(one) == left), *self._fill(one)))
 
     def mend_racks(self) -> None:
-        """Move replicas of partitions that are crowded in a rack although another rack has room."""
+        """Move replicas of partitions that crowd a rack although another rack has room."""
         racks = set(self.racks.values())
         for at, replicas in self.replicas.items():
             if at in self._fixed:
@@ -217,13 +218,13 @@ class _Spread:
 
     def even_out(self, low: int, high: int) -> None:
         """Move replicas until each broker's load is between ``low`` and ``high``, or no move helps. Each step lowers
-        the sum of the squares of the loads, so this ends."""
+        the sum of squared loads, so this terminates."""
         while any(not low <= load <= high for load in self.load.values()):
             if not (self._step(low, high) or self._detour(low, high)):
                 return
 
     def _step(self, low: int, high: int) -> bool:
-        """Move one replica from the fullest to the emptiest broker between which there is a way."""
+        """Move one replica from the fullest to the emptiest broker between which a move is possible."""
         for source, target in self._ways(low, high):
             at = self._fitting(source, target, low, high)
             if at is not None:
@@ -240,8 +241,9 @@ class _Spread:
                     yield source, target
 
     def _fitting(self, source: int, target: int, low: int, high: int) -> TopicPartition | None:
-        """The replica to move. Of those that are not more than needed, the one as heavy as those that have to go are on
-        average, so that the numbers of replicas are evened out too; else the lightest that makes things better."""
+        """Choose the replica to move. Among those that are not heavier than needed, take the one closest to the average
+        weight that must go, so that replica counts are balanced too; otherwise the lightest that improves the
+        balance."""
         held = self._on[source][self.racks[target]]
         surplus = len(self._on[source][self.racks[source]]) - len(self._on[target][self.racks[target]])
         gap = self.load[source] - self.load[target]
@@ -279,7 +281,8 @@ class _Spread:
         return False
 
     def _like(self, source: int, target: int, weight: int, besides: TopicPartition) -> TopicPartition | None:
-        """The heaviest replica that can go on from the third broker, as heavy as the one that came, or nearly."""
+        """Return the heaviest replica that can move on from the third broker, about as heavy as the one that
+        arrived."""
         held = self._on[source][self.racks[target]]
         for position in range(bisect_right(held, (weight, _LAST)) - 1, -1, -1):
             found: int = held[position][0]
@@ -307,7 +310,7 @@ class _Spread:
             insort(held, entry)
 
     def _lists(self, at: TopicPartition) -> Iterator[list[tuple[int, TopicPartition]]]:
-        """Those that have this partition, as its replicas are now: it is to be no more crowded in a rack after a move
+        """Yield the lists that contain this partition, given its current replicas. A move must not crowd a rack more
         than before."""
         if at in self._fixed:
             return
@@ -323,14 +326,14 @@ class _Spread:
         return self.load.get(node, 0), self._elsewhere.get(node, 0), node
 
     def _rack(self, node: int) -> str | int | None:
-        """A broker that may have no replicas has a rack of its own here: nobody said which it is in."""
+        """Return a broker's rack. One that may have no replicas gets its own rack here, because its rack is unknown."""
         return self.racks.get(node, node)
 
     # --- Leaders ---
 
     def even_leaders(self, movable: Collection[TopicPartition]) -> None:
-        """Put another replica first where that evens out leaders: along the shortest way from a broker that leads too
-        many partitions to one that leads at least two fewer. Only the order within ``movable`` changes."""
+        """Put another replica first to balance leaders: along the shortest path from a broker that leads too many
+        partitions to one that leads at least two fewer. Changes only the order within ``movable``."""
         leads, ways = self._led(movable, lambda _: 1)
         open_nodes = set(leads)
         while open_nodes:
@@ -345,9 +348,9 @@ class _Spread:
             leads[path[-1]] += 1
 
     def even_traffic(self, movable: Collection[TopicPartition], tolerance: float) -> None:
-        """Exchange leaders between a broker that is written more and one that is written less, so that each leads as
-        many as before; only where that does not help, one hands a leader over, while the numbers are within
-        ``tolerance`` too. Each step lowers the sum of the squares of the rates, so this ends."""
+        """Exchange leaders between brokers with more and less write traffic, so that each leads as many as before. If
+        that does not help, hand one leader over while the numbers stay within ``tolerance`` too. Each step lowers the
+        sum of squared rates, so this terminates."""
         rates, ways = self._led(movable, lambda at: self._parts[at].rate)
         leads, _ = self._led((), lambda _: 1)
         fewest = sum(leads.values()) / max(len(leads), 1) * (1 - tolerance)
@@ -374,7 +377,7 @@ class _Spread:
         high: int,
         may_give: Collection[int],
     ) -> tuple[int, int, TopicPartition, TopicPartition | None] | None:
-        """The next step: who gives which leader to whom, and what comes back."""
+        """Return the next step: which broker gives which leader to which other, and what comes back."""
         by_rate = sorted(rates, key=lambda node: (rates[node], node))
         pairs = [
             (source, target)
@@ -400,7 +403,8 @@ class _Spread:
     def _led(
         self, movable: Collection[TopicPartition], weight: Callable[[TopicPartition], int]
     ) -> tuple[dict[int, int], dict[int, dict[int, set[TopicPartition]]]]:
-        """The weight that each broker leads; and, by broker and other broker, what the one leads that the other may."""
+        """Return the weight that each broker leads and, by pair of brokers, what the one leads that the other may
+        lead."""
         leads = dict.fromkeys(self.load, 0)
         ways: dict[int, dict[int, set[TopicPartition]]] = {node: {} for node in self.load}
         for at, replicas in self.replicas.items():
@@ -446,7 +450,7 @@ class _Spread:
 def _halving(
     given: Sequence[tuple[int, TopicPartition]], taken: Sequence[tuple[int, TopicPartition | None]], gap: int
 ) -> tuple[TopicPartition, TopicPartition | None] | None:
-    """One of each, sorted by rate, whose difference is nearest to half of ``gap``, if that makes it smaller."""
+    """Return one of each, sorted by rate, whose difference is nearest to half of ``gap``, if that shrinks it."""
     best: tuple[int, TopicPartition, TopicPartition | None] | None = None
     position = 0
     for rate, at in given:

@@ -129,7 +129,7 @@ def test_entries_about_nothing_and_nobody_are_found(cluster: Cluster, acls: Tide
         lost = {
             ("User:al", "gone", "no such topic"),
             ("User:al", "orders", "no such transactional id"),
-            ("User:al", "go", "no topic begins with this"),
+            ("User:al", "go", "no topic begins with it"),
         }
         assert orphans() == lost
         assert orphans("--principal", "User:alice") == set()

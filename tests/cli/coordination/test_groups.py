@@ -112,7 +112,7 @@ def test_a_file_of_offsets_that_cannot_be_right(tidelog: Tidelog, tmp_path: Path
     wrong.write_text("t,0,1\nt,one,2\n")
     code, out, err = tidelog("groups", "reset-offsets", "g", "--from-file", str(wrong))
     assert (code, out) == (1, "")
-    assert f"{wrong}:2: expected a partition of 0 to 2147483647, found 'one'" in err
+    assert f"{wrong}:2: expected a partition from 0 to 2147483647, found 'one'" in err
     wrong.write_bytes(b"t,0,1\n\xff\n")
     code, _, err = tidelog("groups", "reset-offsets", "g", "--from-file", str(wrong))
     assert (code, err.count("\n")) == (1, 1)
@@ -219,7 +219,7 @@ def test_offsets_are_reset(
     assert planned["executed"] is False
     assert {one["partition"]: one["new_offset"] for one in planned["offsets"]} == moved
     assert {one["partition"]: one["current_offset"] for one in planned["offsets"]} == {0: 6, 1: 2}
-    assert tidelog(*reset, "--dry-run")[1].endswith("nothing was changed: --execute does it\n")
+    assert tidelog(*reset, "--dry-run")[1].endswith("nothing was changed: use --execute to apply the plan\n")
     assert offsets_of(admin, group) == {0: 6, 1: 2}
     assert as_json(tidelog(*reset, "--execute", "--json"))["executed"] is True
     assert offsets_of(admin, group) == moved
@@ -230,8 +230,8 @@ def test_a_reset_of_some_partitions_and_of_a_group_that_is_new(tidelog: Tidelog,
         "groups", "reset-offsets", "g-new", "--topic", f"{topic}:1", "--to-offset", "9", "--execute"
     )
     assert code == 0
-    assert "there is no group g-new yet" in err
-    assert f"g-new: {topic}-1: 9 is beyond the end; 4 is taken" in err
+    assert "group g-new does not exist yet" in err
+    assert f"g-new: {topic}-1: 9 is beyond the end; using 4" in err
     assert "nothing was changed" not in out
     assert offsets_of(admin, "g-new") == {1: 4}
     reset = ("groups", "reset-offsets", "g-new", "--execute")
@@ -240,7 +240,7 @@ def test_a_reset_of_some_partitions_and_of_a_group_that_is_new(tidelog: Tidelog,
     assert f"{topic}-0: expected a committed offset to shift, found none" in err
     code, _, err = tidelog(*reset, "--topic", f"{topic}:7", "--to-earliest")
     assert code == 1
-    assert f"{topic}-7: expected a partition of 0 to 1" in err
+    assert f"{topic}-7: expected a partition from 0 to 1" in err
     code, _, err = tidelog(*reset, "--topic", "t-nowhere", "--to-earliest")
     assert code == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION: t-nowhere" in err
@@ -270,7 +270,7 @@ def test_groups_and_offsets_are_deleted(tidelog: Tidelog, admin: Admin, topic: s
     commit(admin, "g-gone", topic, p0=6, p1=2)
     commit(admin, "g-gone-2", topic, p0=6, p1=2)
     code, out, _ = tidelog("groups", "delete-offsets", "g-gone", "--topic", f"{topic}:1")
-    assert (code, out) == (0, f"g-gone forgot its offsets of {topic}-1\n")
+    assert (code, out) == (0, f"deleted the offsets of g-gone for {topic}-1\n")
     assert offsets_of(admin, "g-gone") == {0: 6}
     code, _, err = tidelog("groups", "delete-offsets", "g-gone", "--topic", f"{topic}:1")
     assert code == 1

@@ -56,7 +56,7 @@ async def test_a_sink_from_its_first_batch_until_it_is_forgotten(cluster: AsyncC
             assert "is decided" in err
             abort = ("abort", "orders to lake", "--batch", "1", "--job", second.job)
             code, out, err = await sinks(*abort)
-            assert (code, out) == (0, f"job {second.job} of orders to lake is aborted\n"), err
+            assert (code, out) == (0, f"job {second.job} of orders to lake was aborted\n"), err
             assert as_json(await sinks(*abort, "--json")) == {
                 "sink": "orders to lake", "batch": 1, "job": second.job, "last_batch": 0,
             }  # fmt: skip

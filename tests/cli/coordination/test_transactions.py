@@ -115,7 +115,7 @@ async def test_what_is_not_there_is_one_line_and_exit_code_1(tidelog: AsyncTidel
         (("describe", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND: nobody"),
         (("force-terminate", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND: nobody"),
         (("describe-producers", "--topic", "elsewhere"), "elsewhere: expected a topic that exists"),
-        (("describe-producers", "--topic", "t:5"), "t-5: expected a partition of 0 to 1"),
+        (("describe-producers", "--topic", "t:5"), "t-5: expected a partition from 0 to 1"),
         (("find-hanging", "--broker", "9"), "--broker: expected one of the brokers 1, found 9"),
         (
             ("abort", "--topic", "t", "--partition", "1", "--start-offset", "7"),
@@ -192,7 +192,7 @@ async def test_a_hanging_transaction_is_found_and_ended(
     assert as_json(await tidelog("find-hanging", "--topic", "t", "--json")) == [], "15 minutes are not over"
     code, out, _ = await tidelog("find-hanging", "--topic", "t", *AT_ONCE)
     header, _, row = out.splitlines()
-    columns = "topic, partition, producer id, epoch, coordinator epoch, start offset, last heard of, quiet for"
+    columns = "topic, partition, producer id, epoch, coordinator epoch, start offset, last active, quiet for"
     assert [name.strip() for name in header.split("  ") if name.strip()] == columns.split(", ")
     assert (code, row.split()[:6]) == (0, ["t", "0", "4711", "3", "-", "0"])
 
@@ -284,7 +284,7 @@ async def test_a_prepared_transaction_is_terminated(tidelog: AsyncTidelog, clust
         assert listed["transactional_id"] == "pay"
         assert as_json(await tidelog("find-hanging", "--topic", "t", *AT_ONCE, "--json")) == []
         code, out, _ = await tidelog("force-terminate", "pay")
-        assert (code, out) == (0, "pay has nothing open now; its producer is fenced\n")
+        assert (code, out) == (0, "pay has no open transaction now; its producer is fenced\n")
         assert await stable(admin, T0) == 2
         assert (await admin.describe_transactions(["pay"]))["pay"].topic_partitions == ()
         with pytest.raises(TidelogError) as raised:

@@ -58,7 +58,7 @@ def test_over_tls(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "expected an answer of Kafka's protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "expected a Kafka protocol answer"),
         (b"\0\0\0\x10\0\0\0\x01\0\x23" + bytes(10), "expected version 4 of ApiVersions to be served, found error 35"),
         (b"\0\0\0\x10\0\0\0\x01\0\0abc", "expected 10 more bytes"),
         (b"\0\0\0\x08\0\0\0\x01\0\0\xff\xff", "expected"),

@@ -174,7 +174,7 @@ def test_a_node_is_added_with_the_settings_of_the_first_and_serves(home: Path) -
     assert tidelog("cluster", "stop", "1").returncode == 0
     refused = tidelog("cluster", "add")
     assert refused.returncode == 1
-    assert b"expected a cluster of which a majority of the controllers runs, found node 2" in refused.stderr
+    assert b"expected a majority of the controllers to be running, found node 2" in refused.stderr
     assert not (home / "node-3").exists()
 
 
@@ -263,7 +263,7 @@ def test_last_words_of_a_node_that_cannot_start_reach_the_user(stopped: LocalClu
     node = stopped.node(1)
     node.config_path.write_text(node.config_path.read_text() + "num.partitions=many\n")
     stopped.start()
-    with pytest.raises(CommandFailed, match=r"node 1 ended while it was starting: .*num\.partitions.*'many'"):
+    with pytest.raises(CommandFailed, match=r"node 1 ended while starting: .*num\.partitions.*'many'"):
         stopped.wait_ready()
 
 
@@ -302,12 +302,12 @@ def test_a_stopped_local_cluster_is_named(home: Path, capsys: pytest.CaptureFixt
 
 def test_run_without_a_cluster_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "status"]) == 1
-    assert "no cluster here; `tidelog cluster start` makes one" in capsys.readouterr().err
+    assert "no cluster here; `tidelog cluster start` creates one" in capsys.readouterr().err
 
 
 def test_a_node_that_the_cluster_will_not_have_makes_no_cluster(home: Path) -> None:
     refused = tidelog("cluster", "start", "7", "--nodes", "5")
-    assert (refused.returncode, refused.stderr) == (1, b"tidelog: expected a node of 1 to 5, found 7\n")
+    assert (refused.returncode, refused.stderr) == (1, b"tidelog: expected a node from 1 to 5, found 7\n")
     refused = tidelog("cluster", "start", "--set", "num.partitions=many")
     assert refused.returncode == 2
     assert b"num.partitions: expected a whole number" in refused.stderr
@@ -329,7 +329,7 @@ def test_a_minority_is_told_what_is_missing(home: Path) -> None:
     LocalCluster.create(home, nodes=3)
     done = tidelog("cluster", "start", "2")
     assert done.returncode == 1
-    assert b"node 2 runs but does not serve yet: of 3 controllers a majority must run, found 2;" in done.stderr
+    assert b"node 2 is running but not ready: a majority of 3 controllers must run, found 2;" in done.stderr
 
 
 def test_a_directory_that_was_moved_does_not_start_empty(stopped: LocalCluster, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_no_secret_is_shown(shell: Tidelog, directory: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("cat", "/nope/x"), "/nope/x: expected a path that is there, found no 'nope' in /"),
+        (("cat", "/nope/x"), "/nope/x: expected an existing path, found no 'nope' in /"),
         (("cat", "/image"), "cat: expected a file, found the folder /image; `ls` shows it"),
         (("cat",), "cat: expected a path, found none"),
         (("cd", "/quorum"), "cd: expected one folder, found a file: /quorum"),

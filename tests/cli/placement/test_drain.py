@@ -142,7 +142,7 @@ def test_interrupted_taken_back_and_gone_on_with(
 
     said = interrupted()
     assert cordoned(admin) == [3], "until the drain is taken back"
-    assert "interrupted: 2 partitions still being moved, 1 not begun. Run the command again to go on" in said
+    assert "interrupted: 2 partitions still moving, 1 not started. Run the command again to continue" in said
     assert {"topic leader.replication.throttled.replicas", "broker follower.replication.throttled.rate"} <= throttles(
         admin, "slow"
     )
@@ -156,7 +156,7 @@ def test_interrupted_taken_back_and_gone_on_with(
     interrupted()
     code, out, err = tidelog("brokers", "drain", "3", "--throttle", "100000000")
     assert code == 0, err
-    assert "already under way: slow-0, slow-1" in out
+    assert "already in progress: slow-0, slow-1" in out
     assert "of 3 partitions moved, " in out, "progress"
     assert "moved 3 partitions, " in out
     until(lambda: all(3 not in found for found in replicas_of(admin, "slow").values()), "moved")
@@ -288,7 +288,7 @@ def test_a_topic_that_is_deleted_while_it_is_asked_about_is_left_out(
     ("arguments", "text"),
     [
         (("9",), "expected brokers among [1, 2, 3, 4], found 9"),
-        (("3", "4"), "expected at most as many replicas as brokers that may have them, 2, found 3: add a broker"),
+        (("3", "4"), "expected at most as many replicas as eligible brokers, 2, found 3: add a broker"),
         (("3", "--dead"), "--dead: expected brokers that are down, found 3, which is live: leave out --dead"),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_dead_broker_is_drained_only_if_that_is_said(cluster: Cluster, admin: 
         admin.delete_topics(["one"])
         assert as_json(tidelog("brokers", "drain", "3", "--dead", "--json"))["partitions"] == 1
         until(lambda: 3 not in replicas_of(admin, "two")[0], "moved")
-        assert "broker 3 is not registered any more" in tidelog("brokers", "unregister", "3")[1]
+        assert "broker 3 is no longer registered" in tidelog("brokers", "unregister", "3")[1]
     finally:
         cluster.restart(3)
 

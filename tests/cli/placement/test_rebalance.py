@@ -61,7 +61,7 @@ def test_a_plan_is_shown_carried_out_and_then_there_is_none(admin: Admin, tidelo
     assert plan["bytes"] >= 8 * SIZE
     code, out, err = tidelog("rebalance")
     assert code == 0, err
-    assert "nothing is moved yet: --execute carries this out" in out
+    assert "nothing was moved: use --execute to carry this out" in out
     assert held(admin) == {1: 12, 2: 12}
     code, out, err = tidelog("rebalance", "--execute", "--throttle", "100000000", "--at-once", "3")
     assert code == 0, err

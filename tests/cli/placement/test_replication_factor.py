@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(cluster: Cluster, tidelog
             (
                 ("strict", "--replicas", "4"),
                 1,
-                "strict-0: expected at most as many replicas as brokers that may have them",
+                "strict-0: expected at most as many replicas as eligible brokers",
             ),
             (("strict", "--replicas", "1"), 1, "expected at least as many replicas as min.insync.replicas, 2, found 1"),
             (("nobody", "--replicas", "1"), 1, "UNKNOWN_TOPIC_OR_PARTITION"),

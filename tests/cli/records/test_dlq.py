@@ -70,7 +70,7 @@ def test_list_and_show(cluster: Cluster, tidelog: Tidelog) -> None:
     assert "key: k" in out
     assert "Traceback" in out
     assert as_json(tidelog("dlq", "show", dead, "0:0", "--json"))["value"] == "0"
-    for place, text in (("0:999", "expected the offset of a record from 0 to"), ("7:0", "expected a partition of 0")):
+    for place, text in (("0:999", "expected the offset of a record from 0 to"), ("7:0", "expected a partition from 0")):
         code, _, err = tidelog("dlq", "show", dead, place)
         assert (code, text in err) == (1, True), err
 
