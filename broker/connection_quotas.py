@@ -1,8 +1,8 @@
-"""How many connections an address may have, and how fast a node takes new ones.
+"""Limits the connections of each address, and how fast a node accepts new ones.
 
-``max.connections.per.ip``, its overrides, ``max.connection.creation.rate``, and the quota ``connection_creation_rate``
-of an address. One object stands behind all Kafka listeners of a node. It knows no sockets and no clock. Source: Kafka's
-``ConnectionQuotas``, KIP-612.
+Implements ``max.connections.per.ip``, its overrides, ``max.connection.creation.rate``, and the quota
+``connection_creation_rate`` of an address. One object serves all Kafka listeners of a node. It uses no sockets and no
+clock. Source: Kafka's ``ConnectionQuotas``, KIP-612.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidelog.model.settings.listeners import plain_address
 from tidelog.model.settings.node.quota_settings import QuotaSettings
 
 WINDOW_S: Final = 10.0
-"""The rate holds over so long: a burst may take all that its window allows, as with Kafka's eleven samples of 1 s."""
+"""The period over which the rate holds. A burst may use up its whole window, as with Kafka's eleven samples of 1 s."""
 RATES_MAX: Final = 10_000
-"""Most addresses whose rate is measured; with more, those that were silent for longest are forgotten."""
+"""Maximum addresses whose rate is measured. Beyond this, those that were silent the longest are forgotten."""
 
 
 class ConnectionQuotas:
-    """Counts the connections of each address. An address is written as the socket names it."""
+    """Counts the connections of each address. Addresses are written as the socket reports them."""
 
     def __init__(
         self,
@@ -35,22 +35,23 @@ class ConnectionQuotas:
         rate: int,
         config: QuotaSettings = QuotaSettings(),  # noqa: B008 - immutable
     ) -> None:
-        """``most``: connections of an address that ``overrides`` does not name; ``rate``: new ones a second."""
+        """``most``: connections of an address without an override; ``rate``: new ones per second."""
         self._samples, self._window_ms = config.quota_window_num, config.quota_window_size_seconds * 1000
         self._quotas: Quotas = {}
         self._rates: dict[str, SampledRate] = {}
-        """By address, that of the last connection at the end."""
+        """By address, ordered by last connection, the newest at the end."""
         self._most = most
         self._overrides = dict(overrides)
         self._rate = rate
         self._counts: dict[str, int] = {}
         self._room = rate * WINDOW_S
-        """How many more may come at once."""
+        """How many more connections may come now."""
         self._seen_s = 0.0
 
     @classmethod
     def of(cls, config: NodeConfig) -> ConnectionQuotas:
-        """As a node's configuration says; names of hosts are looked up once. Raises ``OSError`` naming the setting."""
+        """Create the quotas of a node's configuration. Host names are resolved once. Raises ``OSError`` naming the
+        setting."""
         overrides: dict[str, int] = {}
         for host, most in config.max_connections_per_ip_overrides:
             for address in _addresses(host):
@@ -58,7 +59,7 @@ class ConnectionQuotas:
         return cls(config.max_connections_per_ip, overrides, config.max_connection_creation_rate, config)
 
     def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
-        """Take over the quotas if they changed."""
+        """Adopt the quotas if they changed."""
         if delta.quotas:
             self._quotas = image.quotas
             bounded = {address: found for address, found in self._rates.items() if self._limit(address) is not None}
@@ -66,8 +67,8 @@ class ConnectionQuotas:
         return ()
 
     def hold_ms(self, host: str, now_ms: int) -> int:
-        """How long to hold a new connection of ``host`` before closing it, because its address makes more than its
-        quota allows; 0: the connection is within the quota, and counts. One window is the longest, as in Kafka."""
+        """Return how long to hold a new connection of ``host`` before closing it, because its address exceeds its
+        quota. 0: the connection is within the quota and is counted. At most one window, as in Kafka."""
         if not self._quotas:
             return 0
         address = plain_address(host)
@@ -88,7 +89,7 @@ class ConnectionQuotas:
         return connection_rate_of(self._quotas, address)
 
     def take(self, host: str) -> str | None:
-        """Count one more connection of ``host``; or say why it may have none."""
+        """Count one more connection of ``host``, or return why it may have none."""
         address = plain_address(host)
         most = self._overrides.get(address, self._most)
         count = self._counts.get(address, 0)
@@ -98,7 +99,7 @@ class ConnectionQuotas:
         return None
 
     def give(self, host: str) -> None:
-        """A connection that was counted is closed."""
+        """Uncount a connection that was closed."""
         address = plain_address(host)
         count = self._counts[address] - 1
         if count:
@@ -107,13 +108,13 @@ class ConnectionQuotas:
             del self._counts[address]
 
     def pause_s(self, now_s: float) -> float:
-        """How long to wait before the next connection is taken; 0 if at once. It is counted by :meth:`taken`."""
+        """Return how long to wait before accepting the next connection; 0 for no wait. :meth:`taken` counts it."""
         self._room = min(self._room + (now_s - self._seen_s) * self._rate, self._rate * WINDOW_S)
         self._seen_s = now_s
         return 0.0 if self._room >= 1 else (1 - self._room) / self._rate
 
     def taken(self) -> None:
-        """A connection was taken from the system."""
+        """Count a connection that was accepted."""
         self._room -= 1
 
 

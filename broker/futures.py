@@ -1,4 +1,4 @@
-"""Futures that follow others without a task."""
+"""Futures that follow other futures without a task."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ R = TypeVar("R")
 
 
 def then(source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], R]) -> asyncio.Future[R]:
-    """A future of what ``finish`` makes of another one. Cancelling it cancels ``source``; what either raises, it
-    raises."""
+    """Return a future with the result of ``finish`` on another one. Cancelling it cancels ``source``; exceptions of
+    either propagate."""
     out: asyncio.Future[R] = asyncio.get_running_loop().create_future()
     follow(out, source, finish)
     return out
 
 
 def follow(out: asyncio.Future[R], source: asyncio.Future[T], finish: Callable[[asyncio.Future[T]], R]) -> None:
-    """The same for a future that is there already."""
+    """Do the same for an existing future."""
 
     def done(_: asyncio.Future[T]) -> None:
         if out.done():

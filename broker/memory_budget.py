@@ -1,9 +1,9 @@
-"""A bound on the bytes that a node holds for its clients, as Kafka's ``queued.max.request.bytes``.
+"""A limit on the bytes that a node holds for its clients, as Kafka's ``queued.max.request.bytes``.
 
-Counted are produce frames from arrival to answer and fetch answers from reading to sending. While the
-budget is used up, produce streams read no further frame and fetches wait in line unread, so the
-carrier's flow control reaches the clients: they slow down instead of the node growing. The bound may
-be overshot by one produce frame a stream, which has arrived already, and by one fetch answer.
+It counts produce frames from arrival to answer, and fetch answers from reading to sending. While the budget is used up,
+produce streams read no further frame and fetches queue without being read, so the transport's flow control slows the
+clients down instead of letting the node grow. The limit may be exceeded by one produce frame per stream, which has
+already arrived, and by one fetch answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 class MemoryBudget:
-    """Counts bytes in use; lets work wait in line, and streams pause, while none are left."""
+    """Counts bytes in use. While none are left, work queues and streams pause."""
 
     __slots__ = ("_line", "_pauses", "bytes_max", "bytes_used", "bytes_used_peak", "waits")
 
@@ -29,12 +29,12 @@ class MemoryBudget:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be taken in, or others stand in line for it."""
+        """Whether to take nothing more in, or whether others are already queued."""
         return self.bytes_used >= self.bytes_max or bool(self._line)
 
     @property
     def waiting(self) -> int:
-        """How many stand in line or pause."""
+        """How many are queued or paused."""
         return len(self._line) + sum(not pause.done() for pause in self._pauses)
 
     def use(self, size: int) -> None:
@@ -44,7 +44,7 @@ class MemoryBudget:
             self.bytes_used_peak = self.bytes_used
 
     def give(self, size: int) -> None:
-        """Count ``size`` bytes as free again, and let others go on as far as there is room."""
+        """Release ``size`` bytes, and let others continue as far as there is room."""
         self.bytes_used -= size
         assert self.bytes_used >= 0, "more bytes returned than taken"
         while self._line and self.bytes_used < self.bytes_max:
@@ -56,20 +56,20 @@ class MemoryBudget:
                     pause.set_result(None)
 
     def line_up(self, start: Callable[[], None]) -> None:
-        """Call ``start`` once there is room; first come, first served, one after the other."""
+        """Call ``start`` once there is room: first come, first served, one at a time."""
         assert self.full
         self.waits += 1
         self._line.append(start)
 
     def leave(self, start: Callable[[], None]) -> None:
-        """Leave the line; nothing happens to one that is not in it."""
+        """Leave the queue. Does nothing if ``start`` is not queued."""
         if start in self._line:
             self._line.remove(start)
 
     def pause(self) -> asyncio.Future[None] | None:
-        """Return ``None`` where there is room, else a future that is done once there is some again.
+        """Return ``None`` if there is room, else a future that completes when there is room again.
 
-        A woken task asks again, since others were woken too.
+        A woken task must ask again, because others were woken too.
         """
         if not self.full:
             return None
@@ -80,5 +80,5 @@ class MemoryBudget:
         return waiter
 
     def _gone(self, waiter: asyncio.Future[None]) -> None:
-        """A stream that ended while it paused leaves nothing behind."""
+        """Remove a stream that ended while it was paused."""
         self._pauses.pop(waiter, None)

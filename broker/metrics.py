@@ -1,10 +1,10 @@
 """A node's metrics for Prometheus, under names that map to Kafka's.
 
-A name is Kafka's MBean in lower case, joined by ``_``: ``kafka.server:type=ReplicaManager,name=LeaderCount``
-becomes ``kafka_server_replicamanager_leadercount``; a meter ("…PerSec") becomes a counter that ends in
-``_total``, since Prometheus takes rates itself. Metrics without a counterpart in Kafka begin with ``tidelog_``.
-This module counts nothing: the data path keeps plain integers, and a scrape reads them.
-``docs/metrics.md`` lists every name; a test holds the two equal.
+A name is Kafka's MBean in lower case, joined by ``_``: ``kafka.server:type=ReplicaManager,name=LeaderCount`` becomes
+``kafka_server_replicamanager_leadercount``; a meter ("…PerSec") becomes a counter that ends in ``_total``, because
+Prometheus computes rates itself. Metrics without a counterpart in Kafka begin with ``tidelog_``. This module counts
+nothing: the data path keeps plain integers, and a scrape reads them. ``docs/metrics.md`` lists every name; a test keeps
+the two equal.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Reading:
 
 
 class MetricSource(Protocol):
-    """Something that has metrics."""
+    """A provider of metrics."""
 
     def readings(self) -> Iterable[Reading]: ...
 
 
 def _kafka(bean: str, kind: str, name: str, meaning: str, *labels: str) -> MetricName:
-    """One of Kafka's own; ``labels`` as the MBean spells them."""
+    """Define one of Kafka's own metrics; ``labels`` as the MBean spells them."""
     joined = f"{bean.replace(':type=', '_')}_{name}".lower().replace(".", "_").replace("-", "_")
     return MetricName(
         joined.removesuffix("persec").removesuffix("_total"),
@@ -91,7 +91,7 @@ def _group_events(name: str, meaning: str, kind: str = COUNTER, kafka: str = "",
 
 
 def _quota(bean: str, kind: str, name: str, meaning: str) -> MetricName:
-    """What the clients that share a quota used, or were told to wait."""
+    """Define a metric about clients that share a quota."""
     return MetricName(
         f"kafka_server_{bean.lower()}_{name.replace('-', '_')}",
         kind,
@@ -528,7 +528,7 @@ ALL_METRICS: Final[Mapping[str, MetricName]] = {
 
 
 class MetricsPage:
-    """Renders the sources' readings and the process's own figures in Prometheus's text format."""
+    """Renders the sources' readings and the process's own metrics in Prometheus's text format."""
 
     def __init__(self, *sources: MetricSource) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -544,7 +544,7 @@ class MetricsPage:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
-        """Prometheus's side of a custom collector."""
+        """Yield the metrics; Prometheus's interface of a custom collector."""
         from prometheus_client import core
 
         families: dict[str, Any] = {}
@@ -568,7 +568,7 @@ class MetricsPage:
         yield from families.values()
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: names need not be known before the first scrape."""
+        """Return nothing: names need not be known before the first scrape."""
         return ()
 
 

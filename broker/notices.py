@@ -1,4 +1,4 @@
-"""Log lines about peers that a listener turns away."""
+"""Log lines about peers that a listener rejects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 LINES_A_SECOND: Final = 10
-"""Most log lines about peers' mistakes: junk from strangers must not fill the disk with them."""
+"""Maximum log lines about peers' mistakes per second, so that junk from strangers does not fill the disk."""
 
 
 class Notices:
-    """At most :data:`LINES_A_SECOND`; the next line after a pause says how many there were."""
+    """Logs at most :data:`LINES_A_SECOND`; the next line after a pause says how many were left out."""
 
     __slots__ = ("_left", "_second", "_unsaid")
 
@@ -26,7 +26,7 @@ class Notices:
         if int(now_s) != self._second:
             self._second, self._left = int(now_s), LINES_A_SECOND
             if self._unsaid:
-                log.warning("listener %s: %d more peers turned away", listener, self._unsaid)
+                log.warning("listener %s: %d more peers rejected", listener, self._unsaid)
                 self._unsaid = 0
         if self._left:
             self._left -= 1

@@ -1,7 +1,7 @@
 """Which listener serves what.
 
-Every listener of a broker serves clients; the one named by ``inter.broker.listener.name`` also serves
-followers. Controller listeners serve the quorum and what brokers and tools ask of a controller.
+Every listener of a broker serves clients; the one named by ``inter.broker.listener.name`` also serves followers.
+Controller listeners serve the quorum, and requests of brokers and tools to a controller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Calls = Mapping[type[Request[Any]], CallHandler]
 
 
 def held_until(ready: asyncio.Event, calls: Calls) -> dict[type[Request[Any]], CallHandler]:
-    """The same calls, each of which waits until the node is ready: what it would say before is not true.
+    """Wrap the calls so that each waits until the node is ready: earlier answers would be untrue.
 
     The caller's own timeout bounds the wait.
     """
@@ -42,7 +42,8 @@ def broker_service(
     elsewhere: str,
     sessions: FindSession | None,
 ) -> Service:
-    """The service of a broker's listener; ``follow`` if followers may come to it. For the rest see ``Service``."""
+    """Return the service of a broker's listener. ``follow``: whether followers may use it. For the rest see
+    ``Service``."""
     streams: dict[StreamKind, SessionFactory] = {StreamKind.PRODUCE: produce, StreamKind.FETCH: fetch}
     if follow is not None:
         streams[StreamKind.REPLICA_FETCH] = follow

@@ -1,6 +1,6 @@
-"""Plain counters of what goes through a node's data path; :mod:`tidelog.broker.metrics` reads them at scrape time.
+"""Counters of a node's data path, as plain integers; :mod:`tidelog.broker.metrics` reads them at scrape time.
 
-Counting costs an integer addition a request or partition, never a record.
+Counting costs an integer addition per request or partition, never per record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_TOPICS: Final[Mapping[TopicId, TopicTraffic]] = MappingProxyType({})
 
 
 class Latency:
-    """A histogram of durations in seconds, as Prometheus has them."""
+    """A histogram of durations in seconds, in Prometheus's form."""
 
     __slots__ = ("buckets", "total_s")
 
@@ -35,7 +35,8 @@ class Latency:
 
 
 class Traffic:
-    """Counters of the client data streams of one node. ``topics``: those with replicas here, which count by topic."""
+    """Counters of one node's client data streams. ``topics``: the topics with replicas here, which are counted by
+    topic."""
 
     __slots__ = (
         "_topics",

@@ -1,1 +1,1 @@
-"""What callers may do: the permission that each request needs, and what those without it are answered."""
+"""Authorization: the permission that each request needs, and what a caller without it is answered."""

@@ -1,7 +1,7 @@
-"""What one caller may do, and a node's access control as a whole.
+"""The rights of one caller, and a node's access control as a whole.
 
-Without ``authorizer.class.name`` there is no access control: :meth:`AccessControl.of` says ``None``, and nothing is
-asked anywhere. The audit log hears of denials, logins and, if it wants to, of what was allowed.
+Without ``authorizer.class.name`` there is no access control: :meth:`AccessControl.of` returns ``None``, and nothing is
+checked. Denials, logins and, if configured, allowed operations go to the audit log.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from tidelog.security.sasl import Cause
 from tidelog.security.session import Session
 
 TLS: Final = "SSL"
-"""In the place of a mechanism, for handshakes."""
+"""Used as the mechanism of TLS handshakes."""
 OTHER: Final = "other"
-"""In the place of a mechanism that is none."""
+"""Used for unknown mechanisms."""
 CALLERS_MAX: Final = 10_000
-"""Connections whose callers are remembered; with more, all are forgotten."""
+"""Maximum connections whose callers are cached; beyond it, the cache is cleared."""
 
 
 class Trail(NamedTuple):
-    """Where the audit log hears of what one request was allowed or denied."""
+    """What the audit log records about one request."""
 
     audit: Audit
     listener: str
     request: str
     allowed: bool
-    """Whether it hears of what is allowed,"""
+    """Whether it records allowed operations,"""
     denied: bool
-    """and of denials."""
+    """and denials."""
 
 
 class Access(NamedTuple):
-    """What ``who`` may do; asked anew for each request."""
+    """The rights of ``who``; made anew for each request."""
 
     authorizer: StandardAuthorizer
     who: Who
@@ -68,24 +68,24 @@ class Access(NamedTuple):
         return self._allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def user(self, operation: AclOperation, principal: str) -> bool:
-        """``principal``: whose delegation tokens it is about."""
+        """Return whether ``who`` may act on users. ``principal``: the owner of the delegation tokens concerned."""
         return self._allows(operation, ResourceType.USER, principal)
 
     def delegation_token(self, operation: AclOperation, token_id: str) -> bool:
         return self._allows(operation, ResourceType.DELEGATION_TOKEN, token_id)
 
     def any_topic(self, operation: AclOperation) -> bool:
-        """Whether there could be a topic that ``who`` may do it to. The audit log does not hear of it."""
+        """Return whether ``who`` may do the operation to some possible topic. Not recorded in the audit log."""
         return self.authorizer.allows_any(self.who, operation, ResourceType.TOPIC)
 
     def any_delegation_token(self, operation: AclOperation) -> bool:
-        """Likewise, a delegation token."""
+        """Return the same for a delegation token."""
         enough = (operation, *IMPLIES.get(operation, ()))
         return any(self.authorizer.allows_any(self.who, each, ResourceType.DELEGATION_TOKEN) for each in enough)
 
     def _audit_topic(self, operation: AclOperation) -> bool:
-        """Entries about topics are not enough, as many users have one for all of them. What is allowed here is not
-        told: who reads the audit log would make the next line of it by each."""
+        """Check rights on the audit topic. Entries about topics are not enough, because many users have one for all
+        topics. Allowed operations are not recorded here: reading the audit log would create its next line."""
         reads = operation in (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
         access = self.denials_only
         return access._allows(operation, ResourceType.TOPIC, AUDIT_TOPIC) and access.cluster(
@@ -94,17 +94,17 @@ class Access(NamedTuple):
 
     @property
     def denials_only(self) -> Access:
-        """The same; the audit log does not hear of what is allowed."""
+        """The same rights, without recording allowed operations."""
         return self if self.trail is None else self._replace(trail=self.trail._replace(allowed=False))
 
     @property
     def quiet(self) -> Access:
-        """The same, for questions that may be denied without anything being refused: a list is made shorter, or
-        another right will do. The audit log does not hear of the denials."""
+        """The same rights, without recording denials, for checks whose denial refuses nothing: a list becomes shorter,
+        or another right suffices."""
         return self if self.trail is None else self._replace(trail=self.trail._replace(denied=False))
 
     def of_request(self, name: str) -> Access:
-        """The same, for another request of the caller."""
+        """Return the rights for another request of the same caller."""
         return self if self.trail is None else self._replace(trail=self.trail._replace(request=name))
 
     def _allows(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
@@ -118,7 +118,7 @@ class Access(NamedTuple):
         return allowed
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """What may be done to a resource, as bits (KIP-430)."""
+        """Return the allowed operations on a resource, as bits (KIP-430)."""
         found = self.authorizer.operations(self.who, resource_type, name)
         if resource_type is ResourceType.TOPIC and name == AUDIT_TOPIC:
             found = sum(1 << each for each in AclOperation if found >> each & 1 and self.quiet.topic(each, name))
@@ -126,17 +126,17 @@ class Access(NamedTuple):
 
 
 class AccessControl:
-    """A node's authorizer, kept up with the metadata. ``authorizer`` is ``None`` where everybody may do everything.
-    ``audit`` hears of what it decides, and of logins; ``None`` where nobody does."""
+    """A node's authorizer, kept up to date with the metadata. ``authorizer`` is ``None`` if everybody may do
+    everything. ``audit`` records its decisions and logins; ``None`` for no audit log."""
 
     def __init__(self, config: NodeConfig, audit: Audit | None = None) -> None:
         self._callers: dict[str, tuple[Session, Who]] = {}
-        """By the address of the connection."""
+        """By the connection's address."""
         self.audit = audit
         self.node_listeners = config.replication_listeners
-        """Where brokers come with what they ask of each other."""
+        """Listeners at which brokers send requests to each other."""
         self.failed_logins: Counter[tuple[str, str]] = Counter()
-        """Handshakes and logins that were refused, at any listener, by mechanism and cause."""
+        """Refused handshakes and logins at any listener, by mechanism and cause."""
         self.authorizer: StandardAuthorizer | None = None
         if config.authorizer_class_name is not None:
             self.authorizer = StandardAuthorizer(
@@ -144,8 +144,8 @@ class AccessControl:
             )
 
     def of(self, context: CallContext, request: str = "", client: Forwarded | None = None) -> Access | None:
-        """What the sender of a request may do; ``None`` where nobody is asked. ``request``: Kafka's name of it.
-        ``client``: in whose place the sender asks."""
+        """Return the rights of a request's sender; ``None`` without access control. ``request``: its name in Kafka.
+        ``client``: the client on whose behalf the sender asks."""
         if self.authorizer is None:
             if self.audit is not None:
                 self.who(context)
@@ -159,8 +159,8 @@ class AccessControl:
         return Access(self.authorizer, who, trail)
 
     def who(self, context: CallContext) -> Who:
-        """The sender of a request. The first one of a session tells the audit log of a login, as neither gRPC nor a
-        session that is renewed does."""
+        """Return the sender of a request. The first request of a session is recorded as a login, because neither gRPC
+        nor a renewed session records one."""
         known = self._callers.get(context.peer)
         if known is not None and known[0] is context.session:
             return known[1]
@@ -176,24 +176,24 @@ class AccessControl:
     def login_failed(
         self, context: CallContext, tried: str, protocol: str, reason: str, mechanism: str, cause: Cause
     ) -> None:
-        """``tried``: the user that the sender said it is, "" if it did not; nobody knows whether it is."""
+        """Record a failed login. ``tried``: the unproved user name that the sender gave, "" if none."""
         self.failed_logins[mechanism if mechanism in (*MECHANISMS, TLS) else OTHER, cause.value] += 1
         who = Who(f"{USER}:{tried}" if tried else "", context.host)
         self.logged_in(context.listener, who, protocol, reason)
 
     def logged_in(self, listener: str, who: Who, protocol: str, refused: str = "") -> None:
-        """Somebody proved an identity, or did not: ``refused`` says why, in words without a secret."""
+        """Record that somebody proved an identity, or failed to. ``refused``: the reason, without a secret."""
         if self.audit is not None:
             event = AuditEvent(AuditKind.AUTHENTICATION, *who, listener, not refused, protocol)
             self.audit.note(event, lambda: refused)
 
     def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
-        """Take over what changed at once, in no steps, so that no right outlives the image."""
+        """Apply all changes synchronously, without steps, so that no right outlives the image."""
         self.take_over(image, delta)
         return ()
 
     def take_over(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Take over the entries that changed."""
+        """Apply the entries that changed."""
         if self.authorizer is None:
             return
         for acl_id in delta.acls:

@@ -1,4 +1,4 @@
-"""Which calls change the cluster, and what the audit log says of each: names, and the names of errors."""
+"""Which calls change the cluster, and what the audit log records about each: names, and names of errors."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ from tidelog.security.acls import CLUSTER_NAME
 from tidelog.security.audit import Audit, AuditEvent, AuditKind, Touched
 
 UNKNOWN: Final = "OUTCOME_UNKNOWN"
-"""In place of an error: the call was given up before its answer."""
+"""Used instead of an error name: the call was abandoned before its answer."""
 _NAMES_MAX: Final = 20
-"""Names of one change that are told; more are counted."""
+"""Maximum names listed per change; further ones are counted."""
 
 Image = Callable[[], MetadataImage]
 Says = Callable[[Any, Any, MetadataImage], Iterable[Touched]]
-"""The changes of a request: from the request, its answer (``None`` if it was given up) and the metadata before it."""
+"""Returns the changes of a request, from the request, its answer (``None`` if it was abandoned) and the metadata before
+it."""
 
 
 def _error(found: Any) -> str:
-    """The name of an answer's or a result's error; none where there is none."""
+    """Return the name of the error in an answer or result; empty if there is none."""
     error = getattr(found, "error", ErrorCode.NONE)
     return "" if error is ErrorCode.NONE else error.name
 
@@ -60,8 +61,8 @@ def _error(found: Any) -> str:
 def _each(
     items: str, answered: str, said: Callable[[Any, MetadataImage], Touched], whole: Callable[[Any], bool] | None = None
 ) -> Says:
-    """One change for each item of the request's field; its error is the whole answer's, or that of the result in the
-    same place of the answer's field. ``whole``: whether the request is a change at all."""
+    """Report one change for each item of the request's field. Its error is that of the whole answer, or of the result
+    at the same position in the answer's field. ``whole``: whether the request is a change at all."""
 
     def says(request: Any, answer: Any, image: MetadataImage) -> Iterable[Touched]:
         if getattr(request, "validate_only", False) or (whole is not None and not whole(request)):
@@ -76,7 +77,7 @@ def _each(
 
 
 def _one(said: Callable[[Any], Touched]) -> Says:
-    """A request that is one change."""
+    """Report a request that is one change."""
 
     def says(request: Any, answer: Any, _: MetadataImage) -> Iterable[Touched]:
         yield said(request)._replace(error=UNKNOWN if answer is None else _error(answer))
@@ -131,7 +132,7 @@ def _new_token(request: CreateDelegationTokenRequest, answer: Any, _: MetadataIm
 
 
 def _old_token(change: str) -> Says:
-    """A token that is named by its secret: the answer tells its id."""
+    """Report a change of a token that is named by its secret; the answer contains its id."""
 
     def says(_: Any, answer: Any, __: MetadataImage) -> Iterable[Touched]:
         token_id = "" if answer is None else answer.token_id
@@ -146,7 +147,7 @@ def _entry(entry: AclEntry | AclEntryFilter) -> Touched:
 
 
 def _deleted_entries(request: DeleteAclsRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
-    """The entries that are gone; of a filter that met an error, the filter."""
+    """Report the deleted entries or, if a filter failed, the filter."""
     results = () if answer is None else answer.results
     for wanted, result in zip_longest(request.filters, results[: len(request.filters)]):
         error = UNKNOWN if answer is None else _error(answer) or _error(result)
@@ -171,7 +172,7 @@ def _elected(request: ElectLeadersRequest, answer: Any, image: MetadataImage) ->
 
 
 def _of_group(change: str, concerns: Callable[[Any], bool] = lambda _: True) -> Says:
-    """A change of a group's offsets: how many partitions, and the first error."""
+    """Report a change of a group's offsets: how many partitions, and the first error."""
 
     def says(request: Any, answer: Any, _: MetadataImage) -> Iterable[Touched]:
         if not concerns(request):
@@ -186,7 +187,7 @@ def _of_group(change: str, concerns: Callable[[Any], bool] = lambda _: True) -> 
 
 
 def _imported(request: ImportRecordsRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
-    if request.link:  # many a second; the audit log tells of the link's topics when they are made and promoted
+    if request.link:  # many per second; the audit log records when the link's topics are created and promoted
         return ()
     topic = image.topics.get(request.topic_id)
     name = request.topic_id.hex() if topic is None else topic.name
@@ -232,10 +233,10 @@ CHANGES: Final[dict[type[Request[Any]], Says]] = {
     DeleteRecordsRequest: _each("partitions", "results", _partition("delete records")),
     DeleteGroupsRequest: _each("group_ids", "results", lambda item, _: Touched("group", item, "delete")),
     OffsetDeleteRequest: _of_group("delete offsets"),
-    # Without a generation it is no member's: an administrator's, or that of a consumer that has no group.
+    # Without a generation, it comes from an administrator or a consumer without a group, not from a member.
     OffsetCommitRequest: _of_group("set offsets", lambda request: request.generation_id < 0),
     WriteTxnMarkersRequest: _markers,
-    # A sink's are prepared for each batch, and end by themselves.
+    # A sink prepares one for each batch, and they end by themselves.
     PrepareTransactionRequest: _prepared,
     AbortJobRequest: _one(lambda request: Touched("sink", request.sink, f"abort batch {request.batch}")),
     DeleteSinkRequest: _one(lambda request: Touched("sink", request.sink, "delete")),
@@ -250,7 +251,7 @@ CHANGES: Final[dict[type[Request[Any]], Says]] = {
 
 
 def audited(calls: Calls, control: AccessControl, image: Image, *, forwarded: bool = False) -> Calls:
-    """The same calls; the audit log hears of those that change the cluster, once their outcome is known.
+    """Wrap the calls so that those that change the cluster are recorded in the audit log once their outcome is known.
     ``forwarded``: whether the senders are nodes, which may name their clients."""
     audit = control.audit
     if audit is None or not audit.wants(AuditKind.CHANGE):
@@ -263,7 +264,7 @@ def audited(calls: Calls, control: AccessControl, image: Image, *, forwarded: bo
 
         async def serve(request: Any, context: CallContext) -> Any:
             if request_type is WriteTxnMarkersRequest and context.listener in control.node_listeners:
-                return await handler(request, context)  # of each transaction's coordinator
+                return await handler(request, context)  # from each transaction's coordinator
             answer, before = None, image()
             try:
                 answer = await handler(request, context)
@@ -291,7 +292,7 @@ def audited(calls: Calls, control: AccessControl, image: Image, *, forwarded: bo
 
 
 def made_by_use(control: AccessControl, topic: str, sender: CallContext, error: ErrorCode) -> None:
-    """Tell the audit log of a topic that was made because somebody used it."""
+    """Record in the audit log that using a topic created it."""
     if control.audit is not None:
         touched = Touched("topic", topic, "by use", "" if error is ErrorCode.NONE else error.name)
         name = api_of(CreateTopicsRequest)
@@ -301,5 +302,5 @@ def made_by_use(control: AccessControl, topic: str, sender: CallContext, error: 
 
 
 def api_of(request_type: type[Request[Any]]) -> str:
-    """Kafka's name of a call."""
+    """Return Kafka's name for a call."""
     return request_type.__name__.removesuffix("Request")

@@ -77,7 +77,7 @@ from tidelog.security.delegation_tokens import is_of
 
 
 def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
-    """A topic's or group's settings need ``operation`` on it, all others on the cluster."""
+    """Check ``operation``: settings of a topic or group need it on that, all others on the cluster."""
 
     def fault(_: Any, item: Any, access: Access, __: MetadataImage) -> ErrorCode:
         resource = getattr(item, "resource", item)
@@ -91,7 +91,7 @@ def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataIma
 
 
 def _token_fault(request: CreateDelegationTokenRequest, access: Access) -> ErrorCode:
-    """Whoever may log in may have tokens of its own (KIP-373)."""
+    """Check who may create a token: any user may have its own tokens (KIP-373)."""
     owner = request.owner
     own = owner is None or owner == access.who.principal
     may = own or access.user(AclOperation.CREATE_TOKENS, owner or "")
@@ -101,7 +101,7 @@ def _token_fault(request: CreateDelegationTokenRequest, access: Access) -> Error
 async def _seen_tokens(
     request: DescribeDelegationTokenRequest, access: Access, image: MetadataImage, serve: Serve
 ) -> Any:
-    """Names the tokens that the caller may see, so that nobody computes the secrets of others.
+    """Pass on only the tokens that the caller may see, so that nobody computes the secrets of others.
 
     Source: ``DelegationTokenManager.filterToken``.
     """
@@ -155,7 +155,7 @@ CLUSTER: Final[dict[type[Request[Any]], Rule]] = {
     DescribeUserScramCredentialsRequest: on_cluster(DESCRIBE, failed(DescribeUserScramCredentialsResponse)),
     AlterUserScramCredentialsRequest: on_cluster(ALTER, refuse_change),
     CreateDelegationTokenRequest: whole(_token_fault, refuse_change),
-    RenewDelegationTokenRequest: free(),  # the controller asks whether it is the caller's
+    RenewDelegationTokenRequest: free(),  # the controller checks that it is the caller's
     ExpireDelegationTokenRequest: free(),
     DescribeDelegationTokenRequest: _seen_tokens,
     AppendAuditRequest: whole(

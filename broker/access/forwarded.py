@@ -1,7 +1,7 @@
-"""The active controller judges changes too: by its own image, for the client that a broker names (KIP-590).
+"""The active controller also authorizes changes: by its own image, for the client that a broker names (KIP-590).
 
-A broker whose image is old lets through what the controller refuses. A broker that lies about its client is not found
-out, but it leaves the name in the controller's audit log. Source: Kafka's ``ControllerApis``, ``EnvelopeUtils``.
+So a broker with an old image lets through only what the controller then refuses. A broker that lies about its client is
+not detected, but leaves that name in the controller's audit log. Source: Kafka's ``ControllerApis``, ``EnvelopeUtils``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tidelog.proto.transport.network import CallContext, CallHandler
 
 
 def judged(calls: Calls, control: AccessControl, image: Image, active: Callable[[], bool], *, local: bool) -> Calls:
-    """A controller's calls, of which changes do what their client may. ``local``: for the broker of the same node,
-    which tells the audit log of its changes itself."""
+    """Wrap a controller's calls so that changes are limited to their client's rights. ``local``: for the broker of the
+    same node, which records its changes itself."""
     if control.authorizer is None and control.audit is None:
         return calls
     told = calls if local else audited(calls, control, image, forwarded=True)
@@ -32,7 +32,7 @@ def judged(calls: Calls, control: AccessControl, image: Image, active: Callable[
         judges = _judging(name, rule, told[request_type], control, image, local=local)
 
         async def serve(request: Any, context: CallContext) -> Any:
-            # The image of any other controller may be old; it answers that it is not the active one.
+            # Other controllers may have an old image; they answer that they are not active.
             return await (judges if active() else handler)(request, context)
 
         return serve
@@ -58,5 +58,5 @@ def _judging(
 
 
 def _is_of_cluster(request: Change[Any]) -> bool:
-    """Whether every node may ask it in its own name: it makes the cluster's own topics."""
+    """Return whether any node may request it in its own name, because it creates the cluster's own topics."""
     return isinstance(request, CreateTopicsRequest) and all(is_internal(topic.name) for topic in request.topics)

@@ -79,8 +79,8 @@ def commit_result(item: Any, error: ErrorCode, text: str) -> OffsetCommitResult:
 
 
 async def _fetched_topics(request: OffsetFetchRequest, access: Access, _: MetadataImage, serve: Serve) -> Any:
-    """If the request asks for all of a group's offsets, leave out topics that the client may not describe; if it names
-    topics, refuse those."""
+    """Leave out topics that the client may not describe if the request asks for all of a group's offsets; refuse them
+    if it names them."""
 
     def may(item: Any) -> bool:
         return access.topic(DESCRIBE, item.topic)
@@ -107,7 +107,7 @@ def _fetched_of(group: OffsetFetchGroup, found: OffsetFetchResult, may: Callable
 
 
 def _heartbeat_fault(request: ConsumerGroupHeartbeatRequest, access: Access) -> ErrorCode:
-    """All topics that a member names must be ones that it may describe."""
+    """Require that the member may describe every topic that it names."""
     if not access.group(READ, request.group_id):
         return NO_GROUP
     names = () if request.topics is None else request.topics.names
@@ -117,7 +117,7 @@ def _heartbeat_fault(request: ConsumerGroupHeartbeatRequest, access: Access) -> 
 async def _described_members(
     request: ConsumerGroupDescribeRequest, access: Access, _: MetadataImage, serve: Serve
 ) -> Any:
-    """A group is not shown if it has topics that the sender may not describe."""
+    """Hide groups with topics that the sender may not describe."""
 
     def shown(group: DescribedConsumerGroup) -> DescribedConsumerGroup:
         names = {part.topic for member in group.members for part in (*member.assignment, *member.target)}

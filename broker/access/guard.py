@@ -1,4 +1,4 @@
-"""Puts the permissions of :mod:`tidelog.broker.access.permissions` in front of a broker's calls and data streams."""
+"""Applies the permissions of :mod:`tidelog.broker.access.permissions` to a broker's calls and data streams."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _TRANSACTIONAL: Final = 0x10
 
 
 def guarded(calls: Calls, control: AccessControl, image: Image) -> Calls:
-    """The same calls, each of which does what its sender may, and tells the audit log. Every call has a row in
-    the table."""
+    """Wrap the calls so that each is limited to its sender's rights and recorded in the audit log. Every call has a row
+    in the table."""
     rules = {request_type: PERMISSIONS[request_type] for request_type in calls}
     calls = only_audited(audited(calls, control, image), rules, control, image)
     if control.authorizer is None and control.audit is None:
@@ -60,14 +60,14 @@ def _guarded(name: str, rule: Rule, handler: CallHandler, control: AccessControl
 
 
 class Replicas(Protocol):
-    """What data streams ask for."""
+    """The methods that data streams need."""
 
     def produce(self, request: ProduceRequest) -> Produced: ...
     def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]: ...
 
 
 class GuardedReplicas:
-    """The replicas as one caller may use them, topics by id."""
+    """The replicas as one caller may use them, with topics by id."""
 
     def __init__(self, replicas: Replicas, access: Access, image: Image) -> None:
         self._replicas = replicas
@@ -96,7 +96,7 @@ class GuardedReplicas:
         return then(done, lambda finished: list(woven(refused, finished.result())))
 
     def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
-        """A fetch of which something is refused does not wait for more."""
+        """Fetch. If something is refused, the fetch does not wait for more data."""
         image, access = self._image(), self._fetches
         faults = [topic_by_id(image, part.topic_id, access, READ) for part in request.partitions]
         if not any(faults):
@@ -109,20 +109,21 @@ class GuardedReplicas:
 
 
 def transaction_fault(transactional_id: str | None, access: Access) -> ErrorCode:
-    """Whether anything may be written under a transactional id."""
+    """Return an error if nothing may be written under a transactional id."""
     if transactional_id is None or access.transaction(WRITE, transaction_name(transactional_id)):
         return ErrorCode.NONE
     return NO_TRANSACTION
 
 
 def is_of_hidden_transaction(transactional_id: str | None, records: Iterable[Buffer]) -> bool:
-    """Whether records say that they are of a transaction, and nobody says of which (CVE-2018-17196). To be asked about
-    records that their sender may write otherwise: the answer costs time for each of their batches."""
+    """Return whether records claim to belong to a transaction although none is named (CVE-2018-17196). Call it only for
+    records that their sender may otherwise write: it costs time per batch."""
     return transactional_id is None and _any_transactional(records)
 
 
 def _any_transactional(records: Iterable[Buffer]) -> bool:
-    """Whether one of the batches is, or there are too many to tell. Those that cannot be read are refused later."""
+    """Return whether one of the batches is transactional, or there are too many to tell. Unreadable ones are refused
+    later."""
     left = BATCHES_MAX
     for each in records:
         view, at = memoryview(each), 0

@@ -1,7 +1,7 @@
-"""Who asks at the HTTP listener, and whether it may see more than the word that everybody gets (``http.auth``).
+"""Authenticates clients of the HTTP listener, and decides whether they may see more than everybody (``http.auth``).
 
-Passwords and tokens are judged by the mechanisms PLAIN and OAUTHBEARER, so that threads, delays and texts are those of
-every other login.
+Passwords and tokens go through the mechanisms PLAIN and OAUTHBEARER, so threads, delays and texts are those of any
+other login.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tidelog.security.session import Session
 from tidelog.security.tls_store import NotAuthenticated, TlsStore
 
 KEPT_S: Final = 60.0
-"""How long a password or token is good without being judged again; a deleted user's is not."""
+"""How long a password or token stays valid without being checked again, unless its user is deleted."""
 KEPT_MAX: Final = 1_000
 MECHANISMS: Final = {BASIC: PLAIN, BEARER: OAUTHBEARER}
 
 
 class Admission(enum.Enum):
-    """What somebody may see."""
+    """What a client may see."""
 
     ALL = enum.auto()
     UNKNOWN = enum.auto()
-    """A word, as nobody knows who it is."""
+    """One word, because the client is unknown."""
     DENIED = enum.auto()
-    """A word, as it lacks DESCRIBE on the cluster."""
+    """One word, because the client lacks DESCRIBE on the cluster."""
 
 
 class HttpLogin:
-    """See the module. ``control``: ``None`` while the node starts, when nobody but strangers is served."""
+    """See the module. ``control``: ``None`` while the node starts, when everybody is treated as unknown."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class HttpLogin:
 
     @property
     def challenge(self) -> str:
-        """What a client is told to show; "" where that is no header."""
+        """The challenge sent to clients; "" if the method has no header."""
         return {BASIC: 'Basic realm="tidelog"', BEARER: 'Bearer realm="tidelog"'}.get(self.auth, "")
 
     async def admit(self, peer: Address, authorization: str, certificate: bytes | None) -> Admission:
-        """``authorization``: the header; ``certificate``: the one that the client showed, as DER."""
+        """Return what a client may see. ``authorization``: the header; ``certificate``: the client's, as DER."""
         if self.auth == NO_AUTH:
             return Admission.ALL
         control = self._control()
@@ -130,6 +130,6 @@ class HttpLogin:
             except binascii.Error:
                 return await logins.failed("expected user:password in base64")
             found = await login.step(b"\0" + user + b"\0" + password)
-        if isinstance(found, Challenge):  # it tells a client of OAUTHBEARER that it is refused
+        if isinstance(found, Challenge):  # it tells an OAUTHBEARER client that it is refused
             found = await login.step(b"\x01")
         return found if not isinstance(found, Challenge) else await logins.failed("expected no further challenge")

@@ -1,7 +1,7 @@
-"""Logins at one listener: which mechanisms there are, whom they know, and who has logged in.
+"""Logins at one listener: its mechanisms, the known users, and who has logged in.
 
-The mechanisms are pure (:mod:`tidelog.security.sasl`, :mod:`tidelog.security.scram`); here they meet the users of the
-metadata log, the clock and threads. Both kinds of listener log their clients in by these.
+The mechanisms are pure (:mod:`tidelog.security.sasl`, :mod:`tidelog.security.scram`); this module connects them with
+the users of the metadata log, the clock and threads. Kafka and gRPC listeners both use it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from tidelog.security.session import Session
 log = logging.getLogger(__name__)
 
 THREADS: Final = 4
-"""Passwords compared at a time, each some milliseconds of work."""
+"""How many passwords to compare at a time. Each takes some milliseconds."""
 LIFETIME_MS_MAX: Final = INT_MAX
-"""A login by a token that is good for years is made again after some weeks: clients compute with what they are told."""
+"""Maximum session lifetime told to clients, which calculate with it: a login with a token valid for years is repeated
+after some weeks."""
 MESSAGE_BYTES_MAX: Final = 32 * 1024
-"""Longest message of a login, twice the longest token. Reading a longer one would hold the loop for milliseconds, and
-``sasl.server.max.receive.size`` lets through sixteen times as much, as in Kafka."""
+"""Maximum length of a login message, twice the longest token. Reading a longer one would block the loop for
+milliseconds, and ``sasl.server.max.receive.size`` allows sixteen times as much, as in Kafka."""
 NONCE_BYTES: Final = 24
 _SALT_BYTES: Final = 32
 
@@ -58,35 +59,35 @@ Threads = Callable[[str], ThreadPoolExecutor]
 
 
 class Users:
-    """The users of the metadata log, as mechanisms ask for them.
+    """The users of the metadata log, in the form that mechanisms need.
 
-    For a user that is not there it names a *decoy*, whose salt and iterations are as good as a real user's and always
-    the same, on all nodes, and which no password fits.
+    For an unknown user it returns a *decoy* that no password fits. The decoy's salt and iterations look like a real
+    user's and are always the same, on all nodes.
     """
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self._own_secret = secrets.token_bytes(_SALT_BYTES)
         self._seen: object = None
-        """The users that what follows is of."""
+        """The users that the following fields were computed from."""
         self._shapes: dict[ScramMechanism, list[tuple[int, int]]] = {}
-        """By mechanism: iterations and length of the salt of each user."""
+        """By mechanism: each user's iterations and salt length."""
         self._strongest: list[ScramMechanism] = []
-        """The mechanism that PLAIN checks each user by."""
+        """The mechanism with which PLAIN checks each user."""
 
     def credential(self, name: str, mechanism: ScramMechanism) -> StoredCredential:
         """A :data:`tidelog.security.scram.FindCredential`."""
-        decoy = self._decoy(name, mechanism)  # also for those who are there, or the time would tell
+        decoy = self._decoy(name, mechanism)  # also for existing users, or the timing would reveal them
         return self._image().users.get((name, mechanism)) or decoy
 
     def has_password(self, name: str, password: str) -> bool:
-        """Whether it is the user's, for PLAIN. Some milliseconds of work, for users that are not there too."""
+        """Return whether it is the user's password, for PLAIN. Takes some milliseconds, for unknown users too."""
         _, decoy = self._pick(f"{PLAIN} {name}", self._strongest_of_all())
         found = _strongest(self._image().users, name) or decoy
         return is_password_of(found, self.credential(name, found), password)
 
     def is_there(self, name: str) -> bool:
-        """Whether the user has not been deleted."""
+        """Return whether the user still exists."""
         known = self._image().users
         return any((name, each) in known for each in ScramMechanism)
 
@@ -97,8 +98,8 @@ class Users:
         return ScramCredential(salt, nothing, nothing, iterations)
 
     def _pick(self, what: str, choices: Sequence[T]) -> tuple[bytes, T]:
-        """One of the choices and bytes, the same on all nodes each time."""
-        secret = self._image().decoy_secret or self._own_secret  # without a user there is nobody to hide among
+        """Choose one of the choices, and derive bytes; always the same on all nodes."""
+        secret = self._image().decoy_secret or self._own_secret  # without users there is nothing to hide
         made = hmac.digest(secret, what.encode(), "sha512")
         return made, choices[int.from_bytes(made[:8], "big") % len(choices)]
 
@@ -111,7 +112,7 @@ class Users:
         return self._strongest or [ScramMechanism.SCRAM_SHA_512]
 
     def _look(self) -> None:
-        """Take in the users of now."""
+        """Load the current users."""
         users = self._image().users
         if self._seen is users:
             return
@@ -133,24 +134,24 @@ def _strongest(users: Container[tuple[str, int]], name: str) -> ScramMechanism |
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A login that succeeded. ``ends_s`` is on the event loop's clock; ``None``: when the connection ends."""
+    """A successful login. ``ends_s`` is on the event loop's clock; ``None``: when the connection ends."""
 
     session: Session
     token: bytes
     lifetime_ms: int
-    """As Kafka tells its clients; 0: without end."""
+    """As Kafka tells its clients; 0: unlimited."""
     ends_s: float | None
     still: Callable[[], bool]
-    """Whether neither the user nor the delegation token has been deleted since."""
+    """Whether the user and the delegation token still exist."""
 
     def over(self, now_s: float) -> bool:
-        """Whether nothing is served any more under it."""
+        """Return whether the login has expired."""
         return (self.ends_s is not None and now_s > self.ends_s) or not self.still()
 
 
 @dataclass(frozen=True, slots=True)
 class LoginFailed:
-    """``reason`` is for the node's log alone, ``tried`` for the audit log: the user that the client said it is."""
+    """``reason`` is for the node's log only, ``tried`` for the audit log: the user that the client claimed to be."""
 
     reason: str
     tried: str = ""
@@ -158,7 +159,7 @@ class LoginFailed:
 
 
 class Login:
-    """One exchange. What a client hears of its failure, it hears after a fixed time, whatever the reason."""
+    """One login exchange. The client learns of a failure after a fixed time, whatever the reason."""
 
     def __init__(self, logins: Logins, mechanism: str, server: ServerMechanism) -> None:
         self.mechanism = mechanism
@@ -166,7 +167,7 @@ class Login:
         self._server = server
 
     async def step(self, token: bytes) -> Challenge | LoggedIn | LoginFailed:
-        """Take the client's next message."""
+        """Process the client's next message."""
         began_s = asyncio.get_running_loop().time()
         found = await self._judge(token)
         match found:
@@ -188,7 +189,7 @@ class Login:
 
 
 class Logins:
-    """See the module. ``listener`` is one whose protocol has a login."""
+    """See the module. ``listener`` must use a protocol with a login."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class Logins:
         threads: Threads,
         mechanisms: tuple[str, ...] | None = None,
     ) -> None:
-        """``mechanisms``: instead of those that the listener's settings name."""
+        """``mechanisms``: override those in the listener's settings."""
         found = config.security_of(listener)
         self.mechanisms: Final = found.sasl_enabled_mechanisms if mechanisms is None else mechanisms
         self.receive_bytes_max: Final = found.sasl_server_max_receive_size
@@ -214,7 +215,7 @@ class Logins:
         self._judge = _judge_of(listener, found) if OAUTHBEARER in self.mechanisms else None
 
     def begin(self, mechanism: str) -> Login | None:
-        """A login by the mechanism; ``None`` for one that is not enabled."""
+        """Start a login with the mechanism; ``None`` if it is not enabled."""
         if mechanism not in self.mechanisms:
             return None
         if mechanism == PLAIN:
@@ -239,7 +240,7 @@ class Logins:
     def _still(self, accepted: Accepted, mechanism: str) -> Callable[[], bool]:
         tokens = self._tokens
         if accepted.delegation_token and tokens is not None:
-            return lambda: tokens.is_valid(accepted.delegation_token)  # whose owner may have no password
+            return lambda: tokens.is_valid(accepted.delegation_token)  # its owner may have no password
         if mechanism == OAUTHBEARER:
             return lambda: True  # the issuer's users are not the cluster's
         return lambda: self._users.is_there(accepted.name)
@@ -247,7 +248,8 @@ class Logins:
     async def failed(
         self, reason: str, began_s: float | None = None, tried: str = "", cause: Cause = Cause.MESSAGE
     ) -> LoginFailed:
-        """Return when the client may hear of it; ``began_s``: when it sent what was judged, now if left out."""
+        """Return when the client may learn of the failure. ``began_s``: when it sent the rejected message, by default
+        now."""
         now_s = asyncio.get_running_loop().time()
         left_s = (now_s if began_s is None else began_s) + self._delay_s - now_s
         if left_s > 0:
@@ -256,12 +258,12 @@ class Logins:
 
 
 def _judge_of(listener: str, found: ListenerSecurity) -> Judge:
-    """Who judges the tokens that come to a listener. Raises :class:`ConfigError`."""
+    """Return the judge of tokens for a listener. Raises :class:`ConfigError`."""
     try:
         from tidelog.security.token_judge import Expected, IssuerKeys, TokenJudge
     except ModuleNotFoundError as missing:
         raise ConfigError(
-            f"listener {listener}: {OAUTHBEARER}: {missing}: pip install 'tidelog[security]' brings it"
+            f"listener {listener}: {OAUTHBEARER}: {missing}: install it with pip install 'tidelog[security]'"
         ) from None
     setting = "sasl.oauthbearer.jwks.endpoint.url"
     url, issuer = found.sasl_oauthbearer_jwks_endpoint_url or "", found.sasl_oauthbearer_expected_issuer or ""
@@ -276,7 +278,7 @@ def _judge_of(listener: str, found: ListenerSecurity) -> Judge:
 
 
 FindLogins = Callable[[str], Logins | None]
-"""By a listener's name: how clients log in there, ``None`` where they do not."""
+"""Returns the logins of a listener by its name; ``None`` if it has none."""
 
 
 class NodeLogins:
@@ -285,8 +287,8 @@ class NodeLogins:
     def __init__(
         self, config: NodeConfig, image: Image, clock: Clock, only: Mapping[str, tuple[str, ...]] | None = None
     ) -> None:
-        """``only``: these listeners, each with its mechanisms, and not those that have a login by their protocol."""
-        self._threads = ThreadPoolExecutor(THREADS, "login")  # it starts none before there is work
+        """``only``: these listeners with their mechanisms, instead of those whose protocol has a login."""
+        self._threads = ThreadPoolExecutor(THREADS, "login")  # it starts no thread before there is work
         self._waiting = ThreadPoolExecutor(THREADS, "issuer")
         users = Users(image)
         key = config.delegation_token_secret_key
@@ -306,14 +308,12 @@ class NodeLogins:
         for name, found in self._logins.items():
             if not config.protocol_of(name).tls:
                 for mechanism in set(found.mechanisms) & {*UNPROTECTED}:
-                    text = "listener %s: %s sends a secret that everybody on the way can read: use SASL_SSL"
+                    text = "listener %s: %s sends secrets that anyone on the network path can read: use SASL_SSL"
                     log.warning(text, name, mechanism)
         far = [str(voter) for voter in config.controller_quorum_voters if not is_this_machine(voter.host)]
         carrier = config.controller_listener_names[0]
         if self._logins and far and not config.protocol_of(carrier).tls:
-            text = (
-                "listener %s: what it carries has the users of logins in it, and goes unencrypted to %s: map it to SSL"
-            )
+            text = "listener %s: its traffic contains users' credentials and goes unencrypted to %s: map it to SSL"
             log.warning(text, carrier, ", ".join(far))
 
     def find(self, listener: str) -> Logins | None:
@@ -321,10 +321,10 @@ class NodeLogins:
         return self._logins.get(listener)
 
     def close(self) -> None:
-        """Passwords that are being compared are given up."""
+        """Abandon password comparisons in progress."""
         for threads in (self._threads, self._waiting):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _threads_of(self, mechanism: str) -> ThreadPoolExecutor:
-        """An issuer that lets a node wait holds up no passwords."""
+        """Return a mechanism's threads. They are separate, so that a slow issuer does not hold up passwords."""
         return self._waiting if mechanism == OAUTHBEARER else self._threads

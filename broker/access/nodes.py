@@ -1,7 +1,7 @@
-"""What only nodes may do: the calls to controllers, the streams between nodes, and who speaks as which node.
+"""Authorizes nodes: calls to controllers, streams between nodes, and who may act as which node.
 
-Every one of them needs CLUSTER_ACTION on the cluster. ``node.principal.pattern`` also binds a node's id to its
-principal, so that a stolen key speaks for one node only; Kafka lets everybody with that right speak as any broker.
+All of these need CLUSTER_ACTION on the cluster. ``node.principal.pattern`` also ties a node's id to its principal, so
+that a stolen key can act for one node only; Kafka lets anyone with that right act as any broker.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class NodeGuard:
-    """Guards what nodes ask of this one. ``pattern``: see the module; ``None`` binds nothing."""
+    """Guards requests from other nodes. ``pattern``: see the module; ``None`` ties nothing."""
 
     def __init__(self, control: AccessControl, pattern: str | None) -> None:
         self._control = control
         self._pattern = pattern
 
     def service(self, service: Service) -> Service:
-        """A controller's service, for nodes alone."""
+        """Restrict a controller's service to nodes."""
         streams = {kind: self.streams(kind, factory) for kind, factory in service.streams.items()}
         return replace(service, calls=self.calls(service.calls), streams=streams)
 
@@ -61,7 +61,7 @@ class NodeGuard:
         return {request_type: self._guarded(api_of(request_type), handler) for request_type, handler in calls.items()}
 
     def streams(self, kind: StreamKind, factory: SessionFactory) -> SessionFactory:
-        """The sessions of a stream between nodes."""
+        """Restrict the sessions of a stream between nodes."""
         if self._control.authorizer is None and self._pattern is None:
             return factory
         node_of = _NODE_OF[kind]
@@ -79,7 +79,7 @@ class NodeGuard:
         return serve
 
     def _fault(self, context: CallContext, request: str, node_id: NodeId | None) -> str | None:
-        """Why the sender may not ask this, as the node that it says it is."""
+        """Return why the sender may not request this as the node that it claims to be."""
         principal = context.session.principal
         access = self._control.of(context, request)
         if access is not None and not access.cluster(AclOperation.CLUSTER_ACTION):
@@ -99,12 +99,12 @@ class NodeGuard:
 
 
 def node_principal(pattern: str, node_id: int) -> Principal:
-    """The principal of a node. Raises ``ValueError`` for a pattern that makes none."""
+    """Return a node's principal. Raises ``ValueError`` for an invalid pattern."""
     return Principal.parse(pattern.replace(NODE_ID, str(node_id)))
 
 
 def refused(request: Request[Any], error: ErrorCode, text: str) -> Any:
-    """The answer to what nodes ask of controllers that says an error for all of it."""
+    """Return the answer to a node's controller request that refuses all of it."""
     match request:
         case FetchMetadataRequest():
             return FetchMetadataResponse(error)
@@ -117,7 +117,7 @@ def refused(request: Request[Any], error: ErrorCode, text: str) -> Any:
 
 
 def cluster_refused(_: Any, error: ErrorCode, text: str) -> DescribeClusterResponse:
-    """The answer to DescribeCluster that tells nothing."""
+    """Return an answer to DescribeCluster that reveals nothing."""
     return DescribeClusterResponse("", NO_NODE, ControllerEpoch(-1), NO_OFFSET, (), (), (), error, text)
 
 
@@ -125,11 +125,11 @@ _NODE_OF: Final[dict[StreamKind, Callable[[memoryview], NodeId]]] = {
     StreamKind.REPLICA_FETCH: lambda frame: decode_fetch_request(frame)[1].replica_id,
     StreamKind.RAFT: lambda frame: decode_hello(frame).node_id,
 }
-"""The node that the first frame of a stream comes from. No session takes another one afterwards."""
+"""Reads the sending node from the first frame of a stream. Afterwards, a session accepts no other node."""
 
 
 class _NodeSession:
-    """A session whose first frame is judged."""
+    """A session whose first frame is checked."""
 
     def __init__(self, inner: FrameSession, fault: Callable[[memoryview], str | None]) -> None:
         self._inner = inner
@@ -148,5 +148,5 @@ class _NodeSession:
         self._inner.on_close()
 
     def __getattr__(self, name: str) -> Any:
-        """What a paced session has beside."""
+        """Return what a paced session has besides."""
         return getattr(self._inner, name)

@@ -18,4 +18,4 @@ from tidelog.broker.access.transaction_permissions import TRANSACTIONS
 from tidelog.proto.calls.request import Request
 
 PERMISSIONS: Final[dict[type[Request[Any]], Rule]] = {**CLUSTER, **TOPICS, **GROUPS, **TRANSACTIONS}
-"""What a broker's clients ask. What brokers ask of controllers is in :mod:`tidelog.broker.access.nodes`."""
+"""Requests by a broker's clients. For requests from brokers to controllers, see :mod:`tidelog.broker.access.nodes`."""

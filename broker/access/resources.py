@@ -23,13 +23,13 @@ NO_TRANSACTION: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def transaction_name(transactional_id: str) -> str:
-    """The resource that a transactional id is. The transactions of a sink are all one: ``__sink/<name>``."""
+    """Return the resource for a transactional id. All transactions of a sink share one: ``__sink/<name>``."""
     attempt = sink_attempt(transactional_id)
     return transactional_id if attempt is None else sink_key(attempt.sink)
 
 
 def topic_by_id(image: MetadataImage, topic_id: TopicId, access: Access, operation: AclOperation) -> ErrorCode:
-    """Whether ``operation`` on the topic of this id may be done; a topic that may not be described is unknown."""
+    """Check ``operation`` on the topic with this id; a topic that may not be described is unknown."""
     topic = image.topics.get(topic_id)
     if topic is None or access.topic(operation, topic.name):
         return NONE
@@ -37,7 +37,7 @@ def topic_by_id(image: MetadataImage, topic_id: TopicId, access: Access, operati
 
 
 def of_topic(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
-    """Of an item with a ``topic``."""
+    """Check an item with a ``topic``."""
     return lambda _, item, access, __: NONE if access.topic(operation, item.topic) else NO_TOPIC
 
 
@@ -54,5 +54,5 @@ def of_sink(operation: AclOperation) -> Callable[[Any, Access], ErrorCode]:
 
 
 def failed(answer: Callable[..., Any]) -> Callable[[Any, ErrorCode, str], Any]:
-    """Refuse a request by an answer of this type, which has one error for all of it."""
+    """Refuse a request with an answer of this type, which has one error for all of it."""
     return lambda _, error, text: answer(error=error, error_message=text)

@@ -1,4 +1,4 @@
-"""The forms that a permission has: for a request as a whole, for each of its items, for each item of its answer."""
+"""The kinds of permission rules: for a whole request, for each of its items, for each item of its answer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tidelog.security.acls import AclOperation
 
 T = TypeVar("T")
 Serve = Callable[[Any], Awaitable[Any]]
-"""The handler of a request, without its context."""
+"""A request's handler, without its context."""
 Rule = Callable[[Any, Access, MetadataImage, Serve], Awaitable[Any]]
-"""Serves a request as far as its sender may; refuses the rest."""
+"""Serves the part of a request that its sender may do; refuses the rest."""
 Refuse = Callable[[Any, ErrorCode, str], Any]
-"""Makes the answer to a request, or to an item, that says an error for all of it."""
+"""Makes an answer to a request or item that reports an error for all of it."""
 
 TEXTS: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
@@ -25,21 +25,21 @@ TEXTS: Final = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
     ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "Delegation Token authorization failed.",
-    ErrorCode.UNKNOWN_TOPIC_ID: "there is no topic of this id",
+    ErrorCode.UNKNOWN_TOPIC_ID: "no topic has this id",
 }
-"""Kafka's words; they tell a stranger nothing."""
+"""Kafka's texts; they reveal nothing to a stranger."""
 
 
 def woven(refused: Iterable[T | None], served: Iterable[T]) -> tuple[T, ...]:
-    """The results of what was served, between those of what was refused. What a request names repeatedly may be served
-    once: then there are fewer results, and none is missed."""
+    """Merge the results of served items with those of refused ones. Items that a request names repeatedly may be served
+    once; then there are fewer results, but none is lost."""
     rest = iter(served)
     between = (next(rest, None) if each is None else each for each in refused)
     return tuple(each for each in between if each is not None)
 
 
 def free() -> Rule:
-    """Everybody may."""
+    """Allow everybody."""
 
     async def rule(request: Any, _: Access, __: MetadataImage, serve: Serve) -> Any:
         return await serve(request)
@@ -48,7 +48,7 @@ def free() -> Rule:
 
 
 def whole(fault: Callable[[Any, Access], ErrorCode], refuse: Refuse) -> Rule:
-    """``fault`` says why the request is refused; NONE if it is not."""
+    """Refuse the whole request with the error that ``fault`` returns, unless it is NONE."""
 
     async def rule(request: Any, access: Access, _: MetadataImage, serve: Serve) -> Any:
         error = fault(request, access)
@@ -58,7 +58,7 @@ def whole(fault: Callable[[Any, Access], ErrorCode], refuse: Refuse) -> Rule:
 
 
 def on_cluster(operation: AclOperation, refuse: Refuse) -> Rule:
-    """The whole request needs ``operation`` on the cluster."""
+    """Require ``operation`` on the cluster for the whole request."""
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return whole(lambda _, access: ErrorCode.NONE if access.cluster(operation) else denied, refuse)
 
@@ -66,9 +66,9 @@ def on_cluster(operation: AclOperation, refuse: Refuse) -> Rule:
 def each(
     items: str, answered: str, fault: Callable[[Any, Any, Access, MetadataImage], ErrorCode], refuse: Refuse
 ) -> Rule:
-    """The items of the field ``items`` are judged one by one: those without fault are served, the results of the
-    others stand between theirs, in the order of the request, in the answer's field ``answered``. ``fault`` takes
-    the request and an item."""
+    """Check the items of the field ``items`` one by one: serve those without a fault, and insert the results of the
+    others, in the order of the request, into the answer's field ``answered``. ``fault`` gets the request and an
+    item."""
 
     async def rule(request: Any, access: Access, image: MetadataImage, serve: Serve) -> Any:
         given: Sequence[Any] = getattr(request, items)
@@ -79,7 +79,7 @@ def each(
         answer = await serve(replace(request, **{items: kept}))
         found = getattr(answer, answered)
         if len(found) != len(kept):
-            return answer  # refused as a whole
+            return answer  # the whole request was refused
         refused = [
             refuse(item, error, TEXTS[error]) if error else None for item, error in zip(given, faults, strict=True)
         ]
@@ -89,7 +89,7 @@ def each(
 
 
 def shown(answered: str, may_see: Callable[[Any, Access], bool]) -> Rule:
-    """Of the answer's field ``answered``, only what the sender may see is left."""
+    """Keep only what the sender may see in the answer's field ``answered``."""
 
     async def rule(request: Any, access: Access, _: MetadataImage, serve: Serve) -> Any:
         answer, quiet = await serve(request), access.quiet
@@ -99,7 +99,7 @@ def shown(answered: str, may_see: Callable[[Any, Access], bool]) -> Rule:
 
 
 def both(first: Rule, second: Rule) -> Rule:
-    """What ``first`` lets through is judged by ``second``."""
+    """Apply ``second`` to what ``first`` lets through."""
 
     async def rule(request: Any, access: Access, image: MetadataImage, serve: Serve) -> Any:
         async def go_on(passed: Any) -> Any:

@@ -44,8 +44,8 @@ from tidelog.security.acls import AclOperation
 
 
 async def _metadata(request: MetadataRequest, access: Access, image: MetadataImage, serve: Serve) -> MetadataResponse:
-    """Of all topics, those that the sender may see; of those named, the others are refused one by one, and so are
-    those that are not there and that it may not make."""
+    """Answer with the visible topics, if all are requested. Named topics are refused one by one if the sender may not
+    see them, or if they are missing and it may not create them."""
     if request.all_topics:
         answer: MetadataResponse = await serve(request)
         seen = access.quiet
@@ -105,7 +105,7 @@ def _epoch_fault(_: Any, item: Any, access: Access, image: MetadataImage) -> Err
 
 
 def _named(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
-    """Of a topic with a ``name``."""
+    """Check a topic with a ``name``."""
     return lambda _, item, access, __: NONE if access.topic(operation, item.name) else NO_TOPIC
 
 

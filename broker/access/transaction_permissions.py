@@ -74,19 +74,19 @@ from tidelog.security.acls import AclOperation
 
 
 def _init_fault(request: InitProducerIdRequest, access: Access) -> ErrorCode:
-    """An idempotent producer needs no more than to be able to write somewhere (KIP-679). One whose transactions may
-    be prepared can pin a log for ever (KIP-939)."""
+    """Check InitProducerId. An idempotent producer only needs to be able to write somewhere (KIP-679). One whose
+    transactions can be prepared could hold a log back indefinitely (KIP-939)."""
     if request.transactional_id is not None:
         prepares = request.enable_two_phase_commit
         may = not prepares or access.transaction(AclOperation.TWO_PHASE_COMMIT, request.transactional_id)
         return of_transaction(request, access) if may else NO_TRANSACTION
-    # By type, every entry is looked at: the question about the cluster comes first, and again so that a denial is told.
+    # A check by type looks at every entry, so check the cluster first, and again to record a denial.
     may = access.quiet.cluster(AclOperation.IDEMPOTENT_WRITE) or access.any_topic(WRITE)
     return NONE if may or access.cluster(AclOperation.IDEMPOTENT_WRITE) else NO_CLUSTER
 
 
 def _prepare_fault(request: PrepareTransactionRequest, access: Access) -> ErrorCode:
-    """As with :func:`_init_fault`. A sink's transactions are bounded in time."""
+    """Check as :func:`_init_fault` does. A sink's transactions are bounded in time."""
     name = request.transactional_id
     may = is_sinks(name) or access.transaction(AclOperation.TWO_PHASE_COMMIT, name)
     return of_transaction(request, access) if may else NO_TRANSACTION
@@ -95,7 +95,8 @@ def _prepare_fault(request: PrepareTransactionRequest, access: Access) -> ErrorC
 async def _add_partitions(
     request: AddPartitionsToTxnRequest, access: Access, _: MetadataImage, serve: Serve
 ) -> AddPartitionsToTxnResponse:
-    """Leaders ask on behalf of their clients. Of a client's transaction all partitions are added, or none."""
+    """Check AddPartitionsToTxn. Leaders ask on behalf of their clients. A client's transaction gets all partitions or
+    none."""
     of_nodes = access.quiet.cluster(CLUSTER_ACTION)
     numbered = () if of_nodes else enumerate(request.transactions)
     refused = {number: found for number, each in numbered if (found := _not_added(each, access))}

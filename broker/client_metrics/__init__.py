@@ -1,1 +1,1 @@
-"""Metrics that Kafka's clients push to this node (KIP-714)."""
+"""Metrics that Kafka clients push to this node (KIP-714)."""

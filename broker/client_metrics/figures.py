@@ -1,8 +1,8 @@
-"""The pushed figures of one node's clients, and their page for Prometheus. Pure.
+"""Metrics pushed by one node's clients, and their page for Prometheus. Pure.
 
-A series has one label, the client id: nothing else of a client is shown. Several instances under one id, and several
-points of one metric (one for each broker or partition, say), become one number: counters add up, of gauges the largest
-is shown.
+A series has one label, the client id: nothing else about a client is shown. Several instances with one id, and several
+points of one metric (such as one per broker or partition), become one number: the sum of counters, the maximum of
+gauges.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from tidelog.proto.kafka.otlp import Figure
 
 VALUES_MAX: Final = 500_000
-"""Most figures of all clients together; further ones are dropped and counted."""
+"""Maximum values of all clients together; further ones are dropped and counted."""
 NAMES_MAX: Final = 2_000
-"""Most names of metrics; those of further ones are dropped and counted."""
+"""Maximum metric names; values of further ones are dropped and counted."""
 _OWN_PREFIX: Final = "org.apache.kafka."
 _PREFIX: Final = "kafka_client_"
 _UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -51,30 +51,30 @@ class ClientFigures:
 
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
-        """By the name that Prometheus sees."""
+        """By the name in Prometheus."""
         self._instances: dict[Pushed, None] = {}
         self._ended: dict[str, dict[str, float]] = {}
-        """Client id → counters of instances that are gone, while others of that id are there: a sum never falls."""
+        """Client id → counters of its past instances, while it has other instances, so that a sum never falls."""
         self._of_id: dict[str, int] = {}
         self.values = 0
         self.dropped = 0
 
     def begin(self, client_id: str) -> Pushed:
-        """A new instance, which has pushed nothing yet."""
+        """Register a new instance that has pushed nothing yet."""
         found = Pushed(client_id)
         self._instances[found] = None
         self._of_id[client_id] = self._of_id.get(client_id, 0) + 1
         return found
 
     def clear(self, pushed: Pushed) -> None:
-        """It begins anew: it is asked for other metrics."""
+        """Restart an instance, because it is asked for other metrics."""
         for name in (*pushed.counters, *pushed.gauges):
             self._leave(name)
         pushed.counters.clear()
         pushed.gauges.clear()
 
     def end(self, pushed: Pushed) -> None:
-        """It is gone. Its counters stay in the sum of its client id while that has other instances."""
+        """Remove an instance. Its counters stay in its client id's sum while that has other instances."""
         del self._instances[pushed]
         client_id = pushed.client_id
         self._of_id[client_id] -= 1
@@ -90,7 +90,7 @@ class ClientFigures:
         self.clear(pushed)
 
     def take(self, pushed: Pushed, found: dict[str, tuple[bool, bool, float]]) -> None:
-        """What an instance pushed: name → whether it is a counter, whether it is a delta, the value."""
+        """Store what an instance pushed: name → whether it is a counter, whether it is a delta, the value."""
         for name, (sums, delta, value) in found.items():
             exported = self._name(name, sums)
             if exported is None:
@@ -122,7 +122,7 @@ class ClientFigures:
             del self._families[exported]
 
     def _name(self, name: str, is_counter: bool) -> str | None:
-        """The name for Prometheus; ``None`` if there are too many, or if it is that of a metric of the other kind."""
+        """Return the name for Prometheus; ``None`` if there are too many, or a metric of the other kind has it."""
         exported = exported_name(name, is_counter)
         family = self._families.get(exported)
         if family is None:
@@ -134,7 +134,7 @@ class ClientFigures:
     # --- The page -------------------------------------------------------------------------------------
 
     def page(self) -> Iterator[bytes]:
-        """The page for Prometheus, in steps between which anything may change."""
+        """Yield the page for Prometheus in steps; anything may change between them."""
         sums: dict[str, dict[str, float]] = {}
         for client_id, ended in self._ended.items():
             for name, value in ended.items():
@@ -165,7 +165,7 @@ class ClientFigures:
 
 
 def reduced(found: dict[str, tuple[bool, bool, float]], figure: Figure) -> None:
-    """Add a point to those of the same metric in one push."""
+    """Combine a point with others of the same metric in one push."""
     before = found.get(figure.name)
     value = figure.value
     if before is not None and before[0] == figure.sums:
@@ -175,8 +175,8 @@ def reduced(found: dict[str, tuple[bool, bool, float]], figure: Figure) -> None:
 
 @lru_cache(maxsize=2 * NAMES_MAX)
 def exported_name(name: str, is_counter: bool) -> str:
-    """A metric's name for Prometheus: ``org.apache.kafka.producer.connection.count`` becomes
-    ``kafka_client_producer_connection_count``. No node's own metric begins so."""
+    """Return a metric's name for Prometheus: ``org.apache.kafka.producer.connection.count`` becomes
+    ``kafka_client_producer_connection_count``. No metric of a node begins like this."""
     safe = _PREFIX + _UNSAFE.sub("_", name.removeprefix(_OWN_PREFIX))
     return safe + "_total" if is_counter and not safe.endswith("_total") else safe
 

@@ -1,4 +1,4 @@
-"""What operators want to know of which clients: the subscriptions in the metadata, matched. Pure.
+"""Matches clients with the metric subscriptions in the metadata. Pure.
 
 Source: KIP-714, Kafka's ``ClientMetricsManager.createClientInstance`` and ``ClientMetricsInstanceMetadata``.
 """
@@ -22,7 +22,7 @@ from tidelog.model.settings.config_def import ConfigError
 
 
 class Client(NamedTuple):
-    """The attributes that subscriptions choose clients by, in the order of :data:`ATTRIBUTES`."""
+    """The attributes by which subscriptions select clients, in the order of :data:`ATTRIBUTES`."""
 
     instance_id: str
     client_id: str
@@ -36,25 +36,25 @@ _POSITIONS: Final = {name: at for at, name in enumerate(ATTRIBUTES)}
 
 
 class Wanted(NamedTuple):
-    """What one client is asked for. No ``metrics``: nothing."""
+    """What one client is asked for. Empty ``metrics`` mean nothing."""
 
     metrics: tuple[str, ...] = ()
     interval_ms: int = INTERVAL_MS_DEFAULT
 
     def covers(self, name: str) -> bool:
-        """Whether a metric of this name is asked for."""
+        """Return whether a metric with this name is requested."""
         return self.metrics == (ALL_METRICS,) or name.startswith(self.metrics)
 
     def id_for(self, client_instance_id: bytes) -> int:
-        """Names it on the wire, as a signed number of 32 bits: another one for another content, and on every node the
-        same, so that a client may go on with any of them."""
+        """Return the subscription's id on the wire, a signed 32-bit number. It differs for different content and is the
+        same on every node, so that a client may continue with any node."""
         text = f"{','.join(self.metrics)} {self.interval_ms}".encode()
         found = zlib.crc32(client_instance_id, zlib.crc32(text))
         return found - (1 << 32) if found >> 31 else found
 
 
 def subscriptions(image: MetadataImage) -> tuple[ClientMetricsConfig, ...]:
-    """Those in the metadata. One that this version cannot read is left out."""
+    """Return the subscriptions in the metadata, without any that this version cannot read."""
     found = []
     for resource, values in image.configs.items():
         if resource.resource_type == CLIENT_METRICS:
@@ -70,7 +70,7 @@ def _known(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def wanted(found: Iterable[ClientMetricsConfig], client: Client) -> Wanted:
-    """Of all subscriptions that choose the client: the metrics together, and the shortest interval."""
+    """Combine all subscriptions that select the client: the union of metrics, and the shortest interval."""
     metrics: set[str] = set()
     interval_ms = INTERVAL_MS_DEFAULT
     for each in found:

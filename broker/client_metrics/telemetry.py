@@ -1,7 +1,7 @@
-"""What clients push (KIP-714): who is asked for what, how often, and what is refused.
+"""Pushed client metrics (KIP-714): who is asked for what, how often, and what is refused.
 
-Source: Kafka's ``ClientMetricsManager`` and ``ClientMetricsInstance``. Until somebody subscribes, clients are asked for
-nothing and come again every five minutes.
+Source: Kafka's ``ClientMetricsManager`` and ``ClientMetricsInstance``. Without subscriptions, clients are asked for
+nothing and return every five minutes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidelog.proto.records.compression import Compression, UnpacksTooLarge, deco
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 
 CLIENTS_MAX: Final = 10_000
-"""Most client instances that a node keeps; for a further one, the one that was silent for longest goes."""
+"""Maximum client instances on a node; beyond it, the one that was silent the longest is dropped."""
 IDLE_MS_MIN: Final = 60_000
 IDLE_INTERVALS: Final = 3
-"""Intervals of silence, but at least a minute, after which an instance is gone."""
+"""An instance is dropped after this many silent intervals, but at least a minute."""
 SWEEP_MS: Final = 10_000
 UNPACKED_TIMES_MAX: Final = 4
-"""How many times ``telemetry.max.bytes`` a push may unfold to."""
+"""How many times ``telemetry.max.bytes`` a push may decompress to."""
 FIGURES_A_STEP: Final = 500
 RESERVED_IDS: Final = (bytes(16), bytes(15) + b"\x01")
-"""Ids that no client has (``Uuid.RESERVED``)."""
+"""Ids that no client may have (``Uuid.RESERVED``)."""
 
 
 class Subscribed(NamedTuple):
@@ -62,7 +62,7 @@ class _Instance:
         self.version = -1
         self.wanted = Wanted()
         self.asked_ms: int | None = None
-        """When it last asked for its subscription under this version of it,"""
+        """When it last asked for its subscription under the current version,"""
         self.pushed_ms: int | None = None
         """and when it last pushed."""
         self.seen_ms = 0
@@ -76,7 +76,8 @@ class _Instance:
         return True
 
     def may_push(self, now_ms: int) -> bool:
-        """Clients spread their first push over half to one and a half intervals, so the first one may come early."""
+        """Return whether a push may come now. Clients spread their first push over half to one and a half intervals, so
+        the first one may come early."""
         asked, pushed = self.asked_ms, self.pushed_ms
         early = asked is not None and (pushed is None or asked > pushed)
         if not early and pushed is not None and now_ms - pushed < self.wanted.interval_ms:
@@ -101,11 +102,11 @@ class Telemetry:
         self._subscriptions = subscriptions(MetadataImage())
         self._version = 0
         self._instances: dict[bytes, _Instance] = {}
-        """The one that was silent for longest first."""
+        """Ordered by last activity, the oldest first."""
         self._swept_ms = 0
 
     def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
-        """Take over changed subscriptions. Each client hears of them when it comes next."""
+        """Adopt changed subscriptions. Clients learn of them with their next request."""
         if any(resource.resource_type == CLIENT_METRICS for resource in delta.configs):
             self._subscriptions = subscriptions(image)
             self._version += 1
@@ -121,12 +122,12 @@ class Telemetry:
         return len(self._instances)
 
     def page(self) -> Iterator[bytes]:
-        """The page for Prometheus, in steps, without those that are idle."""
+        """Yield the page for Prometheus in steps, without idle instances."""
         self._sweep(self._clock.monotonic_ms(), at_once=True)
         return self.figures.page()
 
     def subscribe(self, client_instance_id: bytes, client: Client) -> Subscribed:
-        """What a client is to push. One without an id is given one; ``client`` has its other attributes."""
+        """Return what a client should push. A client without an id gets one; ``client`` has its other attributes."""
         if client_instance_id in RESERVED_IDS:
             client_instance_id = self._rng.randbytes(16)
         now_ms = self._clock.monotonic_ms()
@@ -138,7 +139,7 @@ class Telemetry:
         return Subscribed(ErrorCode.NONE, client_instance_id, subscription_id, found.wanted)
 
     async def push(self, push: Push, client: Client) -> ErrorCode:
-        """Take metrics. Others have their turn meanwhile if there are many."""
+        """Accept metrics. If there are many, others get their turn in between."""
         if push.client_instance_id in RESERVED_IDS:
             return ErrorCode.INVALID_REQUEST
         now_ms = self._clock.monotonic_ms()
@@ -175,7 +176,7 @@ class Telemetry:
     def _fault(self, found: _Instance, push: Push, now_ms: int) -> ErrorCode:
         """Source: ``ClientMetricsManager.validatePushRequest``."""
         if found.terminated:
-            return ErrorCode.INVALID_REQUEST  # it said that it would push no more
+            return ErrorCode.INVALID_REQUEST  # it announced its last push
         if not found.may_push(now_ms) and not push.terminating:
             self.throttled += 1
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -189,7 +190,7 @@ class Telemetry:
         return ErrorCode.NONE
 
     def _instance(self, client_instance_id: bytes, client: Client, now_ms: int) -> _Instance:
-        """The client's own, of the newest version."""
+        """Return the client's instance at the newest version."""
         self._sweep(now_ms)
         found = self._instances.pop(client_instance_id, None)
         if found is None:

@@ -1,4 +1,4 @@
-"""A coordinator's topic as the coordinator of this node reads and writes it, over the replicas that the node leads."""
+"""A coordinator's topic, read and written through the replicas that this node leads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReplicatedCoordinatorLog:
     async def read(
         self, partition: int, leader_epoch: LeaderEpoch, offset: Offset, bytes_max: int
     ) -> LogSlice | Refusal:
-        await asyncio.sleep(0)  # others get their turn between two slices
+        await asyncio.sleep(0)  # let others run between slices
         found = self._log.read(self._at(partition), leader_epoch, offset, bytes_max)
         return found if isinstance(found, Refusal) else LogSlice(found.records, found.next_offset)
 

@@ -1,7 +1,7 @@
 """Consumer groups on one node: the coordinator over the partitions of ``__consumer_offsets`` that it leads.
 
-The coordinator hears of elections and resignations from the replica manager, of deleted topics and of the
-number of its partitions from the metadata.
+The coordinator learns about elections and resignations from the replica manager, and about deleted topics and its
+number of partitions from the metadata.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Groups:
         replicas.watch_roles(GROUP_OFFSETS_TOPIC, self.coordinator)
 
     def calls(self) -> Calls:
-        """The calls about groups that a client listener serves."""
+        """Handle a new image whose roles are not taken up yet."""
         return self._calls.calls()
 
     def before_roles(self, image: MetadataImage) -> None:
-        """A newer image is in force; the roles that it gives are not taken up yet."""
+        """Handle an image whose roles have been taken up."""
         topic = image.topic(GROUP_OFFSETS_TOPIC)
         count = self._config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
         if count != self._partition_count:
@@ -80,7 +80,7 @@ class Groups:
         await self.coordinator.stop()
 
     def kill(self) -> None:
-        """Drop everything where it stands: nobody is answered."""
+        """Drop everything without answering anybody."""
         self.coordinator.kill()
 
 
@@ -109,7 +109,7 @@ class ImageTopics:
 
 
 def group_settings(config: NodeConfig, image: Callable[[], MetadataImage]) -> GroupSettings:
-    """A node's settings, as far as they are about groups, and those that groups have themselves."""
+    """Return a node's group settings, and those of individual groups."""
 
     def times_of(group_id: str) -> ConsumerTimes | None:
         values = image().config(GROUP, group_id)

@@ -1,7 +1,7 @@
-"""How the markers of ended transactions reach the leaders of their partitions.
+"""Delivers the markers of ended transactions to the leaders of their partitions.
 
-Each marker goes to each partition until its leader has written it, the partition is no more, or the leader
-refuses for good. Leaders are looked up in the metadata at each try. Source: ``TransactionMarkerChannelManager``,
+Each partition's marker is retried until its leader has written it, the partition no longer exists, or the leader
+refuses for good. Each try looks up the leader in the metadata. Source: ``TransactionMarkerChannelManager``,
 ``TransactionMarkerRequestCompletionHandler``.
 """
 
@@ -25,14 +25,14 @@ from tidelog.replication.partition.due_timer import DueTimer
 from tidelog.transactions.marker_sender import MarkersWritten
 
 UNDER_WAY_MAX: Final = 8
-"""Most calls under way to one broker."""
+"""Maximum calls in flight to one broker."""
 WRITE_TIMEOUT_S: Final = 10.0
 RETRY_FIRST_S: Final = 0.02
 RETRY_MAX_S: Final = 1.0
-"""Pauses before a partition is tried again; they double."""
+"""Maximum pause before a partition is retried; pauses double."""
 
 _FINAL: Final = frozenset({ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""A newer coordinator or transaction has spoken."""
+"""A newer coordinator or transaction has taken over."""
 
 Write = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
 
@@ -52,7 +52,7 @@ class _Sending:
 
 
 class _Item:
-    """One partition of a sending."""
+    """One partition of a transaction's markers."""
 
     __slots__ = ("at", "sending", "tries")
 
@@ -65,7 +65,7 @@ class _Item:
 class TransactionMarkers:
     """Implements :class:`tidelog.transactions.marker_sender.MarkerSender`. ``write_here`` writes through this node.
 
-    What waits is bounded by the open transactions of the coordinators that send.
+    The open transactions of the sending coordinators bound what waits.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TransactionMarkers:
         self._write_here = write_here
         self._batches = PeerBatches[_Item](self._send, on_fatal, under_way_max=UNDER_WAY_MAX)
         self._parked: list[tuple[float, int, _Item]] = []
-        """Those that are tried again, a heap by when."""
+        """Items to retry, a heap ordered by time."""
         self._parked_so_far = 0
         self._leaderless: dict[_Item, None] = {}
         self._timer = DueTimer(self._try_again)
@@ -98,13 +98,13 @@ class TransactionMarkers:
         return sending
 
     def metadata_changed(self) -> None:
-        """A newer image is in force: those without a leader may have one."""
+        """Retry partitions without a leader, because a newer image is in force."""
         if self._leaderless:
             waiting, self._leaderless = self._leaderless, {}
             self._route_again(waiting)
 
     def close(self) -> None:
-        """Nothing more is sent or told."""
+        """Send and report nothing more."""
         self._closed = True
         self._batches.close()
         self._parked.clear()
@@ -113,18 +113,18 @@ class TransactionMarkers:
 
     @property
     def waiting(self) -> int:
-        """Markers, by partition, that wait for their turn at a broker or to be tried again."""
+        """Markers, counted by partition, that wait for a broker's turn or a retry."""
         return self._batches.waiting + len(self._parked)
 
     @property
     def leaderless(self) -> int:
-        """Those whose partition has no leader that could be reached."""
+        """Markers whose partition has no reachable leader."""
         return len(self._leaderless)
 
     # --- Where to -----------------------------------------------------------------------------------
 
     def _route(self, item: _Item) -> bool:
-        """Send it to its leader, or keep it until there is one; False: there is no such partition."""
+        """Send the item to its leader, or keep it until there is one. Returns False if the partition does not exist."""
         if item.sending.cancelled or self._closed:
             return True
         topic = self._view.image.topic(item.at.topic)
@@ -179,7 +179,7 @@ class TransactionMarkers:
                 self._tell(sending, partitions, error)
 
     async def _write(self, node_id: NodeId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
-        """None: the outcome is unknown, or nobody could be asked."""
+        """Write through a broker. Returns None if the outcome is unknown, or nobody could be asked."""
         try:
             if node_id == self._node_id:
                 async with asyncio.timeout(WRITE_TIMEOUT_S):

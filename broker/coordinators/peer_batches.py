@@ -1,4 +1,4 @@
-"""Sends small items to other brokers in batches: those of one turn of the event loop go out together."""
+"""Sends small items to other brokers in batches: items of one turn of the event loop go out together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 
 
 class PeerBatches(Generic[Item]):
-    """``send`` takes a batch to a broker and deals with all that can happen to it; what it raises is a bug.
+    """``send`` sends a batch to a broker and handles every outcome; an exception from it is a bug.
 
-    The callers that add work bound the amount that waits.
+    The callers that add work bound what waits.
     """
 
     def __init__(
@@ -27,7 +27,8 @@ class PeerBatches(Generic[Item]):
         *,
         under_way_max: int,
     ) -> None:
-        """``under_way_max``: most batches under way to one broker; what comes meanwhile waits and goes out together."""
+        """``under_way_max``: maximum batches in flight to one broker; items that arrive in the meantime go out
+        together."""
         self._send = send
         self._under_way_max = under_way_max
         self._on_fatal = on_fatal
@@ -42,13 +43,13 @@ class PeerBatches(Generic[Item]):
         return sum(map(len, self._waiting.values()))
 
     def put(self, node_id: NodeId, item: Item) -> None:
-        """Send this to a broker, after this turn of the loop, in the order of calls."""
+        """Send the item to a broker after this turn of the loop, in the order of calls."""
         self._waiting.setdefault(node_id, deque()).append(item)
         if self._flush is None and not self._closed:
             self._flush = asyncio.get_running_loop().call_soon(self._send_all)
 
     def close(self) -> None:
-        """Drop what waits and what is under way."""
+        """Drop what waits and what is in flight."""
         self._closed = True
         self._waiting.clear()
         for task in tuple(self._tasks):

@@ -1,4 +1,4 @@
-"""Connections to the other brokers, by node id, at the addresses that the metadata names."""
+"""Connections to other brokers, by node id, at the addresses in the metadata."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tidelog.proto.transport.network import Address, Connection
 
 
 class Peers:
-    """One connection per broker, made at first use. It is kept until the broker's address changes or the broker is
-    fenced: it may stand still, and what waits for its answer then belongs elsewhere by now."""
+    """One connection per broker, made on first use. It is kept until the broker's address changes or the broker is
+    fenced: a fenced broker may hang, and requests waiting for it then belong elsewhere."""
 
     def __init__(self, listener: str, view: MetadataView, connect: Callable[[Address], Connection]) -> None:
         self._listener = listener
@@ -25,7 +25,7 @@ class Peers:
         view.subscribe(self._leave_fenced)
 
     def connection(self, node_id: NodeId) -> Connection | None:
-        """The connection to a broker, ``None`` while the metadata names no address of it."""
+        """Return the connection to a broker, ``None`` while the metadata has no address for it."""
         broker = self._view.image.broker(node_id)
         endpoint = None if broker is None else broker.endpoint(self._listener)
         if endpoint is None:

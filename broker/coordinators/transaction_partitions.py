@@ -1,7 +1,7 @@
-"""Taking partitions into transactions on behalf of clients: the coordinator is asked by the partition's leader.
+"""Adds partitions to transactions on behalf of clients: the partition's leader asks the coordinator.
 
-Source: KIP-890, ``AddPartitionsToTxnManager``. What asks within one turn of the event loop goes to each
-coordinator's broker in one call; the same transaction is named once in it.
+Source: KIP-890, ``AddPartitionsToTxnManager``. Questions from one turn of the event loop go to each coordinator's
+broker in one call, which names each transaction once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.proto.calls.transaction_api import (
 from tidelog.proto.transport.network import CallTimeout, Connection, ConnectionLost
 
 UNDER_WAY_MAX: Final = 64
-"""Most calls under way to one broker; many of them wait there for a transaction to be completed."""
+"""Maximum calls in flight to one broker; many of them wait there for a transaction to complete."""
 ASK_TIMEOUT_S: Final = 5.0
 """Longer than a coordinator lets such a request wait."""
 
@@ -40,15 +40,15 @@ class Coordinator(NamedTuple):
     """This node's own coordinator of transactions."""
 
     partition_for: Callable[[str], int]
-    """Of a transactional id: the partition whose leader coordinates it."""
+    """Returns the partition whose leader coordinates a transactional id."""
     ask: Callable[[AddPartitionsToTxnRequest], Awaitable[AddPartitionsToTxnResponse]]
 
 
 class TransactionPartitions:
-    """Asks for all partitions that this node leads.
+    """Asks coordinators for all partitions that this node leads.
 
-    The leaders of partitions ask here, and the coordinator writes to such partitions. So this is made before either,
-    and completed once by :meth:`coordinated_by`, before there is any metadata to act on.
+    The leaders of partitions ask here, and the coordinator writes to such partitions. So this object is created before
+    either, and completed once by :meth:`coordinated_by`, before there is metadata to act on.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TransactionPartitions:
         *,
         verifies: bool,
     ) -> None:
-        """``verifies``: whether partitions of the first protocol are asked for
+        """``verifies``: whether to verify partitions of the first protocol
         (``transaction.partition.verification.enable``)."""
         self._node_id = node_id
         self._view = view
@@ -71,10 +71,10 @@ class TransactionPartitions:
         self._closed = False
         self.asked = 0
         self.failures = 0
-        """Partitions that were not taken in, or not found there."""
+        """Partitions that were not added, or not found there."""
 
     def coordinated_by(self, coordinator: Coordinator) -> None:
-        """Complete this, once."""
+        """Complete this object, once."""
         assert self._coordinator is None, "completed twice"
         self._coordinator = coordinator
 
@@ -83,10 +83,10 @@ class TransactionPartitions:
         return self._coordinator
 
     def ask(self, transaction: AddPartitionsTransaction) -> asyncio.Future[Answers]:
-        """An error for each partition of ``transaction``, NONE where it is in it. Raises nothing.
+        """Return an error for each partition of ``transaction``, NONE if it is part of it. Raises nothing.
 
-        COORDINATOR_NOT_AVAILABLE and NETWORK_EXCEPTION where the coordinator cannot be asked, INVALID_PRODUCER_EPOCH
-        for a producer that is fenced; else what the coordinator said.
+        COORDINATOR_NOT_AVAILABLE and NETWORK_EXCEPTION if the coordinator cannot be asked, INVALID_PRODUCER_EPOCH for a
+        fenced producer; otherwise what the coordinator answered.
         """
         answered: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         if transaction.verify_only and not self._verifies:
@@ -150,7 +150,7 @@ class TransactionPartitions:
 
 
 def _together(same: list[_Question]) -> AddPartitionsTransaction:
-    """One question for the partitions of several about one transaction."""
+    """Merge several questions about one transaction."""
     first = same[0].transaction
     if len(same) == 1:
         return first
@@ -167,5 +167,6 @@ def _same(transaction: AddPartitionsTransaction, error: ErrorCode) -> Answers:
 
 
 def _told(error: ErrorCode) -> ErrorCode:
-    """Producers expect INVALID_PRODUCER_EPOCH of a partition's leader (``AddPartitionsToTxnManager``)."""
+    """Map an error: producers expect INVALID_PRODUCER_EPOCH from a partition's leader
+    (``AddPartitionsToTxnManager``)."""
     return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error

@@ -1,5 +1,5 @@
-"""Transactions on one node: the coordinator over the partitions of ``__transaction_state`` that it leads, the markers
-that it sends, and the questions of partitions' leaders to other coordinators."""
+"""Transactions on one node: the coordinator for the partitions of ``__transaction_state`` that it leads, the markers
+that it sends, and leaders' questions to other coordinators."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Transactions:
         on_fatal: Callable[[BaseException], None],
         newest_connection: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``partitions`` is completed here. ``newest_connection`` is the number of the connection that this node has
+        """``partitions`` is completed here. ``newest_connection`` returns the number of the connection that this node
         accepted last."""
         self._config = config
         writing = MarkerWriting(groups, replicas)
@@ -72,7 +72,7 @@ class Transactions:
         return self._calls.calls()
 
     def before_roles(self, image: MetadataImage) -> None:
-        """A newer image is in force; the roles that it gives are not taken up yet."""
+        """Handle a new image whose roles are not taken up yet."""
         topic = image.topic(TRANSACTION_STATE_TOPIC)
         count = self._config.transaction_state_log_num_partitions if topic is None else len(topic.partitions)
         if count != self._partition_count:
@@ -80,7 +80,7 @@ class Transactions:
             self.coordinator.set_partition_count(count)
 
     def after_roles(self) -> None:
-        """The roles that it gives are taken up."""
+        """Handle an image whose roles have been taken up."""
         self.markers.metadata_changed()
 
     async def stop(self) -> None:
@@ -89,7 +89,7 @@ class Transactions:
         self._close()
 
     def kill(self) -> None:
-        """Drop everything where it stands: nobody is answered."""
+        """Drop everything without answering anybody."""
         self.coordinator.kill()
         self._close()
 
@@ -102,7 +102,7 @@ class Transactions:
 
 
 def transaction_settings(config: NodeConfig) -> TransactionSettings:
-    """A node's settings, as far as they are about transactions."""
+    """Return a node's transaction settings."""
     return TransactionSettings(
         max_timeout_ms=config.transaction_max_timeout_ms,
         two_phase_commit_enable=config.transaction_two_phase_commit_enable,

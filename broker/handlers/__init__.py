@@ -1,1 +1,1 @@
-"""A node's handlers: one module for each group of calls and streams. Nothing here knows the carrier."""
+"""A node's handlers, one module per group of calls and streams. They do not depend on the transport."""

@@ -1,4 +1,4 @@
-"""Calls about access control lists: described from this node's authorizer, changed by the active controller.
+"""Calls about access control lists: this node's authorizer answers describe calls, the active controller makes changes.
 
 Source: Kafka's ``AclApis``.
 """
@@ -28,9 +28,7 @@ from tidelog.proto.calls.acl_api import (
 from tidelog.proto.transport.network import CallContext
 from tidelog.security.authorizer import StandardAuthorizer
 
-DISABLED: Final = (
-    "expected an authorizer (authorizer.class.name), found none: this cluster lets everybody do everything"
-)
+DISABLED: Final = "expected an authorizer (authorizer.class.name), found none: this cluster has no access control"
 
 
 class Acls:
@@ -71,8 +69,8 @@ class Acls:
         return answer
 
     async def delete(self, request: DeleteAclsRequest, context: CallContext) -> DeleteAclsResponse:
-        """After an unknown outcome it is asked again, and what the first try deleted is then not among the answer's
-        entries."""
+        """Delete entries. After an unknown outcome, the request is repeated; entries that the first try deleted are
+        then missing from the answer."""
         if self._authorizer is None:
             return DeleteAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
         try:

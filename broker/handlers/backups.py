@@ -1,4 +1,4 @@
-"""Calls that restores make; what backups ask of coordinators is in :mod:`tidelog.broker.handlers.transactions`."""
+"""Calls for restores; calls from backups to coordinators are in :mod:`tidelog.broker.handlers.transactions`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Backups:
     async def advance_producer_ids(
         self, request: AdvanceProducerIdsRequest, context: CallContext
     ) -> AdvanceProducerIdsResponse:
-        """An error unless this broker's image has the change: the caller relies on how new its metadata is."""
+        """Return an error unless this broker's image has the change: the caller relies on its metadata being that
+        new."""
         try:
             answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
         except ControllerUnavailable as error:
@@ -46,6 +47,6 @@ class Backups:
             lambda image: image.next_producer_id > answer.first_producer_id, timeout_s=VISIBLE_TIMEOUT_S
         )
         if not shown:
-            text = "this broker has not heard of the change that it asked for: ask another one"
+            text = "this broker's metadata does not have the requested change yet: ask another broker"
             return AdvanceProducerIdsResponse(ErrorCode.REQUEST_TIMED_OUT, error_message=text)
         return answer

@@ -1,4 +1,4 @@
-"""DescribeConfigs and ListConfigResources, answered here from the image and the node's own file. Changes go to the
+"""DescribeConfigs and ListConfigResources, answered from the image and the node's own file. Changes go to the
 controller."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESOURCE_TYPES = (TOPIC, BROKER, CLIENT_METRICS, GROUP)
 
 
 class Configs:
-    """``settings`` returns the settings in force on this node."""
+    """Return the APIs. ``settings`` returns the settings in force on this node."""
 
     def __init__(self, node_id: NodeId, view: MetadataView, settings: Callable[[], Settings]) -> None:
         self._node_id = node_id
@@ -46,7 +46,7 @@ class Configs:
         return ListConfigResourcesResponse(ErrorCode.NONE, found)
 
     def _names(self, resource_type: str) -> Iterator[str]:
-        """Topics and brokers have settings anyway; others are there by having some."""
+        """Yield resource names. Topics and brokers always have settings; other resources exist by having some."""
         image = self._view.image
         if resource_type == TOPIC:
             yield from sorted(image.topic_ids)
@@ -68,7 +68,7 @@ class Configs:
                 return DescribedResource(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, (), fault)
             if self._view.image.topic(resource.name) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                return DescribedResource(resource, code, (), f"there is no topic {resource.name!r}")
+                return DescribedResource(resource, code, (), f"topic {resource.name!r} does not exist")
             values = self._view.image.config(TOPIC, resource.name)
             return DescribedResource(resource, ErrorCode.NONE, settings.describe_topic(values, synonyms=synonyms))
         if resource.resource_type == BROKER:

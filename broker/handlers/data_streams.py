@@ -1,8 +1,8 @@
-"""Produce and fetch streams of clients: frames in, frames out, over the replicas.
+"""Clients' produce and fetch streams: frames in, frames out, over the replicas.
 
-A produce frame is appended when it arrives, before the next one is looked at: the order of a stream
-is the order of the log. What an answer waits for (high watermark, long poll) holds back neither the
-frames after it nor their answers. No task is made for a frame: an answer is a future's callback.
+A produce frame is appended when it arrives, before the next one is examined, so the order of a stream is the order of
+the log. While an answer waits (for the high watermark, or a long poll), it delays neither later frames nor their
+answers. Frames do not create tasks: an answer is a future's callback.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from tidelog.proto.transport.network import BadFrame, Frame
 from tidelog.replication.partition.waiters import Produced
 
 CARRIER_GRACE_S: Final = 0.1
-"""How long the carrier may still hold what it was handed for a stream that has ended. Without it, forty
-consumers that leave at once would each make room for an answer to the next one that is about to leave."""
+"""How long the transport may still hold what it received for an ended stream. Without this, if forty consumers leave
+simultaneously, each would make room for an answer to the next one about to leave."""
 FETCH_WAIT_MS_MAX: Final = 60_000
-"""Longest long poll; a longer one asked for is cut to it."""
+"""Maximum long poll; longer ones are cut to it."""
 
 
 class DataReplicas(Protocol):
     """The methods that the streams need of the replica manager."""
 
     def produce(self, request: ProduceRequest) -> Produced:
-        """Append now, in order; the answer waits for what ``acks`` asks."""
+        """Append now, in order; the answer waits as ``acks`` requires."""
 
     def fetch(self, request: FetchRequest) -> asyncio.Future[FetchResponse]: ...
 
 
 class ProduceSession:
-    """One producer's stream. ``bytes_max`` bounds what of it is unanswered, the budget the node's.
+    """One producer's stream. ``bytes_max`` bounds its unanswered bytes, the budget those of the node.
 
     Nothing is read before ``ready``: a starting node would deny partitions that it is about to lead.
     """
@@ -102,10 +102,10 @@ class ProduceSession:
         return then(produced, finish)
 
     def on_written(self, frame: Frame) -> None:
-        """Nothing is held for an answer: it is small."""
+        """Do nothing: a small answer holds no memory."""
 
     def on_close(self) -> None:
-        # What the stream still held goes back here: an answer that is cancelled never finishes.
+        # Return what the stream still held: a cancelled answer never finishes.
         if self._open:
             self._open = False
             self._traffic.produce_streams -= 1
@@ -125,14 +125,14 @@ class ProduceSession:
 
 
 class _Waiting(NamedTuple):
-    """A fetch in line: what begins it, and a future that is done once it has begun."""
+    """A queued fetch: what starts it, and a future that completes once it has started."""
 
     start: Callable[[], None]
     started: asyncio.Future[None]
 
 
 class FetchSession:
-    """One consumer's stream. Bytes count from reading until the carrier took the answer."""
+    """One consumer's stream. Bytes count from reading until the transport has taken the answer."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class FetchSession:
         correlation, request = decode_fetch_request(frame)
         self._traffic.fetch_requests += 1
         if request.replica_id not in (NO_NODE, ANY_REPLICA):
-            # A follower's fetch moves high watermarks: it has a stream of its own kind.
+            # A follower's fetch moves high watermarks: it has its own kind of stream.
             raise BadFrame(f"expected a consumer's fetch (replica id -1), found replica id {request.replica_id}")
         bytes_max = self._response_bytes_max
         if (at_once := self._usage.fetches_at_once()) is not None:
@@ -186,7 +186,7 @@ class FetchSession:
         return then(fetched, lambda done: self._answer(correlation, started, done))
 
     def _wait(self, correlation: int, began: float, request: FetchRequest) -> asyncio.Future[Frame]:
-        """Read the log only once there is room for what it yields."""
+        """Read the log only once there is room for the result."""
         out: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
         def start() -> None:

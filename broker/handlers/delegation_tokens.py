@@ -35,11 +35,11 @@ from tidelog.security.delegation_tokens import is_of
 from tidelog.security.principal import ANONYMOUS
 
 NOT_ALLOWED: Final = (
-    "expected a client that proved its identity otherwise than by a delegation token, over TLS or on the node's own "
-    "machine: whoever reads the answer on the way could log in"
+    "expected a client authenticated by something other than a delegation token, over TLS or on the node's own "
+    "machine: anyone who intercepts the answer could log in"
 )
 AT_A_TIME: Final = 500
-"""Tokens whose secrets are computed before others get their turn: some 2 ms."""
+"""How many tokens' secrets to compute before letting others run: some 2 ms."""
 _NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
@@ -66,7 +66,7 @@ class DelegationTokens:
             return CreateDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
         asked = replace(request, requester=str(context.session.principal))
         try:
-            # Not repeated after an unknown outcome: there would be two tokens.
+            # Not repeated after an unknown outcome: that could create two tokens.
             answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
@@ -96,7 +96,7 @@ class DelegationTokens:
             return ExpireDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
         asked = replace(request, requester=str(context.session.principal))
         try:
-            # Not repeated after an unknown outcome: what was removed would then not be found.
+            # Not repeated after an unknown outcome: a token that was removed would then not be found.
             answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False)
         except ControllerUnavailable as error:
             code, text = timed_out(error)
@@ -109,7 +109,7 @@ class DelegationTokens:
     async def describe(
         self, request: DescribeDelegationTokenRequest, context: CallContext
     ) -> DescribeDelegationTokenResponse:
-        """All tokens that are meant; the permission has named those that the caller may see."""
+        """Describe all selected tokens; the permission has limited them to those that the caller may see."""
         if not _may_ask(context):
             return DescribeDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
         if not self._key:
@@ -132,7 +132,8 @@ class DelegationTokens:
 
 
 def _may_ask(context: CallContext) -> bool:
-    """As ``KafkaApis.allowTokenRequests``; and nobody on the way may read an HMAC, as with salted passwords."""
+    """Decide as ``KafkaApis.allowTokenRequests``. Also, nobody on the network path may read an HMAC, as with salted
+    passwords."""
     session = context.session
     return not session.by_token and session.principal != ANONYMOUS and confidential(context)
 

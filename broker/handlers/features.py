@@ -1,4 +1,4 @@
-"""Feature levels: what this broker knows of them, and changes passed on to the active controller."""
+"""Feature levels: describes what this broker knows, and forwards changes to the active controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group or a transactional id, and where it is reached.
+"""FindCoordinator: which broker coordinates a group or transactional id, and its address.
 
 Source: ``KafkaApis.getCoordinator``.
 """
@@ -18,16 +18,16 @@ from tidelog.proto.transport.network import CallContext
 
 
 class CoordinatorTopic(NamedTuple):
-    """Whose leaders coordinate keys of one type: a topic, and to which of its partitions a key falls."""
+    """The topic whose leaders coordinate one type of key, and the mapping from keys to its partitions."""
 
     topic: str
     partition_for: Callable[[str], int]
 
 
 class FindCoordinator:
-    """A key's coordinator is the leader of the partition that it falls to, of its type's topic.
+    """A key's coordinator is the leader of its partition in the topic of its type.
 
-    The topic is made when it is asked for first, whatever ``auto.create.topics.enable`` says.
+    The topic is created on first use, whatever ``auto.create.topics.enable`` says.
     ``topics`` by key type (``GROUP_COORDINATOR``, ``TRANSACTION_COORDINATOR``).
     """
 
@@ -64,7 +64,7 @@ def _coordinator(image: MetadataImage, home: CoordinatorTopic, key: str, listene
     broker = image.broker(found.leader)
     endpoint = None if broker is None or broker.fenced else broker.endpoint(listener)
     if endpoint is None:
-        return _unavailable(key, f"broker {found.leader}, which leads {home.topic}-{partition}, is away")
+        return _unavailable(key, f"broker {found.leader}, which leads {home.topic}-{partition}, is not available")
     return Coordinator(key, ErrorCode.NONE, found.leader, endpoint.host, endpoint.port)
 
 

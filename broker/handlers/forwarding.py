@@ -1,7 +1,7 @@
-"""Calls about topics and configs that a broker passes on to the active controller.
+"""Calls about topics and configs, which a broker forwards to the active controller.
 
-The answer waits, within its bound, until this broker's own image shows the change: a client that
-creates a topic and asks the same broker about it next finds it.
+The answer waits, up to a limit, until this broker's own image shows the change: a client that creates a topic and then
+asks the same broker about it finds it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tidelog.proto.transport.network import CallContext
 
 TIMEOUT_MS_MAX: Final = 60_000
 CONFIG_TIMEOUT_S: Final = 30.0
-"""Bound of the calls that name none."""
+"""Timeout of calls that have none."""
 VISIBLE_TIMEOUT_S: Final = 5.0
-"""Longest wait for the change to show in this broker's image; the answer leaves then all the same."""
+"""How long to wait for the change to appear in this broker's image; then the answer is sent anyway."""
 
 SETTING_VISIBLE_TIMEOUT_S: Final = 1.0
 """The same for settings: another change of the same setting may hide this one."""
 
 
 class Forwarding:
-    """Passes admin calls on and reports an unknown outcome as such, never as a failure."""
+    """Forwards admin calls. Reports an unknown outcome as such, never as a failure."""
 
     def __init__(self, channel: ControllerChannel, view: MetadataView) -> None:
         self._channel = channel
@@ -96,7 +96,7 @@ class Forwarding:
     async def alter_configs(
         self, request: IncrementalAlterConfigsRequest, context: CallContext
     ) -> IncrementalAlterConfigsResponse:
-        # Not repeated after an unknown outcome: "append" and "subtract" would then count twice.
+        # Not repeated after an unknown outcome: "append" and "subtract" would then apply twice.
         safe = all(c.operation in ("set", "delete") for r in request.resources for c in r.changes)
         try:
             answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe)
@@ -128,7 +128,7 @@ class Forwarding:
             code, text = timed_out(error)
             return UnregisterBrokerResponse(code, text)
         if unknown and answer.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
-            answer = UnregisterBrokerResponse(ErrorCode.NONE)  # by the first attempt, or nobody knew it before
+            answer = UnregisterBrokerResponse(ErrorCode.NONE)  # unregistered by the first attempt, or never registered
         if answer.error is ErrorCode.NONE:
             await self._visible(lambda image: image.broker(request.node_id) is None)
         return answer
@@ -164,7 +164,7 @@ def _settle_created(topic: CreatedTopic) -> CreatedTopic:
 def _settle_deleted(topic: TopicResult) -> TopicResult:
     if topic.error not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
         return topic
-    return replace(topic, error=ErrorCode.REQUEST_TIMED_OUT, error_message=_UNKNOWN_TEXT.format(state="is not there"))
+    return replace(topic, error=ErrorCode.REQUEST_TIMED_OUT, error_message=_UNKNOWN_TEXT.format(state="does not exist"))
 
 
 def _settle_grown(topic: TopicResult) -> TopicResult:

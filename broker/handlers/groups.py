@@ -1,7 +1,7 @@
 """The calls of consumer groups, on their way to this node's coordinator.
 
-What a coordinator cannot know is judged here, from the metadata: whether a topic partition exists whose
-offset is committed or forgotten.
+This module checks what a coordinator cannot know, from the metadata: whether the topic partition exists whose offset is
+committed or deleted.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tidelog.security.acls import AclOperation
 
 
 class GroupCalls:
-    """Hands calls on in the order in which they come."""
+    """Passes calls on in the order of arrival."""
 
     def __init__(self, coordinator: GroupCoordinator, view: MetadataView, access: AccessControl) -> None:
         self._coordinator = coordinator
         self._view = view
         self._access = access
         self._of_links: dict[asyncio.Future[OffsetCommitResponse], None] = {}
-        """Commits of links that are under way."""
+        """Commits of links in progress."""
 
     def calls(self) -> Calls:
         coordinator = self._coordinator
@@ -72,7 +72,7 @@ class GroupCalls:
     async def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: CallContext
     ) -> ConsumerGroupHeartbeatResponse:
-        """A regular expression matches no topic that the member may not describe."""
+        """Pass on a heartbeat. A regular expression matches no topic that the member may not describe."""
         fault = await self._view.gate_fault(type(request))
         if fault is not None:
             return ConsumerGroupHeartbeatResponse(ErrorCode.UNSUPPORTED_VERSION, fault)
@@ -85,7 +85,8 @@ class GroupCalls:
         return await self._coordinator.consumer_heartbeat(request, context, may_see)
 
     async def commit_offsets(self, request: OffsetCommitRequest, context: CallContext) -> OffsetCommitResponse:
-        """A link learns that it may commit no more once its earlier commits have ended: a promotion waits for that."""
+        """Commit offsets. A link is told that it may no longer commit only after its earlier commits have ended: a
+        promotion waits for that."""
         under_way = tuple(self._of_links)
 
         async def commit(known: tuple[OffsetCommitPartition, ...]) -> Sequence[OffsetCommitResult]:
@@ -101,7 +102,7 @@ class GroupCalls:
         return OffsetCommitResponse(results)
 
     async def delete_offsets(self, request: OffsetDeleteRequest, context: CallContext) -> OffsetDeleteResponse:
-        """A fault in the group goes before a fault in a partition."""
+        """Delete offsets. An error of the group takes precedence over an error of a partition."""
         image = self._view.image
         known = tuple(item for item in request.partitions if image.topic(item.topic) is not None)
         answer = await self._coordinator.delete_offsets(OffsetDeleteRequest(request.group_id, known), context)

@@ -1,4 +1,5 @@
-"""What only the metadata can tell of a commit: whether its partitions exist, and whether a link may bring it."""
+"""Checks of commits that only the metadata can answer: whether partitions exist, and whether a link may commit to
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def has_partition(image: MetadataImage, topic: str, partition: int) -> bool:
 async def commit_known(
     image: MetadataImage, partitions: tuple[OffsetCommitPartition, ...], commit: Commit, link: str = ""
 ) -> tuple[OffsetCommitResult, ...]:
-    """Commit the offsets of partitions that exist and, if a ``link`` brings them, are filled by it; the others are
+    """Commit the offsets of existing partitions and, if a ``link`` sends them, of partitions that it fills. Others are
     refused one by one.
 
     Source: Kafka's ``KafkaApis.handleOffsetCommitRequest`` and ``handleTxnOffsetCommitRequest``.
@@ -37,7 +38,7 @@ async def commit_known(
 
 def _refusal(image: MetadataImage, item: OffsetCommitPartition, link: str) -> OffsetCommitResult | None:
     if not has_partition(image, item.topic, item.partition):
-        text = f"there is no partition {item.topic}-{item.partition}"
+        text = f"partition {item.topic}-{item.partition} does not exist"
         return OffsetCommitResult(item.topic, item.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     fault = _linked(image, item.topic).link_fault(link) if link else None
     if fault is not None:
@@ -46,6 +47,6 @@ def _refusal(image: MetadataImage, item: OffsetCommitPartition, link: str) -> Of
 
 
 def _linked(image: MetadataImage, topic: str) -> TopicConfig:
-    """What a topic's settings say of its link."""
+    """Return a topic's settings about its link."""
     values = image.config(TOPIC, topic)
     return TopicConfig(link_name=values.get("link.name", ""), link_state=values.get("link.state", LINK_ACTIVE))

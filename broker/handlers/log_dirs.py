@@ -1,4 +1,4 @@
-"""The log directories of this broker: what lies in them and how full they are, and which replicas are to move."""
+"""This broker's log directories: their content, free space, and moves between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelog.storage.log.log_manager import DirectoryInfo, LogManager
 
 
 class LogDirs:
-    """Asks the log manager; a failed directory is listed with its error and nothing else."""
+    """Queries the log manager; a failed directory is listed with its error and nothing else."""
 
     def __init__(self, logs: LogManager, view: MetadataView, settings: Callable[[], Settings]) -> None:
         self._logs = logs
@@ -41,7 +41,7 @@ class LogDirs:
         return DescribeLogDirsResponse(tuple(_log_dir(info, cordoned) for info in self._logs.describe()))
 
     async def alter(self, request: AlterReplicaLogDirsRequest, _: CallContext) -> AlterReplicaLogDirsResponse:
-        """Answers once the moves have begun."""
+        """Start moves. Answers once they have started."""
         fault = await self._view.gate_fault(type(request))
         if fault is not None:
             return AlterReplicaLogDirsResponse((), ErrorCode.UNSUPPORTED_VERSION, fault)

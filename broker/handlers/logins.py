@@ -1,6 +1,7 @@
-"""Logins where calls do not keep to a connection: a login gives a token, and each call and stream shows it.
+"""Logins for transports whose calls are not tied to a connection: a login returns a token, which each call and stream
+presents.
 
-The token is good at one listener of one node, for callers of one address, and as long as the login lasts.
+The token is valid at one listener of one node, for callers from one address, until the login ends.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from tidelog.security.sasl import Cause, failure
 from tidelog.security.session import FindSession, Session
 
 EXCHANGES_MAX: Final = 1_000
-"""Logins under way; beyond it the oldest is forgotten."""
+"""Maximum logins in progress; beyond it, the oldest is forgotten."""
 SESSIONS_MAX: Final = 10_000
-"""Logins that last; beyond it the one that was used longest ago is forgotten, and its client logs in again."""
+"""Maximum active logins; beyond it, the least recently used one is forgotten, and its client must log in again."""
 EXCHANGE_S: Final = 10.0
 TOKEN_BYTES: Final = 24
 
@@ -51,7 +52,7 @@ class TokenLogins:
         return {SaslAuthenticateRequest: self.authenticate}
 
     def sessions(self, listener: str) -> FindSession | None:
-        """How a listener finds the sessions of its callers; ``None`` where nobody logs in."""
+        """Return how a listener finds its callers' sessions; ``None`` if it has no logins."""
         if self._find(listener) is None:
             return None
         return lambda token, host: self._session(listener, token, host)
@@ -70,7 +71,7 @@ class TokenLogins:
             return SaslAuthenticateResponse(ErrorCode.UNSUPPORTED_SASL_MECHANISM, error_message=text)
         now_s = asyncio.get_running_loop().time()
         if login is None or (began is not None and (began.host != context.host or now_s > began.until_s)):
-            return self._failed(context, await logins.failed("expected a login under way, found none"), request)
+            return self._failed(context, await logins.failed("expected a login in progress, found none"), request)
         if len(request.auth_bytes) > logins.receive_bytes_max:
             most = logins.receive_bytes_max
             return self._failed(context, await logins.failed(f"expected a message of at most {most}"), request)
@@ -113,7 +114,7 @@ class TokenLogins:
         )
 
     def _note(self, context: CallContext, failed: LoginFailed, reason: str, mechanism: str) -> None:
-        """Tell the operator."""
+        """Log the failure for the operator."""
         listener, now_s = context.listener, asyncio.get_running_loop().time()
         self._notices.say(now_s, listener, context.peer, reason, "refusing the login of")
         protocol = context.session.protocol.name

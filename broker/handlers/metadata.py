@@ -1,7 +1,7 @@
 """Metadata: the topics, their partitions' leaders, and the brokers' addresses.
 
-A topic that is asked for and not there is made on the way when both the asker and the node's
-configuration want it (``auto.create.topics.enable``); the answer waits a little for its leaders.
+A missing topic is created if both the request and the node's configuration want it (``auto.create.topics.enable``); the
+answer waits briefly for its leaders.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tidelog.proto.transport.network import CallContext
 
 CLUSTER_TIMEOUT_S: Final = 2.0
 FENCED_NAMED_S: Final = 9.0
-"""How long clients of Kafka's protocol hear of a broker after it was fenced (Kafka's ``broker.session.timeout.ms``)."""
+"""How long Kafka clients still see a broker after it was fenced (Kafka's ``broker.session.timeout.ms``)."""
 
 
 class Metadata:
-    """Answers out of the view; asks the controller only to make a topic and to describe the quorum."""
+    """Answers from the view; asks the controller only to create a topic or describe the quorum."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Metadata:
         self._config = config
         self._names_fenced = frozenset(found.name for found in config.kafka_listeners)
         self._fenced_s: dict[NodeId, float] = {}
-        """When each fenced broker was, by the event loop's clock."""
+        """When each fenced broker was fenced, by the event loop's clock."""
         self._view = view
         self._channel = channel
         self._creation = creation
-        # A topic's answer at a listener holds until the topic or some broker's registration changes.
+        # A topic's answer at a listener is valid until the topic or some broker's registration changes.
         self._answers: dict[tuple[str, TopicId], tuple[TopicImage, object, TopicMetadata]] = {}
         view.subscribe(self._note_fenced)
 
@@ -92,13 +92,13 @@ class Metadata:
         yield from ()
 
     def _still_named(self, listener: str) -> frozenset[NodeId]:
-        """The fenced brokers that clients of this listener hear of all the same.
+        """Return the fenced brokers that clients of this listener still see.
 
-        Kafka names no fenced broker, but takes 9 s to fence one that died, and here it is 0.7 s: one that starts
-        again would be gone for a moment from every client's picture. librdkafka (2.10 and later) drops a broker
-        that is not named, and may never connect to it again when it comes back
-        (``test_each_input_once_while_nodes_are_killed`` in tests/kafka/clients/test_transactions_moves.py). It must
-        not be longer than in Kafka: tools that ask every broker wait for one that is named and dead, and fail.
+        Kafka names no fenced broker, but takes 9 s to fence one that died; here it takes 0.7 s, so a restarting broker
+        would briefly vanish from every client's view. librdkafka (2.10 and later) drops a broker that is not named, and
+        may never reconnect to it when it returns
+        (``test_each_input_once_while_nodes_are_killed`` in tests/kafka/clients/test_transactions_moves.py). The time
+        must not exceed Kafka's: tools that ask every broker wait for one that is named but dead, and fail.
         """
         if not self._fenced_s or listener not in self._names_fenced:
             return frozenset()
@@ -106,7 +106,7 @@ class Metadata:
         return frozenset(node_id for node_id, fenced_s in self._fenced_s.items() if fenced_s > since_s)
 
     async def describe_cluster(self, request: DescribeClusterRequest, _: CallContext) -> DescribeClusterResponse:
-        """The active controller's word, which knows the voters; without one, what this node knows."""
+        """Return the active controller's answer, which knows the voters; without one, what this node knows."""
         try:
             return await self._channel.call(request, timeout_s=CLUSTER_TIMEOUT_S)
         except ControllerUnavailable:
@@ -141,13 +141,13 @@ class Metadata:
         fault = topic_name_fault(name)
         if fault is not None:
             return TopicMetadata(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_TOPIC_ID, False, (), fault)
-        code, text = failed.get(name, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"))
+        code, text = failed.get(name, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"))
         return TopicMetadata(code, name, ZERO_TOPIC_ID, is_internal(name), (), text)
 
     def _by_id(self, image: MetadataImage, topic_id: TopicId, listener: str) -> TopicMetadata:
         topic = image.topics.get(topic_id)
         if topic is None:
-            return TopicMetadata(ErrorCode.UNKNOWN_TOPIC_ID, "", topic_id, False, (), "there is no topic of this id")
+            return TopicMetadata(ErrorCode.UNKNOWN_TOPIC_ID, "", topic_id, False, (), "no topic has this id")
         return self._topic(image, topic, listener)
 
     def _topic(self, image: MetadataImage, topic: TopicImage, listener: str) -> TopicMetadata:
@@ -157,13 +157,13 @@ class Metadata:
             return known[2]
         made = _topic_metadata(image, topic, listener)
         if len(self._answers) > 4 * len(image.topics) + 16:
-            self._answers.clear()  # topics that are gone left theirs behind
+            self._answers.clear()  # drops the answers of deleted topics
         self._answers[key] = (topic, image.brokers, made)
         return made
 
 
 def _endpoints(image: MetadataImage, listener: str, fenced_too: Collection[NodeId]) -> Iterable[BrokerEndpoint]:
-    """The addresses of brokers: those that serve, and those in ``fenced_too``."""
+    """Return brokers' addresses: serving ones, and those in ``fenced_too``."""
     for node_id, broker in sorted(image.brokers.items()):
         if broker.fenced and node_id not in fenced_too:
             continue
@@ -173,7 +173,8 @@ def _endpoints(image: MetadataImage, listener: str, fenced_too: Collection[NodeI
 
 
 def _topic_metadata(image: MetadataImage, topic: TopicImage, listener: str) -> TopicMetadata:
-    """A leader that has no listener of this name is none that the asker could use (``MetadataCache``)."""
+    """Describe a topic. A leader without a listener of this name counts as none, because the client could not use it
+    (``MetadataCache``)."""
     live = {node_id for node_id, broker in image.brokers.items() if not broker.fenced}
     reached = {node_id for node_id in live if image.brokers[node_id].endpoint(listener) is not None}
     partitions = []

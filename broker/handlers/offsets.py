@@ -1,7 +1,7 @@
-"""Calls about a partition's offsets, on their way to the replicas of this node.
+"""Calls about a partition's offsets, on their way to this node's replicas.
 
-What a replica manager cannot know is judged here: a partition that it has no replica of may exist elsewhere.
-A client that asks for one then learns that its leaders are outdated, not that the partition is unknown
+This module checks what a replica manager cannot know: a partition without a replica here may exist elsewhere. A client
+that asks for one then learns that its leaders are outdated, not that the partition is unknown
 (``ReplicaManager.getPartitionOrError``).
 """
 
@@ -25,7 +25,7 @@ from tidelog.replication.manager import ReplicaManager
 
 
 class Offsets:
-    """Asks the replicas, and corrects what they cannot know."""
+    """Queries the replicas, and corrects what they cannot know."""
 
     def __init__(self, replicas: ReplicaManager, view: MetadataView) -> None:
         self._replicas = replicas

@@ -1,4 +1,4 @@
-"""InitProducerId: an identity for an idempotent producer, or the next epoch of one (KIP-98, KIP-360)."""
+"""InitProducerId: an identity for an idempotent producer, or its next epoch (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALLOCATE_TIMEOUT_S: Final = 10.0
 def allocator(
     channel: ControllerChannel, node_id: NodeId, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[], Awaitable[ProducerIdBlock | None]]:
-    """Return what asks the active controller for a block of ids."""
+    """Return a function that requests a block of ids from the active controller."""
 
     async def allocate() -> ProducerIdBlock | None:
         try:
@@ -36,10 +36,10 @@ def allocator(
 
 
 class InitProducerId:
-    """For producers without a transactional id. Every call gets a fresh producer id, epoch 0.
+    """For producers without a transactional id. Every call gets a fresh producer id with epoch 0.
 
-    A producer that asks for its next epoch gets a fresh id as well: the state of the old one expires.
-    Kafka does the same for producers that are idempotent only.
+    A producer that asks for its next epoch gets a fresh id as well; the state of the old one expires. Kafka does the
+    same for merely idempotent producers.
     """
 
     def __init__(self, ids: ProducerIds) -> None:

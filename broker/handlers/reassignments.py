@@ -1,7 +1,7 @@
-"""Calls about replica placement and leadership, passed on to the active controller.
+"""Calls about replica placement and leadership, forwarded to the active controller.
 
-As in :mod:`tidelog.broker.handlers.forwarding` the answer waits, within a bound, until this broker's image shows
-what was decided.
+As in :mod:`tidelog.broker.handlers.forwarding`, the answer waits, up to a limit, until this broker's image shows the
+decision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T", PartitionReassignment, PartitionResult)
 
 
 class Reassignments:
-    """Passes on what is about replicas and leaders; an unknown outcome is reported as such."""
+    """Forwards calls about replicas and leaders; reports an unknown outcome as such."""
 
     def __init__(self, channel: ControllerChannel, view: MetadataView) -> None:
         self._channel = channel
@@ -85,7 +85,7 @@ class Reassignments:
         return answer
 
     async def _visible(self, items: Iterable[T], shown: Callable[[PartitionRecord, T], bool]) -> None:
-        """Wait until this broker's image shows it; not for long, since what came after it may hide it."""
+        """Wait until this broker's image shows it. Not for long, because a later change may hide it."""
         wanted = list(items)
 
         def are_shown(image: MetadataImage) -> bool:
@@ -111,8 +111,8 @@ def _is_wished(found: PartitionRecord, item: PartitionReassignment) -> bool:
 
 
 def _settled(result: PartitionResult) -> PartitionResult:
-    """After a first try of unknown outcome: the second one's refusal may be the first one's success."""
+    """Handle a first try with unknown outcome: the second one's refusal may mean that the first one succeeded."""
     if result.error is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
         return result
-    text = "the first attempt's outcome is unknown, and now no move is under way; describe the topic to find out"
+    text = "the first attempt's outcome is unknown, and now no move is in progress; describe the topic to find out"
     return replace(result, error=ErrorCode.REQUEST_TIMED_OUT, error_message=text)

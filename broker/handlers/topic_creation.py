@@ -1,4 +1,4 @@
-"""Topics that are made because somebody uses them: those of clients, and the cluster's own."""
+"""Creates topics on first use: clients' topics, and the cluster's own."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 CREATE_TIMEOUT_S: Final = 5.0
 LEADERS_TIMEOUT_S: Final = 2.0
-"""Longest wait for the leaders of a topic that was just made."""
+"""How long to wait for the leaders of a new topic."""
 CREATIONS_MAX: Final = 100
-"""Most topics being made on first use at one time; others are answered as unknown and asked for again."""
+"""Maximum topics being created on first use at a time; others are answered as unknown, and clients ask again."""
 
 Outcome = tuple[ErrorCode, str]
 
 
 class TopicCreation:
-    """One request to the controller for each topic at a time, however many ask for it."""
+    """Sends one request per topic to the controller at a time, however many ask for it."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class TopicCreation:
         self._tell_of_use = tell
         self._under_way: dict[str, asyncio.Task[Outcome]] = {}
         self._told: dict[str, str] = {}
-        """By internal topic: why it could not be made, as the log has it already."""
+        """By internal topic: the logged reason why it could not be created."""
 
     async def create(self, names: Iterable[str], sender: CallContext | None = None) -> dict[str, Outcome]:
-        """Create these topics and wait a little for their leaders; returns the error for each that is still missing
-        then. ``sender``: the client that uses them; ``None`` for the cluster itself."""
+        """Create these topics and wait briefly for their leaders. Returns the error for each that is still missing.
+        ``sender``: the client that uses them; ``None`` for the cluster itself."""
         tasks: dict[str, asyncio.Task[Outcome]] = {}
         for name in names:
             if topic_name_fault(name) is not None:
@@ -87,7 +87,7 @@ class TopicCreation:
         result = answer.topics[0]
         if sender is not None:
             self._tell_of_use(name, sender, result.error)
-        if result.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # no client expects this of Metadata
+        if result.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # no client expects this from Metadata
             return ErrorCode.LEADER_NOT_AVAILABLE, result.error_message
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self._tell(name, result.error_message)
@@ -96,7 +96,8 @@ class TopicCreation:
         return ErrorCode.LEADER_NOT_AVAILABLE, "the topic was just created"
 
     def _tell(self, name: str, why: str) -> None:
-        """Clients of groups and transactions only wait meanwhile, and many of them cannot say for what."""
+        """Log why an internal topic is missing: clients of groups and transactions only wait, and many cannot say for
+        what."""
         if is_internal(name) and self._told.get(name) != why:
             self._told[name] = why
             log.warning("%s cannot be created yet; still trying: %s", name, why)

@@ -1,8 +1,8 @@
 """The calls of transactions, on their way to this node's coordinators and partitions.
 
-What a coordinator cannot know is judged here, from the metadata: whether a partition exists that is to take part
-in a transaction. One that the coordinator's own metadata does not have yet must not, or the marker would find
-nobody to go to.
+This module checks what a coordinator cannot know, from the metadata: whether a partition that is to join a transaction
+exists. A partition that the coordinator's own metadata lacks must not join, because the marker would have nowhere to
+go.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from tidelog.transactions.coordinator import TransactionCoordinator
 from tidelog.transactions.transaction import EPOCH_MAX
 
 METADATA_WAIT_S: Final = 0.5
-"""How long to wait for a partition that a transaction adds: it may be new."""
+"""How long to wait for a partition that a transaction adds; it may be new."""
 
 
 class MarkerWriting:
-    """Writes the markers of transactions' ends into the logs that this node leads."""
+    """Writes transaction markers to the logs that this node leads."""
 
     def __init__(self, groups: GroupCoordinator, replicas: ReplicaManager) -> None:
         self._groups = groups
         self._replicas = replicas
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Markers for committed offsets go through the groups' coordinator, which acts on them; the others straight
-        into their logs (``KafkaApis.handleWriteTxnMarkersRequest``). All are appended before this waits."""
+        """Write markers. Those for committed offsets go through the group coordinator, which acts on them, the others
+        straight into their logs (``KafkaApis.handleWriteTxnMarkersRequest``). All are appended before this waits."""
         through_groups = {
             (number, at.partition): self._groups.complete_transaction(at.partition, marker)
             for number, marker in enumerate(request.markers)
@@ -96,7 +96,7 @@ class MarkerWriting:
 
 
 class TransactionCalls:
-    """Hands calls on in the order in which they come."""
+    """Passes calls on in the order of arrival."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class TransactionCalls:
     async def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: CallContext
     ) -> AddPartitionsToTxnResponse:
-        """Partitions that do not exist are refused one by one (``KafkaApis.handleAddPartitionsToTxnRequest``)."""
+        """Add partitions. Missing ones are refused one by one (``KafkaApis.handleAddPartitionsToTxnRequest``)."""
         if all(_has_all(self._view.image, given) for given in request.transactions):
             return await self._coordinator.add_partitions(request, context)
         await self._view.wait_until(
@@ -181,7 +181,7 @@ class TransactionCalls:
     # --- Markers ------------------------------------------------------------------------------------
 
     async def write_markers(self, request: WriteTxnMarkersRequest, _: CallContext) -> WriteTxnMarkersResponse:
-        """From anybody: what cannot be a marker is refused by itself."""
+        """Write markers from any sender; invalid ones are refused individually."""
         faulty = [_marker_fault(marker) for marker in request.markers]
         if not any(faulty):
             return await self._markers.write(request)
@@ -199,7 +199,8 @@ class TransactionCalls:
 
 
 def _marker_fault(marker: TransactionMarker) -> bool:
-    """Whether no producer can be meant, or a log whose only writer is the coordinator of transactions."""
+    """Return whether a marker is invalid: its producer cannot exist, or only the transaction coordinator writes to its
+    log."""
     return (
         marker.producer_id < 0
         or not 0 <= marker.producer_epoch <= EPOCH_MAX
@@ -213,7 +214,7 @@ def _refused(marker: TransactionMarker) -> WrittenMarker:
 
 
 def _of_clients(marker: TransactionMarker) -> TransactionMarker:
-    """The same for the partitions of clients' topics."""
+    """Keep only the partitions of clients' topics."""
     kept = tuple(at for at in marker.partitions if at.topic != GROUP_OFFSETS_TOPIC)
     return replace(marker, partitions=kept)
 

@@ -1,4 +1,4 @@
-"""Calls about users that log in by password: described from this node's metadata, changed by the active controller.
+"""Calls about users with passwords: described from this node's metadata, changed by the active controller.
 
 Source: Kafka's ``KafkaApis.handleDescribeUserScramCredentialsRequest``, ``ScramPublisher``, ``ScramControlManager``.
 """
@@ -28,8 +28,8 @@ from tidelog.proto.calls.user_api import (
 from tidelog.proto.transport.network import CallContext
 
 NOT_SECRET: Final = (
-    "expected TLS, or a client on the node's own machine: a salted password is as good as the password, and everybody "
-    "on the way could read it"
+    "expected TLS, or a client on the node's own machine: a salted password is as good as the password, and anyone "
+    "on the network path could read it"
 )
 
 
@@ -86,16 +86,16 @@ def _described(name: str, credentials: list[DescribedCredential] | None, times: 
 
 
 def _settled(result: AlteredUser) -> AlteredUser:
-    """After a first try of unknown outcome: what was to be deleted is gone, by that one, or was not there before."""
+    """Handle a first try with unknown outcome: a credential that is now missing was deleted by it, or never existed."""
     return AlteredUser(result.user, ErrorCode.NONE) if result.error is ErrorCode.RESOURCE_NOT_FOUND else result
 
 
 def confidential(context: CallContext) -> bool:
-    """Whether nobody but the two ends can read the request."""
+    """Return whether only the two ends can read the request."""
     try:
         return context.session.protocol.tls or ipaddress.ip_address(context.host).is_loopback
     except ValueError:
-        return True  # no address: it came from within this process
+        return True  # without an address, it came from within this process
 
 
 def _shows(image: MetadataImage, request: AlterUserScramCredentialsRequest, done: set[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about what clients leave behind: groups and transactions."""
+"""Rules about groups and transactions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _links(facts: Facts) -> Iterator[Found]:
 def _hanging(facts: Facts) -> Iterator[Found]:
     if found := facts.hanging:
         subjects = tuple(str(one.at) for one in found)
-        text = f"{counted(len(found), 'transaction')} that nobody will end: {named(subjects)}"
+        text = f"{counted(len(found), 'transaction')} that no coordinator will end: {named(subjects)}"
         yield Found(Severity.CRITICAL, text, subjects, min(one.since_ms for one in found))
 
 
@@ -117,15 +117,15 @@ RULES: Final = (
     Rule(
         "groups-behind",
         ("groups",),
-        "what a group has not read when retention deletes it, it will never read",
+        "records that retention deletes before the group reads them are lost to it",
         "`tidelog groups describe` shows lag and readers of each partition; look at the consumers' own logs",
         _groups,
     ),
     Rule(
         "records-lost-to-groups",
         ("groups",),
-        "the group cannot read them any more; it goes on where its auto.offset.reset says",
-        "lengthen the topic's retention, or add readers; `tidelog groups reset-offsets` sets a new place",
+        "the group can no longer read them; it continues according to its auto.offset.reset",
+        "lengthen the topic's retention, or add readers; `tidelog groups reset-offsets` sets a new position",
         _lost,
     ),
     Rule(
@@ -155,7 +155,7 @@ RULES: Final = (
         "prepared-transactions",
         ("prepared",),
         "readers of committed records cannot pass it, and it never times out",
-        "ask the program that prepared it; `tidelog transactions` shows and ends it",
+        "check the program that prepared it; `tidelog transactions` shows and ends it",
         _prepared,
         (
             Alert(

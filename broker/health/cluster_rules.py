@@ -13,7 +13,7 @@ from tidelog.broker.health.rule import Alert, Found, Rule, Severity, counted, na
 IMBALANCE_PERCENT: Final = 10
 """Kafka's ``leader.imbalance.per.broker.percentage``."""
 RECENT_S: Final = 24 * 3600
-"""A counter does not say when it moved. On a node that has been up for longer, what it counts is only noted."""
+"""A counter does not say when it increased. On a node that has been up for longer than this, it only gives a note."""
 
 
 def _no_controller(facts: Facts) -> Iterator[Found]:
@@ -22,7 +22,7 @@ def _no_controller(facts: Facts) -> Iterator[Found]:
 
 
 def unreached(facts: Facts) -> int | None:
-    """Controllers to which the active one has no stream; ``None`` if it did not say."""
+    """Return the controllers to which the active one has no stream; ``None`` if it did not say."""
     active = (facts.nodes or {}).get(-1 if facts.controller is None else facts.controller)
     return None if active is None else int(active.total(m.CONTROLLERS_UNREACHED))
 
@@ -53,7 +53,7 @@ def _stopping(facts: Facts) -> Iterator[Found]:
 def _partitions(
     severity: Severity, text: str, chosen: Callable[[Partition], bool]
 ) -> Callable[[Facts], Iterator[Found]]:
-    """One finding about all the partitions that are ``chosen``."""
+    """Report one finding about all ``chosen`` partitions."""
 
     def look(facts: Facts) -> Iterator[Found]:
         subjects = tuple(str(one.at) for one in facts.partitions or () if chosen(one))
@@ -68,7 +68,7 @@ def _below_min_isr(partition: Partition) -> bool:
 
 
 def _under_replicated(partition: Partition) -> bool:
-    """As ``UnderReplicatedPartitions`` counts: replicas that are only being added are not missed."""
+    """Return whether ``UnderReplicatedPartitions`` counts it: replicas that are only being added do not."""
     wanted = len(partition.replicas) - len(partition.adding)
     return partition.leader >= 0 and len(partition.isr) < wanted and not _below_min_isr(partition)
 
@@ -80,11 +80,11 @@ def _reassignments(facts: Facts) -> Iterator[Found]:
     if waits:
         subjects = tuple(str(one.at) for one in waits)
         gone = sorted({node for one in waits for node in one.adding} - live)
-        text = f"{counted(len(waits), 'reassignment')} cannot end, for broker {named([*map(str, gone)])} is not live: "
+        text = f"{counted(len(waits), 'reassignment')} cannot end: broker {named([*map(str, gone)])} is not live; "
         yield Found(Severity.WARNING, text + named(subjects), subjects)
     if len(moving) > len(waits):
         subjects = tuple(str(one.at) for one in moving if one not in waits)
-        yield Found(Severity.NOTE, f"{counted(len(subjects), 'partition')} being moved: {named(subjects)}", subjects)
+        yield Found(Severity.NOTE, f"{counted(len(subjects), 'partition')} moving: {named(subjects)}", subjects)
 
 
 def _imbalance(facts: Facts) -> Iterator[Found]:
@@ -98,9 +98,7 @@ def _imbalance(facts: Facts) -> Iterator[Found]:
     short = [node for node, count in sorted(elsewhere.items()) if 100 * count > IMBALANCE_PERCENT * preferred[node]]
     if short:
         each = [f"broker {node} {preferred[node] - elsewhere[node]:,} of {preferred[node]:,}" for node in short]
-        yield Found(
-            Severity.NOTE, f"not all partitions are led by the broker that they prefer: {named(each)}", tuple(each)
-        )
+        yield Found(Severity.NOTE, f"not all partitions are led by their preferred broker: {named(each)}", tuple(each))
 
 
 def _unclean(facts: Facts) -> Iterator[Found]:
@@ -120,7 +118,7 @@ def _features(facts: Facts) -> Iterator[Found]:
             )
             yield Found(Severity.CRITICAL, text, feature.behind)
         elif feature.behind:
-            text = f"{named(feature.behind)} of an older version: {feature.name} {feature.highest} at most"
+            text = f"{named(feature.behind)} on an older version: {feature.name} {feature.highest} at most"
             yield Found(Severity.NOTE, text, feature.behind)
         elif feature.level < feature.highest:
             text = f"{feature.name} can be raised from {feature.level} to {feature.highest}"
@@ -149,7 +147,7 @@ RULES: Final = (
                 _CRITICAL,
                 f"sum({m.ACTIVE_CONTROLLERS.exported}) > 1",
                 "1m",
-                "{{ $value }} controllers say that they are active",
+                "{{ $value }} controllers claim to be active",
             ),
         ),
     ),
@@ -172,8 +170,8 @@ RULES: Final = (
     Rule(
         "brokers-fenced",
         ("brokers",),
-        "their partitions have a replica less, and get no new leaders there",
-        "start the broker, or look at its log; `tidelog brokers unregister` forgets one that is gone for good",
+        "their partitions have one replica fewer, and get no new leaders there",
+        "start the broker, or look at its log; `tidelog brokers unregister` removes one that is gone for good",
         _fenced,
         (
             Alert(
@@ -188,8 +186,8 @@ RULES: Final = (
     Rule(
         "brokers-stopping",
         ("brokers",),
-        "they hand over what they lead",
-        "nothing, if you stop them",
+        "they hand over their leaderships",
+        "nothing, if you are stopping them",
         _stopping,
     ),
     Rule(
@@ -197,7 +195,7 @@ RULES: Final = (
         ("partitions",),
         "nobody can write to these partitions or read them",
         "start the brokers that hold their replicas; `tidelog topics describe --unhealthy` names them. "
-        "`tidelog elect --unclean` elects any live replica, at the price of records that it lacks",
+        "`tidelog elect --unclean` elects any live replica, but records that it lacks are lost",
         _partitions(Severity.CRITICAL, "without a leader", lambda one: one.leader < 0),
         (
             Alert(
@@ -228,7 +226,7 @@ RULES: Final = (
     Rule(
         "partitions-under-replicated",
         ("partitions",),
-        "fewer copies than asked for: the next failures may stop writers or lose records",
+        "there are too few copies: the next failures may stop writers or lose records",
         "start the broker that is missing; if it runs, look at its disk and its loop's busy share",
         _partitions(Severity.WARNING, "with a replica out of sync", _under_replicated),
         (
@@ -253,7 +251,7 @@ RULES: Final = (
                 _WARNING,
                 f"sum({m.REASSIGNING.exported}) > 0 and sum(rate({m.REPLICATION_BYTES_IN.exported}[15m])) == 0",
                 "15m",
-                "{{ $value }} partitions are being moved, and no replica fetches anything",
+                "{{ $value }} partitions are being moved, but no replica fetches anything",
             ),
         ),
     ),
@@ -261,14 +259,14 @@ RULES: Final = (
         "leaders-elsewhere",
         ("partitions", "brokers"),
         "some brokers do more than their share",
-        "nothing while auto.leader.rebalance.enable is on: the controller mends it; `tidelog elect` does so at once",
+        "nothing while auto.leader.rebalance.enable is on: the controller fixes it; `tidelog elect` does so now",
         _imbalance,
     ),
     Rule(
         "unclean-elections",
         ("nodes",),
-        "a replica leads that may lack acknowledged records",
-        "find out which replicas were lost; compare what readers have with what producers sent",
+        "a leader may lack acknowledged records",
+        "find out which replicas were lost; compare what consumers read with what producers sent",
         _unclean,
         (
             Alert(
@@ -276,7 +274,7 @@ RULES: Final = (
                 _CRITICAL,
                 f"sum(increase({m.UNCLEAN_ELECTIONS.exported}[15m])) > 0",
                 "0s",
-                "records may be lost: leaders were elected that may lack some",
+                "records may be lost: elected leaders may lack some",
             ),
         ),
     ),
@@ -284,7 +282,7 @@ RULES: Final = (
         "feature-levels",
         ("features",),
         "nodes must agree on what they write; a level that was raised cannot always be lowered",
-        "bring all nodes to the same version, then `tidelog features upgrade`",
+        "upgrade all nodes to the same version, then `tidelog features upgrade`",
         _features,
     ),
 )

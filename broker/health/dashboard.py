@@ -1,4 +1,4 @@
-"""A Grafana dashboard: the alerts of the table of rules, and what they look at, over time."""
+"""A Grafana dashboard: the alerts of the health rules, and the metrics behind them, over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.broker import metrics as m
 from tidelog.broker.health.rules import RULES
 
 SCHEMA: Final = 39
-"""Grafana's ``schemaVersion`` of release 10; later releases migrate it."""
+"""Grafana's ``schemaVersion`` as of release 10; later releases migrate it."""
 COLUMNS: Final = 24
 WIDTH, HEIGHT = 8, 7
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -18,7 +18,7 @@ _ONLY: Final = 'instance=~"$instance"'
 
 
 class Panel(NamedTuple):
-    """A chart. ``series``: expressions and their legends; ``unit``: by Grafana's name."""
+    """A chart. ``series``: expressions and their legends; ``unit``: Grafana's name."""
 
     title: str
     unit: str
@@ -118,7 +118,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 
 
 def dashboard() -> str:
-    """The dashboard for Grafana's import, as JSON. It asks for its Prometheus when it is imported."""
+    """Return the dashboard as JSON for Grafana's import, which asks for its Prometheus."""
     names = "|".join(alert.name for rule in RULES for alert in rule.alerts)
     found = {
         "title": "Tidelog",

@@ -1,6 +1,6 @@
-"""What rules of health look at: one picture of a cluster, taken from admin calls, the quorum and nodes' metrics.
+"""The input of the health rules: a snapshot of a cluster, from admin calls, the quorum and nodes' metrics.
 
-A part that nobody could tell is ``None``; the rules that need it are left out, and :attr:`Facts.unknown` says why.
+A part that could not be determined is ``None``; rules that need it are skipped, and :attr:`Facts.unknown` says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.model.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A registered broker. ``stopping``: it is in its controlled shutdown."""
+    """A registered broker. ``stopping``: it is in controlled shutdown."""
 
     node: int
     fenced: bool
@@ -29,7 +29,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``leader`` is -1 for none. ``min_isr`` is ``None`` where it was not asked for: every replica is in sync."""
+    """``leader`` is -1 for none. ``min_isr`` is ``None`` if it was not queried, because every replica is in sync."""
 
     at: TopicPartition
     leader: int
@@ -42,7 +42,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A log directory of a broker. Bytes are of its disk."""
+    """A broker's log directory. Bytes are those of its disk."""
 
     node: int
     path: str
@@ -53,7 +53,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature's level in use, the range that every node supports, and the nodes that know less than others."""
+    """A feature's current level, the range that every node supports, and the nodes that support less than others."""
 
     name: str
     level: int
@@ -64,7 +64,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A prepared transaction that waits for an outside decision."""
+    """A prepared transaction that waits for an external decision."""
 
     transactional_id: str
     since_ms: int
@@ -72,7 +72,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that is open in a partition, and that no coordinator will end."""
+    """A transaction that is open in a partition and that no coordinator will end."""
 
     at: TopicPartition
     producer_id: int
@@ -80,24 +80,24 @@ class HangingTransaction:
 
 
 class Progress(StrEnum):
-    """How a group gets on with a partition, after Burrow's evaluator."""
+    """A group's progress in a partition, after Burrow's evaluator."""
 
     OK = "ok"
     UNSETTLED = "not judged yet"
-    """It lags, and was not watched for long enough."""
+    """It has lag, and was not watched long enough."""
     SLOW = "slow"
-    """Its offset moves, and its lag never fell."""
+    """Its offset advances, but its lag never fell."""
     STALLED = "stalled"
-    """It has a reader, and its offset stands still."""
+    """It has a reader, but its offset does not advance."""
     STOPPED = "stopped"
-    """It has no reader, and its offset stands still."""
+    """It has no reader, and its offset does not advance."""
     REWOUND = "rewound"
-    """Its offset went back, and has not come forward again."""
+    """Its offset went back, and has not recovered."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """A group's standing in one partition. ``lost``: records that were deleted before the group read them."""
+    """A group's position in one partition. ``lost``: records that were deleted before the group read them."""
 
     at: TopicPartition
     progress: Progress
@@ -142,8 +142,8 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """One look at a node's metrics page, by exported name. ``busy``: the share of a processor that its event loop used
-    between two looks (0 to 1). ``clock_ahead_s``: how far the node's clock is ahead of the looker's, within
+    """One reading of a node's metrics page, by exported name. ``busy``: the share of a processor that its event loop
+    used between two readings (0 to 1). ``clock_ahead_s``: how far the node's clock is ahead of the reader's, within
     ``clock_error_s``. Either is ``None`` if it was not measured."""
 
     node: int
@@ -153,7 +153,7 @@ class NodeMetrics:
     clock_error_s: float = 0.0
 
     def total(self, metric: MetricName) -> float:
-        """The sum over all labels; 0 for a metric that the node does not have."""
+        """Return the sum over all labels; 0 if the node lacks the metric."""
         return sum(self.values.get(metric.exported, {}).values())
 
     def each(self, metric: MetricName) -> Iterator[tuple[Labels, float]]:
@@ -162,8 +162,8 @@ class NodeMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A cluster at ``now_ms`` (since 1970). ``controller``: the active one's node id, -1 for none. ``voters``: node ids
-    of the controllers."""
+    """A cluster at ``now_ms`` (since 1970). ``controller``: the active controller's node id, -1 for none. ``voters``:
+    the controllers' node ids."""
 
     now_ms: int
     controller: int | None = None
@@ -178,4 +178,4 @@ class Facts:
     links: Sequence[Link] | None = None
     nodes: Mapping[int, NodeMetrics] | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """What could not be asked, and why."""
+    """What could not be queried, and why."""

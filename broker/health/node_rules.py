@@ -13,10 +13,10 @@ from tidelog.broker.metrics import MetricName
 
 DISK_WARNING: Final = 0.15
 DISK_CRITICAL: Final = 0.05
-"""Shares of a disk that are free. A node whose last log directory is full stops."""
+"""Shares of free disk space. A node stops when its last log directory is full."""
 BUSY_WARNING: Final = 0.7
 BUSY_CRITICAL: Final = 0.9
-"""Shares of a processor that the event loop uses; Kafka's usual alert is ``RequestHandlerAvgIdlePercent`` < 0.3."""
+"""Shares of a processor used by the event loop; Kafka's usual alert is ``RequestHandlerAvgIdlePercent`` < 0.3."""
 CLOCK_WARNING_S: Final = 1.0
 CERTIFICATE_WARNING_DAYS: Final = 14
 CERTIFICATE_CRITICAL_DAYS: Final = 3
@@ -54,7 +54,7 @@ def _disks(facts: Facts) -> Iterator[Found]:
 def _counted_metric(
     metric: MetricName, severity: Severity, text: Callable[[int], str]
 ) -> Callable[[Facts], Iterator[Found]]:
-    """One finding for each node on which ``metric`` is not 0."""
+    """Report one finding for each node on which ``metric`` is not 0."""
 
     def look(facts: Facts) -> Iterator[Found]:
         for node in _nodes(facts):
@@ -75,9 +75,9 @@ def _damaged(facts: Facts) -> Iterator[Found]:
 def _cleaner(facts: Facts) -> Iterator[Found]:
     for node in _nodes(facts):
         if node.total(m.CLEANER_DEAD):
-            yield Found(_CRITICAL, f"node {node.node}: the log cleaner has ended", (f"node {node.node}",))
+            yield Found(_CRITICAL, f"node {node.node}: the log cleaner has stopped", (f"node {node.node}",))
         if count := int(node.total(m.CLEANER_UNCLEANABLE)):
-            text = f"node {node.node}: the cleaner leaves {counted(count, 'log')} alone after a failure"
+            text = f"node {node.node}: the cleaner skips {counted(count, 'log')} after a failure"
             yield Found(_WARNING, text, (f"node {node.node}",))
 
 
@@ -89,7 +89,7 @@ def _busy(facts: Facts) -> Iterator[Found]:
 
 
 def _clocks(facts: Facts) -> Iterator[Found]:
-    """Nodes against each other: the looker's own clock is no judge."""
+    """Compare nodes' clocks with each other: the observer's own clock does not count."""
     known = [
         (node.clock_ahead_s, node.clock_error_s, node.node) for node in _nodes(facts) if node.clock_ahead_s is not None
     ]
@@ -129,7 +129,7 @@ RULES: Final = (
     Rule(
         "log-directories-failed",
         ("directories",),
-        "its replicas are out of service; a node ends with its last directory",
+        "its replicas are out of service; a node stops with its last directory",
         "replace the disk and start the node again; its replicas copy everything from their leaders",
         _failed_directories,
         (
@@ -171,7 +171,7 @@ RULES: Final = (
         "damaged-records",
         ("nodes",),
         "a disk returns other bytes than were written; the node refuses to serve them",
-        "check the disk. The node mends them from another replica that is whole; `/health` names them",
+        "check the disk. The node repairs them from an intact replica; `/health` lists them",
         _damaged,
         (
             Alert(
@@ -186,7 +186,7 @@ RULES: Final = (
     Rule(
         "cleaner",
         ("nodes",),
-        "compacted topics, committed offsets among them, grow without end",
+        "compacted topics, including committed offsets, grow without bound",
         "look at the node's log for the failure, then restart the node",
         _cleaner,
         (
@@ -195,14 +195,14 @@ RULES: Final = (
                 _CRITICAL,
                 f"{m.CLEANER_DEAD.exported} > 0",
                 "1m",
-                "{{ $labels.instance }}: the log cleaner has ended",
+                "{{ $labels.instance }}: the log cleaner has stopped",
             ),
             Alert(
                 "TidelogLogsUncleanable",
                 _WARNING,
                 f"sum by (instance) ({m.CLEANER_UNCLEANABLE.exported}) > 0",
                 "5m",
-                "{{ $labels.instance }}: the cleaner leaves {{ $value }} logs alone",
+                "{{ $labels.instance }}: the cleaner skips {{ $value }} logs",
             ),
         ),
     ),
@@ -233,7 +233,7 @@ RULES: Final = (
         "produce-latency",
         (),
         "producers wait",
-        "look at disks, the loop's busy share and `tidelog_request_waits_total`",
+        "check disks, the loop's busy share and `tidelog_request_waits_total`",
         only_alerts,
         (
             Alert(
@@ -264,8 +264,8 @@ RULES: Final = (
     Rule(
         "certificates",
         ("nodes",),
-        "with an expired certificate nobody can connect, other nodes neither",
-        "put the new files in place of the old: nodes take them without a restart",
+        "with an expired certificate nobody can connect, not even other nodes",
+        "replace the files: nodes load them without a restart",
         _certificates,
         (
             Alert(
@@ -287,7 +287,7 @@ RULES: Final = (
     Rule(
         "certificates-refused",
         ("nodes",),
-        "the listener goes on with the old certificate until that expires",
+        "the listener keeps the old certificate until that expires",
         "the node's log says why: a key that does not match, other names, or a chain that its own roots do not accept",
         _counted_metric(
             m.TLS_RELOADS_REFUSED, _NOTE, lambda count: f"{counted(count, 'new certificate')} refused since its start"
@@ -305,7 +305,7 @@ RULES: Final = (
     Rule(
         "logins-refused",
         (),
-        "somebody tries passwords, or a client has the wrong one",
+        "somebody is guessing passwords, or a client has a wrong one",
         "the audit log names user and address",
         only_alerts,
         (
@@ -321,16 +321,16 @@ RULES: Final = (
     Rule(
         "audit-gaps",
         ("nodes",),
-        "the audit log does not tell of everything",
-        "make room where it is written, or raise audit.events.max",
-        _counted_metric(m.AUDIT_DROPPED, _NOTE, lambda count: f"{counted(count, 'event')} missing in the audit log"),
+        "the audit log is incomplete",
+        "make room for it on disk, or raise audit.events.max",
+        _counted_metric(m.AUDIT_DROPPED, _NOTE, lambda count: f"{counted(count, 'event')} missing from the audit log"),
         (
             Alert(
                 "TidelogAuditGaps",
                 _WARNING,
                 f"increase({m.AUDIT_DROPPED.exported}[15m]) > 0",
                 "0s",
-                "{{ $labels.instance }}: {{ $value | humanize }} events are missing in the audit log",
+                "{{ $labels.instance }}: {{ $value | humanize }} events are missing from the audit log",
             ),
         ),
     ),
@@ -346,7 +346,7 @@ RULES: Final = (
                 _WARNING,
                 f"{OPEN_FILES} / {FILES_MAX} > {FILES_WARNING} and on (instance) {m.UPTIME.exported}",
                 "5m",
-                "{{ $labels.instance }}: {{ $value | humanizePercentage }} of its files are open",
+                "{{ $labels.instance }}: {{ $value | humanizePercentage }} of its file limit is used",
             ),
         ),
     ),

@@ -1,8 +1,8 @@
-"""Whether a consumer group gets on, judged by its progress over a window and not by a bound on its lag. Pure.
+"""Judges a consumer group by its progress over a window, not by a limit on its lag. Pure.
 
 Source: Burrow's evaluator (``core/internal/evaluator/caching.go``, ``calculatePartitionStatus``), in its order. Burrow
-sees commits and their times; here offsets are looked at, so a reader that commits the same offset again looks like
-one that does not commit. Whether the partition has a reader tells *stalled* from *stopped* instead.
+sees commits and their times. Here offsets are sampled, so a reader that commits the same offset again looks like one
+that does not commit. *Stalled* and *stopped* are distinguished instead by whether the partition has a reader.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidelog.broker.health.facts import Progress
 from tidelog.model.ids import TopicPartition
 
 SAMPLES: Final = 10
-"""Looks that make a window; as many as Burrow's commits (``intervals``)."""
+"""Samples per window; as many as Burrow's commits (``intervals``)."""
 
 
 class Sample(NamedTuple):
-    """One look at a group's partition: when, the committed offset, the end of the log."""
+    """One look at a group's partition: time, committed offset, log end."""
 
     time_ms: int
     committed: int
@@ -32,9 +32,9 @@ class Sample(NamedTuple):
 
 
 def judge(samples: Sequence[Sample], has_reader: bool, wanted: int = SAMPLES) -> tuple[Progress, int | None]:
-    """How a group gets on with a partition, and since when where that shows (ms since 1970).
+    """Return a group's progress in a partition, and since when, if that is known (ms since 1970).
 
-    ``samples`` are in the order of time, at least one. Without ``wanted`` of them a group that lags is not judged.
+    ``samples`` are ordered by time, at least one. With fewer than ``wanted``, a group with lag is not judged.
     """
     first, last = samples[0], samples[-1]
     if last.lag == 0:
@@ -59,8 +59,8 @@ def judge(samples: Sequence[Sample], has_reader: bool, wanted: int = SAMPLES) ->
 
 
 class Windows:
-    """The last looks at every group's partitions, at most ``wanted`` each. Partitions that a look leaves out are
-    forgotten, so that it holds no more than one look's partitions."""
+    """The last samples of every group's partitions, at most ``wanted`` each. Partitions that a look leaves out are
+    forgotten, so it never holds more than one look's partitions."""
 
     def __init__(self, wanted: int = SAMPLES) -> None:
         self.wanted = wanted

@@ -1,4 +1,4 @@
-"""What a rule of health is, what it finds, and how all of them are asked. Pure: facts in, findings out."""
+"""Health rules, what they find, and how to evaluate them. Pure: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Final
 from tidelog.broker.health.facts import Facts
 
 SHOWN_MAX: Final = 5
-"""Most partitions, nodes or groups that a sentence names."""
+"""Maximum partitions, nodes or groups named in a sentence."""
 
 
 class Severity(StrEnum):
     """How bad it is."""
 
     CRITICAL = "critical"
-    """Records or requests are refused, lost, or about to be. Somebody should look now."""
+    """Records or requests are being refused or lost, or are about to be. Act now."""
     WARNING = "warning"
-    """Nothing is lost yet; one failure more, or some days, and something will be."""
+    """Nothing is lost yet; one more failure, or some days, and something will be."""
     NOTE = "note"
     """Worth knowing. The cluster is healthy."""
 
     @property
     def rank(self) -> int:
-        """0 for the worst."""
+        """0 for the most severe."""
         return list(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a rule found, in one sentence. ``subjects``: all that it is about, by name. ``since_ms``: since when it has
-    been so (ms since 1970), where the facts show it."""
+    """What a rule found, in one sentence. ``subjects``: the names of everything it is about. ``since_ms``: since when
+    (ms since 1970), if the facts show it."""
 
     severity: Severity
     what: str
@@ -42,8 +42,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """The rule as Prometheus asks it. ``expr``: true where it fires. ``for_``: for how long it must be. ``shows``: what
-    a person reads, with Prometheus's templates."""
+    """The rule as a Prometheus alert. ``expr``: true when it fires. ``for_``: how long it must be true. ``shows``: the
+    text for people, with Prometheus's templates."""
 
     name: str
     severity: Severity
@@ -54,8 +54,8 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table. ``needs``: the parts of :class:`Facts` without which ``look`` cannot tell. ``alerts`` is
-    empty where no metric shows it."""
+    """One row of the table. ``needs``: the parts of :class:`Facts` that ``look`` requires. ``alerts`` is empty if no
+    metric shows it."""
 
     name: str
     needs: tuple[str, ...]
@@ -66,13 +66,13 @@ class Rule:
 
 
 def only_alerts(_: Facts) -> Iterable[Found]:
-    """For rules about rates and other things that one look at a cluster does not show."""
+    """Find nothing. For rules about rates and other things that one look at a cluster does not show."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is not as it should be: what, since when, why it matters, what to do."""
+    """A problem: what, since when, why it matters, what to do."""
 
     rule: str
     severity: Severity
@@ -85,7 +85,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings, the worst first. ``unchecked``: the rules that lacked facts, each with the parts that it lacks."""
+    """All findings, the most severe first. ``unchecked``: the rules that lacked facts, each with the missing parts."""
 
     findings: tuple[Finding, ...]
     unchecked: tuple[tuple[str, tuple[str, ...]], ...]
@@ -96,7 +96,7 @@ class Report:
 
 
 def check(rules: Sequence[Rule], facts: Facts) -> Report:
-    """Ask every rule."""
+    """Evaluate every rule."""
     findings, unchecked = [], []
     for rule in rules:
         missing = tuple(part for part in rule.needs if getattr(facts, part) is None)
@@ -112,12 +112,12 @@ def check(rules: Sequence[Rule], facts: Facts) -> Report:
 
 
 def named(subjects: Sequence[str]) -> str:
-    """``a, b and 7 more``."""
+    """Return ``a, b and 7 more``."""
     shown, more = subjects[:SHOWN_MAX], len(subjects) - SHOWN_MAX
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 partition``, ``2 partitions``, ``2 directories``."""
+    """Return ``1 partition``, ``2 partitions``, ``2 directories``."""
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else many}"

@@ -12,5 +12,5 @@ RULES: Final[tuple[Rule, ...]] = (*cluster_rules.RULES, *node_rules.RULES, *clie
 
 
 def report(facts: Facts) -> Report:
-    """What is not as it should be, the worst first."""
+    """Return the findings, the most severe first."""
     return check(RULES, facts)

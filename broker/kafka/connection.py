@@ -1,11 +1,11 @@
 """One connection of a Kafka listener: requests in, answers out in the same order.
 
-Produce and Fetch begin as they arrive, any number of them at a time; every other request begins once what came
-before it on this connection is answered or, of produces and fetches, begun, and nothing begins behind it before
-it is answered. So a connection's calls never overtake each other, as in Kafka, which reads no further request
-while one is at work.
+Produce and Fetch start on arrival, any number of them at a time. Every other request starts only after earlier requests
+on this connection have been answered or, for produces and fetches, started; and nothing starts behind it before it is
+answered. So a connection's calls never overtake each other, as in Kafka, which reads no further request while one is
+being processed.
 
-Sockets are used directly: a transport would neither send from files nor read into a large frame's own memory.
+Sockets are used directly: a transport could neither send from files nor read into a large frame's own memory.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tidelog.proto.kafka.wire import BadMessage
 from tidelog.security.session import UNSECURED, Session
 
 REQUESTS_A_TURN: Final = 32
-"""Requests begun before other connections have their turn."""
+"""Requests started before other connections get their turn."""
 LINGER_S: Final = 1.0
-"""How long a connection that we end is drained, so that its peer sees an end and no reset."""
+"""How long a connection that we end is drained, so that its peer sees an end and not a reset."""
 DISCARDED_BYTES: Final = 64 * 1024
 """How much is drained at a time."""
 
@@ -96,18 +96,18 @@ class KafkaConnection:
         """Waits for the first request, or for the end of the login."""
         self._outgoing = Outgoing()
         self._slots: deque[Slot] | None = None
-        """Requests whose answers are not under way, in order; made when there is one, as most connections are idle."""
+        """Requests whose answers have not been sent, in order. Created on demand, because most connections are idle."""
         self._held = 0
-        """Bytes that unanswered requests hold; counted in the node's budget."""
+        """Bytes held by unanswered requests, counted in the node's budget."""
         self._kept = 0
-        """Bytes of requests that have not begun; counted there too."""
+        """Bytes of requests that have not started, also counted there."""
         self._call: asyncio.Task[None] | None = None
-        """The request at work that nothing may overtake."""
+        """The current request that nothing may overtake."""
         self._referring: asyncio.Task[None] | None = None
         """Refers a gRPC client elsewhere, if one came."""
         self._pause: asyncio.Future[None] | None = None
         self._muted: asyncio.TimerHandle | None = None
-        """Ends the time in which its client has to wait (KIP-219)."""
+        """Ends the time for which its client has to wait (KIP-219)."""
         self._reading = False
         self._writing = False
         self._flush_due = False
@@ -128,7 +128,7 @@ class KafkaConnection:
 
     def _close_unproven(self) -> None:
         late_s = self._loop.time() - self._host.limits.first_request_ms / 1000
-        # We keep it waiting ourselves, or a large request comes over a slow line.
+        # We are keeping it waiting, or a large request is arriving over a slow line.
         slow = self._login is None and self._incoming.in_large and self.progress_s > late_s
         if self._pause is not None or slow:
             self._look_for_first()
@@ -137,7 +137,7 @@ class KafkaConnection:
         self.abort()
 
     def _prove(self) -> None:
-        """A first request was well formed."""
+        """Note that the first request was well formed."""
         self._incoming.proven = True
         self._no_first_look()
 
@@ -153,11 +153,11 @@ class KafkaConnection:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it is its peer's turn: nothing is at work here, or an answer waits to be taken."""
+        """Whether the peer has to act: nothing is in progress here, or an answer waits to be taken."""
         return bool(self._outgoing) or not self.at_work
 
     def abort(self) -> None:
-        """Close at once. What is under way is given up."""
+        """Close immediately and abandon what is in progress."""
         self._give_up()
         if self._linger is not None:
             self._linger.cancel()
@@ -168,7 +168,7 @@ class KafkaConnection:
             self._on_closed(self)
 
     def end(self, why: str) -> None:
-        """Close so that the peer sees an end, and say why in the log."""
+        """Close so that the peer sees an end, and log why."""
         if not self._open:
             return
         self._host.traffic.malformed += 1
@@ -187,7 +187,7 @@ class KafkaConnection:
         self._linger = self._loop.call_later(LINGER_S, self.abort)
 
     def _give_up(self) -> None:
-        """Drop everything that is under way; only the socket is left."""
+        """Drop everything in progress; only the socket remains."""
         if not self._open:
             return
         self._open = False
@@ -216,7 +216,7 @@ class KafkaConnection:
         self._host.produce_budget.give(held)
 
     def _lost(self) -> None:
-        """The peer is gone."""
+        """Handle that the peer is gone."""
         self.abort()
 
     # --- Reading ------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class KafkaConnection:
             self._read_pending()
 
     def _read_pending(self) -> None:
-        """Read on if bytes wait where the loop does not see them."""
+        """Continue reading if bytes wait where the loop does not see them."""
         if isinstance(self._sock, TlsSocket) and self._open and self._sock.pending:
             self._loop.call_soon(self._readable_still)
 
@@ -273,7 +273,7 @@ class KafkaConnection:
         self.abort()
 
     def _work(self) -> None:
-        """Begin the requests that have arrived, as far as the bounds allow."""
+        """Start the requests that have arrived, within the limits."""
         try:
             self._begin_requests()
         except GrpcCaller:
@@ -283,7 +283,7 @@ class KafkaConnection:
             return
         except (BadMessage, CloseConnection) as bad:
             if self._outgoing and not self._writing:
-                self._flush()  # what was answered before
+                self._flush()  # send earlier answers first
             self.end(str(bad))
         except Exception as bug:
             self.abort()
@@ -297,8 +297,8 @@ class KafkaConnection:
     def _begin_requests(self) -> None:
         for _ in range(REQUESTS_A_TURN):
             if not self._may_begin():
-                # What was read waits here; a peer that sends on fills the system's buffers, not ours. While there
-                # is nothing, we listen on, to hear of the peer's end.
+                # What was read waits here; a peer that keeps sending fills the system's buffers, not ours. While there
+                # is nothing, we keep listening, to notice the peer's end.
                 if self._incoming.empty:
                     self._read_on()
                 else:
@@ -324,7 +324,7 @@ class KafkaConnection:
             self._work()
 
     def _resume(self) -> None:
-        """Something was finished: look whether more may begin."""
+        """Check whether more may start, because something has finished."""
         waits = self._pause is not None or self._muted is not None or self._call is not None
         if not self._reading and not self._go_on_due and not waits:
             self._go_on_due = True
@@ -355,7 +355,7 @@ class KafkaConnection:
             self._resume()
 
     def _mute(self, wait_ms: int) -> None:
-        """Begin no further request for so long."""
+        """Start no further request for this long."""
         until_s = self._loop.time() + wait_ms / 1000
         if self._muted is not None:
             if self._muted.when() >= until_s:
@@ -403,7 +403,7 @@ class KafkaConnection:
         return (reply.answer,)
 
     def _work_on(self, answer: Call) -> None:
-        """Nothing behind this request begins before its answer is there."""
+        """Start nothing behind this request before it is answered."""
         slot = Slot(None, 0)
         self._line_up(slot)
         self._call = self._loop.create_task(self._run(answer, slot))
@@ -427,7 +427,7 @@ class KafkaConnection:
             self._answered()
 
     def _turn_away(self, over: LoginOver, slot: Slot) -> None:
-        """A login failed: say so, and part."""
+        """Answer a failed login and close."""
         self._host.login_failed(self._peer, over)
         slot.pieces = () if over.answer is None else (over.answer,)
         self._answered()
@@ -442,7 +442,7 @@ class KafkaConnection:
         self._part()
 
     def _take(self, answer: Pieces | Pending) -> None:
-        """An answer to the request that was just begun, or what it waits for."""
+        """Take an answer to the request just started, or what it waits for."""
         if isinstance(answer, Pending):
             slot = Slot(answer, answer.held)
             self._line_up(slot)
@@ -462,7 +462,7 @@ class KafkaConnection:
         self._slots.append(slot)
 
     def _finish(self, slot: Slot) -> None:
-        """The result that a produce or fetch waited for has come."""
+        """Handle the result that a produce or fetch waited for."""
         pending, slot.pending = slot.pending, None
         if pending is None or not self._open:
             return
@@ -503,7 +503,7 @@ class KafkaConnection:
             self._flush()
 
     def _flush(self) -> None:
-        """Send what there is; wait for the socket to take the rest."""
+        """Send what is available, then wait for the socket to take the rest."""
         try:
             sent, from_files = self._outgoing.send(self._sock)
         except FileCut:

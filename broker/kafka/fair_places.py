@@ -1,4 +1,4 @@
-"""Places for work that strangers may hold up: no address takes all of them, and a free one goes to the address that has
+"""Places for work that strangers can hold up. No address gets all of them, and a free place goes to the address with
 the fewest."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FairPlaces:
 
     @asynccontextmanager
     async def place(self, address: str) -> AsyncIterator[None]:
-        """Hold a place; wait for one first."""
+        """Hold a place, after waiting for one."""
         if self._may_have(address):
             self._take(address)
         else:
@@ -41,7 +41,7 @@ class FairPlaces:
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._forget(address, turn)
-            else:  # it came in the same moment
+            else:  # it was granted at the same moment
                 self._give(address)
             raise
 
@@ -58,7 +58,7 @@ class FairPlaces:
             following = min(able, key=lambda each: self._held.get(each, 0))
             turn = self._waiting[following][0]
             self._forget(following, turn)
-            if not turn.cancelled():  # its task has yet to hear of it
+            if not turn.cancelled():  # its task has not noticed yet
                 self._take(following)
                 turn.set_result(None)
                 return

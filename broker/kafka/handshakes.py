@@ -1,8 +1,7 @@
-"""TLS handshakes of a Kafka listener, away from the event loop: they are costly, and those that knock may be many.
+"""TLS handshakes of a Kafka listener, off the event loop: they are costly, and there may be many.
 
-A step of a handshake runs on one of a few threads; OpenSSL lets go of the interpreter while it computes. Between two
-steps the loop waits for the client. Connections that have said nothing cost as little as on a plaintext listener, and
-hold no place.
+Each step of a handshake runs on one of a few threads; OpenSSL releases the interpreter while it computes. Between
+steps, the loop waits for the client. Silent connections cost as little as on a plaintext listener, and hold no place.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tidelog.security.tls_store import NotAuthenticated, TlsStore
 
 THREADS: Final = 2
 UNDER_WAY_MAX: Final = 256
-"""Handshakes at a time; further connections wait, and half are for one address at most."""
+"""Maximum concurrent handshakes; further connections wait, and one address gets at most half."""
 TIMEOUT_S: Final = 10.0
-"""Time for the first byte, and then for the handshake."""
+"""Timeout for the first byte, and again for the handshake."""
 _TLS_HANDSHAKE: Final = 0x16
 _PEEK_BYTES: Final = 12
 
@@ -42,11 +41,11 @@ class Handshakes:
         self._threads = ThreadPoolExecutor(THREADS, "tls")
         self._places = FairPlaces(UNDER_WAY_MAX)
         self.under_way: set[asyncio.Task[None]] = set()
-        """Also those that wait."""
+        """Includes those that wait."""
 
     async def shake(self, sock: socket.socket, host: str) -> tuple[TlsSocket, Session]:
-        """Agree with the client at the other end of a fresh socket, from ``host``. Raises :class:`HandshakeFailed`; the
-        socket is closed then."""
+        """Perform the handshake on a fresh socket from ``host``. Raises :class:`HandshakeFailed`, after closing the
+        socket."""
         found: socket.socket | ssl.SSLSocket = sock
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -63,7 +62,7 @@ class Handshakes:
             raise HandshakeFailed(_told(error)) from None
         except OSError as error:
             found.close()
-            raise HandshakeFailed(f"the TLS handshake was broken off: {error.strerror or error}") from None
+            raise HandshakeFailed(f"the TLS handshake was aborted: {error.strerror or error}") from None
         except (HandshakeFailed, NotAuthenticated) as failed:
             found.close()
             raise HandshakeFailed(str(failed)) from None
@@ -72,7 +71,7 @@ class Handshakes:
             raise
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon handshakes in progress."""
         for task in list(self.under_way):
             task.cancel()
         if self.under_way:
@@ -86,8 +85,8 @@ class Handshakes:
                 try:
                     await asyncio.shield(step)
                 except asyncio.CancelledError:
-                    await asyncio.wait((step,))  # the thread must let go of the socket first
-                    step.exception()  # nobody else asks
+                    await asyncio.wait((step,))  # the thread must release the socket first
+                    step.exception()  # nobody else retrieves it
                     raise
                 return
             except ssl.SSLWantReadError:
@@ -96,7 +95,7 @@ class Handshakes:
                 await self._until_ready(found, writing=True)
 
     async def _expect_tls(self, sock: socket.socket) -> None:
-        """Raise :class:`HandshakeFailed` if the client begins with something else."""
+        """Raise :class:`HandshakeFailed` if the client starts with something else."""
         await self._until_ready(sock, writing=False)
         first = sock.recv(_PEEK_BYTES, socket.MSG_PEEK)
         if first[:1] == bytes((_TLS_HANDSHAKE,)):
@@ -144,10 +143,10 @@ class Handshakes:
 
 
 def _told(error: ssl.SSLError) -> str:
-    """What OpenSSL says, in words for those that meet it most."""
+    """Describe an OpenSSL error, in plain words for the most common ones."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"expected a client certificate of an authority in the truststore: {error.verify_message}"
+        return f"expected a client certificate from an authority in the truststore: {error.verify_message}"
     known = {
         "PEER_DID_NOT_RETURN_A_CERTIFICATE": "expected a client certificate (ssl.client.auth), found none",
         "UNSUPPORTED_PROTOCOL": "expected one of ssl.enabled.protocols, found another TLS version",
@@ -156,5 +155,5 @@ def _told(error: ssl.SSLError) -> str:
     alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
     if alert or reason == "UNEXPECTED_EOF_WHILE_READING":
         said = f" ({alert})" if alert else ""
-        return f"the client broke off the TLS handshake{said}: does it accept this node's certificate?"
+        return f"the client aborted the TLS handshake{said}: does it accept this node's certificate?"
     return f"the TLS handshake failed: {known.get(reason, reason)}"

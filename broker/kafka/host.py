@@ -36,16 +36,16 @@ class Host(Protocol):
     produce_budget: MemoryBudget
     client_quotas: ClientQuotas
     shared_buffer: memoryview
-    """What its connections read into."""
+    """The buffer that its connections read into."""
     traffic: KafkaTraffic
     logins: Logins | None
-    """How clients log in; ``None`` where they do not."""
+    """How clients log in; ``None`` if they do not."""
 
     def access(self, context: CallContext, request: str = "") -> Access | None:
-        """What the sender of a request, by Kafka's name of it, may do; ``None`` where nobody is asked."""
+        """Return the rights of the sender of a request, given its name in Kafka; ``None`` without access control."""
 
     def bug(self, error: BaseException) -> None:
-        """A handler raised what it must not."""
+        """Handle a handler's exception, which is a bug."""
 
     def login_failed(self, peer: str, over: LoginOver) -> None:
         """Log it, and tell the audit log."""
@@ -54,4 +54,4 @@ class Host(Protocol):
         """Log the closed connection and the reason."""
 
     def referral(self) -> Referral:
-        """The referral for a gRPC client."""
+        """Return the referral for a gRPC client."""

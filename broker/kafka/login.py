@@ -36,9 +36,9 @@ HANDSHAKE_MOST: Final = 1
 SASL_AUTHENTICATE: Final = 36
 AUTHENTICATE_MOST: Final = 2
 VERSIONS_MAX: Final = 2
-"""ApiVersions before the login: in the client's newest version, and once more in one that we know."""
+"""ApiVersions requests before the login: one in the client's newest version, and one more in a version that we know."""
 AGAIN_S: Final = 1.0
-"""Logins again of one connection are at least so far apart, as in Kafka (``MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
+"""Minimum time between a connection's logins, as in Kafka (``MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
 
 
 class _State(enum.Enum):
@@ -49,8 +49,8 @@ class _State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``logged_in``: the login is done with it. ``over``: the connection ends after it; the text is for the log.
-    ``failed``: what was judged, if it was, and by which mechanism."""
+    """``logged_in``: the login is complete. ``over``: the connection ends after it; the text is for the log.
+    ``failed``: the rejected login, if any, and its mechanism."""
 
     answer: bytes
     logged_in: LoggedIn | None = None
@@ -60,7 +60,7 @@ class Reply:
 
 
 class LoginOver(CloseConnection):
-    """A login failed: its client hears ``answer``, and the connection ends."""
+    """A login failed: the client gets ``answer``, and the connection ends."""
 
     def __init__(
         self, reason: str, answer: bytes | None = None, failed: LoginFailed | None = None, mechanism: str = ""
@@ -88,7 +88,7 @@ class KafkaLogin:
         self._mechanism = ""
 
     def takes(self, frame: memoryview, now_s: float) -> bool:
-        """Whether a frame is the login's. Raises :class:`CloseConnection` if it is nobody's any more."""
+        """Return whether a frame belongs to the login. Raises :class:`CloseConnection` if the login has expired."""
         if self._state is not _State.DONE:
             return True
         known = self._before
@@ -103,7 +103,7 @@ class KafkaLogin:
         return False
 
     async def take(self, frame: memoryview) -> Reply:
-        """Answer a frame that is the login's. Raises ``BadMessage`` or :class:`CloseConnection`: the end."""
+        """Answer a frame of the login. Raises ``BadMessage`` or :class:`CloseConnection` to end the connection."""
         if self._state is _State.TOKENS:
             return await self._take_token(frame)
         header = read_request_header(frame)
@@ -161,7 +161,7 @@ class KafkaLogin:
         return Reply(_authenticated(header, ErrorCode.NONE, "", found.token, done.lifetime_ms if done else 0), done)
 
     async def _same(self, before: LoggedIn, found: LoggedIn) -> LoggedIn | LoginFailed:
-        """A client that logs in again must be the same principal as before."""
+        """Check that a client that logs in again is the same principal as before."""
         was, now = before.session.principal, found.session.principal
         if was == now:
             return found

@@ -9,7 +9,7 @@ from tidelog.broker.kafka.wire.tls_socket import AnySocket
 from tidelog.proto.transport.http2_referral import Referral
 
 REFERRAL_S: Final = 1.0
-"""How long a gRPC client may be silent before its connection, on which it is only sent elsewhere, is closed."""
+"""How long a gRPC client, which is only referred elsewhere, may be silent before its connection is closed."""
 READ_BYTES: Final = 64 * 1024
 """How much is read at a time."""
 

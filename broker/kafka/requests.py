@@ -32,7 +32,7 @@ Call = Callable[[], Awaitable[Pieces]]
 """A request that nothing behind it on its connection may overtake."""
 _KEY_VERSION: Final = struct.Struct(">hh")
 _EXEMPT: Final = frozenset((27,))
-"""Requests whose time nobody is charged for: WriteTxnMarkers."""
+"""Requests whose time is charged to nobody: WriteTxnMarkers."""
 
 
 class KafkaRequests:
@@ -64,7 +64,7 @@ class KafkaRequests:
         requests[key] = requests.get(key, 0) + 1
         if key == produce_codec.API_KEY and 0 <= version <= produce_codec.MOST:
             if frame.obj is host.shared_buffer.obj:
-                frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer lasts
+                frame = memoryview(bytes(frame))  # an append may wait for others, longer than the buffer is valid
             head, body = answered_body(frame, flexible=version >= produce_codec.FLEXIBLE)
             usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
             if usage is not None:
@@ -126,12 +126,12 @@ class KafkaRequests:
 
 
 def _throttled(header: RequestHeader, answer: Answer, usage: RequestUsage) -> Answer:
-    """The answer, which tells the client how long it has to wait."""
+    """Return the answer with the time that the client has to wait."""
     if header.api_key not in _EXEMPT:
         usage.answered(answer.get("throttle_time", 0) if isinstance(answer, Mapping) else 0)
     if not usage.told_ms or answer is None:
         return answer
     if isinstance(answer, bytes):
-        assert header.api_key == METADATA_API, "no other is encoded before it comes here"
+        assert header.api_key == METADATA_API, "no other answer is already encoded here"
         return with_throttle_time(answer, header.api_version, usage.told_ms)
     return {**answer, "throttle_time": usage.told_ms}

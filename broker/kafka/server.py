@@ -1,4 +1,4 @@
-"""A Kafka listener: a bound socket, the connections it accepted, and what bounds their number and their idleness."""
+"""A Kafka listener: a bound socket, its connections, and limits on their number and idle time."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 ACCEPTS_A_TURN: Final = 64
-"""Connections accepted before those there are have their turn."""
+"""Connections accepted before existing ones get their turn."""
 ACCEPT_PAUSE_S: Final = 1.0
-"""How long none is accepted after the system had no descriptor left."""
+"""How long to accept none after the system ran out of descriptors."""
 IDLE_LOOKS: Final = 4
-"""Looks for idle connections within the time after which one is closed."""
+"""How often to look for idle connections within the idle timeout."""
 IDLE_LOOK_MIN_S: Final = 0.05
 KEEPALIVE_IDLE_S: Final = 60
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 6
-"""A peer that vanished while it waits for an answer is found by the system within two minutes."""
+"""Keepalive probes: the system detects a peer that vanished while waiting for an answer within two minutes."""
 _NO_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
@@ -93,7 +93,7 @@ class KafkaListener:
         self._connections: dict[KafkaConnection, str] = {}
         """Each with the address that it is counted for."""
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
-        """Connections that are not served, and closed in a moment."""
+        """Connections that are not served, and will be closed soon."""
         host, port = sock.getsockname()[:2]
         self.address = Address(host, port)
         self._accepting = False
@@ -109,7 +109,7 @@ class KafkaListener:
     # --- Life ---------------------------------------------------------------------------------------
 
     async def close(self, grace_s: float) -> None:
-        """Accept no more at once, give what is under way ``grace_s`` to be answered, then cut the rest."""
+        """Stop accepting, give requests in progress ``grace_s`` to be answered, then close the rest."""
         if self._waiting_ready is not None:
             self._waiting_ready.cancel()
         for timer in (self._idle_look, self._pause):
@@ -127,7 +127,7 @@ class KafkaListener:
             connection.abort()
 
     async def _when_ready(self) -> None:
-        # Until then the system holds the connections: a client sees a broker that is slow to answer.
+        # Until then the system holds the connections: to clients, the broker is slow to answer.
         await self._services.ready.wait()
         self._accept_on()
 
@@ -163,7 +163,7 @@ class KafkaListener:
             self._accepted(sock, peer[0], _shown(peer))
 
     def _pause_accepting(self, seconds: float) -> None:
-        """The system holds those that come meanwhile."""
+        """Accept nothing for a while; the system holds new connections."""
         self._accept_off()
         self._pause = self._loop.call_later(seconds, self._pause_ended)
 
@@ -199,9 +199,9 @@ class KafkaListener:
         task.add_done_callback(self._shaken)
 
     def _hold(self, sock: socket.socket, peer: str, seconds: float) -> None:
-        """Close a connection later: an address that makes too many is not told at once (KIP-612)."""
+        """Close a connection later: an address that makes too many does not learn that immediately (KIP-612)."""
         self.traffic.refused += 1
-        self.notice(peer, "expected fewer new connections a second of one address (connection_creation_rate)")
+        self.notice(peer, "expected fewer new connections per second from one address (connection_creation_rate)")
         self._held[sock] = self._loop.call_later(seconds, self._let_go, sock)
 
     def _let_go(self, sock: socket.socket) -> None:
@@ -237,7 +237,7 @@ class KafkaListener:
     # --- What connections tell ------------------------------------------------------------------------
 
     def bug(self, error: BaseException) -> None:
-        """A handler raised what it must not: the node ends."""
+        """Stop the node: a handler raised what it must not."""
         self._services.on_bug(error)
 
     def login_failed(self, peer: str, over: LoginOver) -> None:
@@ -253,9 +253,9 @@ class KafkaListener:
         self._notices.say(self._loop.time(), self.listener, peer, text)
 
     def referral(self) -> Referral:
-        """The referral for a gRPC client."""
+        """Return the referral for a gRPC client."""
         elsewhere = self._services.grpc_address[self.listener]
-        return Referral(f"listener {self.listener} speaks Kafka's protocol; gRPC is served at {elsewhere}", elsewhere)
+        return Referral(f"listener {self.listener} speaks the Kafka protocol; gRPC is served at {elsewhere}", elsewhere)
 
     def _closed(self, connection: KafkaConnection) -> None:
         """Its socket is closed."""
@@ -264,7 +264,7 @@ class KafkaListener:
             self._left(host)
 
     def _left(self, host: str) -> None:
-        """A connection that was counted is no more."""
+        """Uncount a connection that is gone."""
         self._services.quotas.give(host)
         self.traffic.connections -= 1
         self.traffic.closed += 1
@@ -277,7 +277,7 @@ class KafkaListener:
             self._idle_look = self._loop.call_later(max(idle_s / IDLE_LOOKS, IDLE_LOOK_MIN_S), self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close idle connections, even in the middle of a request or an answer."""
+        """Close idle connections, even in the middle of a request or answer."""
         long_ago = self._loop.time() - self.limits.idle_ms / 1000
         for connection in [found for found in self._connections if found.progress_s <= long_ago]:
             if connection.stands_still:

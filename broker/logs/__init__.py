@@ -1,1 +1,1 @@
-"""Work on logs in the background: retention, flushing, cleaning."""
+"""Background work on logs: retention, flushing, cleaning."""

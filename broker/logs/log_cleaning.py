@@ -1,8 +1,8 @@
-"""Compacts logs in the background (Kafka's ``LogCleaner``): finds the dirtiest, cleans it slice by slice, and so on.
+"""Compacts logs in the background (Kafka's ``LogCleaner``): finds the dirtiest, cleans it slice by slice, and repeats.
 
-Slices run through ``run_blocking``, with the event loop's turn between them; what changes a log happens on
-the loop. While nothing is due there is one look every ``log.cleaner.backoff.ms``. A log that cannot be
-cleaned is left out and counted; the others go on.
+Slices run through ``run_blocking``, and the event loop runs between them; changes to a log happen on the loop. While
+nothing is due, it checks every ``log.cleaner.backoff.ms``. A log that cannot be cleaned is skipped and counted; the
+others continue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.storage.log.log_manager import LogManager
 
 @dataclass(frozen=True, slots=True)
 class LastPass:
-    """Figures of the last pass. ``buffer_use``: the share of the map of keys that was filled."""
+    """Metrics of the last pass. ``buffer_use``: the filled share of the key map."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -34,7 +34,8 @@ class LastPass:
 
 
 class LogCleaning:
-    """The task, and what its metrics read. ``settings``: the configuration in force, asked before each pass."""
+    """The task, and the source of its metrics. ``settings``: returns the configuration in force; called before each
+    pass."""
 
     def __init__(
         self,
@@ -60,11 +61,11 @@ class LogCleaning:
 
     @property
     def since_look_ms(self) -> int:
-        """How long ago somebody last looked for logs to clean: far more than the backoff means that nobody does."""
+        """Time since the last search for logs to clean. Far more than the backoff means that cleaning has stopped."""
         return self._clock.monotonic_ms() - self._looked_ms
 
     def uncleanable(self) -> list[Uncleanable]:
-        """The logs that compaction leaves alone, for each log directory in service."""
+        """Return the logs that compaction skips, for each log directory in service."""
         return self.cleaner.uncleanable(self._clock.now_ms())
 
     async def run(self) -> None:
@@ -79,7 +80,7 @@ class LogCleaning:
             self.running = False
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the dirtiest logs, as many at once as ``log.cleaner.threads``. Returns whether there was one."""
+        """Clean the dirtiest logs, up to ``log.cleaner.threads`` concurrently. Returns whether there was one."""
         self._looked_ms = self._clock.monotonic_ms()
         config = self._settings()
         due = self.cleaner.due(self._clock.now_ms())[: config.log_cleaner_threads]
@@ -88,7 +89,7 @@ class LogCleaning:
         return any(await asyncio.gather(*(self._clean(candidate, config) for candidate in due)))
 
     async def _clean(self, candidate: Candidate, config: NodeConfig) -> bool:
-        """Clean one log. What goes wrong is the log's trouble alone. Returns whether the pass came to its end."""
+        """Clean one log. A failure affects only this log. Returns whether the pass finished."""
         log = candidate.log
         try:
             if not await self._make_durable(log, candidate.dirt.decided_before_offset):
@@ -104,17 +105,17 @@ class LogCleaning:
         except LogDirFailed:
             return False
         except MemoryError:
-            raise  # the node's trouble, not this log's
+            raise  # a problem of the node, not of this log
         except Exception as error:
             self.cleaner.give_up(log, error)
             return False
 
     async def _make_durable(self, log: Log, end_offset: int) -> bool:
-        """Have the log's recovery point, also as it is stored, reach up to an offset. False if it does not."""
+        """Advance the log's recovery point, including the stored one, to an offset. Returns False if that fails."""
         if log.recovery_point < end_offset:
             job = log.begin_flush()
             if job is None:
-                return False  # somebody else's flush is under way
+                return False  # another flush is in progress
             await self._run_blocking(job.run)
             log.finish_flush(job)
         if log.stored_recovery_point < end_offset and not log.closed:

@@ -1,9 +1,9 @@
-"""Mends damage in this node's logs from replicas that are whole.
+"""Repairs damage in this node's logs from intact replicas.
 
-Whoever leads: a replica with damage asks the others, those in sync first, for the offsets that it lacks, holds what
-they send against CRC, epoch and offset, and puts a mended copy in the segment's place
-(:mod:`tidelog.storage.log.mend`). Nothing is cut off and no leadership moves; until it is mended, reads of the damage
-are refused, and nobody mends from it.
+It works regardless of leadership: a damaged replica asks the others, in-sync ones first, for the offsets that it lacks,
+checks what they send against CRC, epoch and offset, and replaces the segment with a repaired copy
+(:mod:`tidelog.storage.log.mend`). Nothing is truncated and no leadership moves. Until the repair, reads of the damaged
+range are refused, and nobody repairs from it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from tidelog.storage.segments.segment import Segment
 
 LOOK_S: Final = 0.5
 RETRY_S_MAX: Final = 60.0
-"""Longest pause before damage that could not be mended is tried again; the first is :data:`LOOK_S`."""
+"""Maximum pause before unrepaired damage is tried again; the first pause is :data:`LOOK_S`."""
 ASK_S: Final = 10.0
-"""How long another replica may take for an answer."""
+"""Timeout of a request to another replica."""
 PIECE_BYTES: Final = 2**20
-"""Bytes that another replica is asked for at once."""
+"""Bytes per request to another replica."""
 
 log = logging.getLogger(__name__)
 
 
 class _Retry:
-    """When to try a log again."""
+    """When to retry a log."""
 
     __slots__ = ("at_s", "pause_s")
 
@@ -59,8 +59,8 @@ class _Retry:
 
 
 class LogMending:
-    """The task. ``settings``: the configuration in force; ``damaged``: the logs with damage, and that damage;
-    ``mended`` hears of each that has none left.
+    """The task. ``settings``: the configuration in force; ``damaged``: the damaged logs with their damage; ``mended``
+    is called for each log that has none left.
 
     Copies are written at ``log.scrub.io.max.bytes.per.second`` at most, on average.
     """
@@ -101,7 +101,7 @@ class LogMending:
             await asyncio.sleep(LOOK_S)
 
     async def mend(self, damaged: Log) -> None:
-        """Try to mend all of a log's damage; what cannot be mended stays as it is."""
+        """Try to repair all of a log's damage; unrepaired parts stay as they are."""
         partition = self._partition_of(TopicIdPartition(damaged.topic_id, damaged.partition))
         if partition is None or partition.log is not damaged:
             return
@@ -116,7 +116,7 @@ class LogMending:
         found = bool(damaged.damage)
         damaged.mendable = not found or asking.left_open
         if not found:
-            log.info("%s: all damage is mended", damaged.name)
+            log.info("%s: repaired all damage", damaged.name)
             self._mended(damaged)
 
     async def _mend_segment(self, damaged: Log, segment: Segment, asking: _Asking) -> None:
@@ -139,10 +139,10 @@ class LogMending:
         except CorruptBatch as error:
             asking.left_open = True
             damaged.suspect(mend.due)
-            log.warning("%s: not mended yet, there is more damage: %s", damaged.name, error)
+            log.warning("%s: not repaired yet, there is more damage: %s", damaged.name, error)
         except OSError as error:
             asking.left_open = True
-            log.warning("%s: not mended yet: %s", damaged.name, error)
+            log.warning("%s: not repaired yet: %s", damaged.name, error)
         finally:
             if finished:
                 mend.close()
@@ -150,7 +150,7 @@ class LogMending:
                 mend.drop()
 
     async def _make(self, mend: Mend, asking: _Asking) -> int:
-        """Write the copy; returns how many ranges are whole in it."""
+        """Write the copy. Returns how many ranges are intact in it."""
         write = partial(self._write, mend)
         replaced = 0
         for known in mend.damage:
@@ -176,8 +176,8 @@ class LogMending:
 
 
 class _Asking:
-    """The answers of a partition's other replicas, those in sync first. ``left_open``: not all of them have answered,
-    or something else speaks for another try."""
+    """Queries a partition's other replicas, in-sync ones first. ``left_open``: some have not answered, or there is
+    another reason to retry."""
 
     def __init__(self, partition: Partition, node_id: NodeId, connect: Callable[[NodeId], Connection | None]) -> None:
         state = partition.state
@@ -188,7 +188,7 @@ class _Asking:
         self._connect = connect
 
     async def has_some(self, mend: Mend, known: DamagedRange) -> bool:
-        """Whether one has the beginning of a range."""
+        """Return whether a replica has the beginning of a range."""
         for source in self.sources:
             found = await self._ask(source, known.first_offset, known)
             if found is not None and mend.would_take(known, found):
@@ -196,14 +196,14 @@ class _Asking:
         return False
 
     async def fill(self, mend: Mend, known: DamagedRange, write: RunBlocking) -> bool:
-        """Take a range from them, as far as they have it. Returns whether that is all of it."""
+        """Fill a range from the replicas as far as possible. Returns whether all of it was filled."""
         for source in self.sources:
             while (found := await self._ask(source, mend.due, known)) is not None:
                 due = mend.due
                 await write(partial(mend.take, known, found))
                 if mend.due >= known.next_offset:
                     log.info(
-                        "%s: mended from node %d: offsets %d..%d of %s",
+                        "%s: repaired from node %d: offsets %d..%d of %s",
                         self._name,
                         source,
                         known.first_offset,
@@ -212,12 +212,12 @@ class _Asking:
                     )
                     return True
                 if mend.due == due:
-                    break  # what it has is not what is due
+                    break  # it does not have the expected batch
         return False
 
     async def _ask(self, source: NodeId, offset: int, known: DamagedRange) -> list[Batch] | None:
-        """What a replica has from an offset on; None where it has nothing to say, empty where it has nothing more of
-        the range."""
+        """Return a replica's batches from an offset on; None if it has no answer, empty if it has nothing more in the
+        range."""
         answer = await self._fetch(source, offset)
         if answer is None or answer.error not in _SETTLED:
             self.left_open = True
@@ -229,7 +229,7 @@ class _Asking:
         except CorruptBatch:
             return None
         if not batches and answer.high_watermark < known.next_offset:
-            self.left_open = True  # it has not got so far yet
+            self.left_open = True  # it has not caught up that far yet
             return None
         return batches
 

@@ -1,9 +1,8 @@
 """Moves logs between this node's directories while they are in use (KIP-113).
 
-Copies piece by piece, a log at a time in turn, at ``replica.alter.log.dirs.io.max.bytes.per.second`` at most. A copy
-that has all of its log is synced in another thread; then the little that came meanwhile is copied and the log goes on
-in the other directory, in one go (:mod:`tidelog.storage.log.log_moves`). Source: Kafka's
-``ReplicaAlterLogDirsThread``.
+Copies piece by piece, taking turns between logs, at ``replica.alter.log.dirs.io.max.bytes.per.second`` at most. A
+complete copy is synced in another thread. Then the few new records are copied and the log switches to the other
+directory, in one step (:mod:`tidelog.storage.log.log_moves`). Source: Kafka's ``ReplicaAlterLogDirsThread``.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from tidelog.storage.log.log_manager import LogManager
 from tidelog.storage.log.log_moves import Move
 
 LOOK_S: Final = 0.2
-"""Time between two looks for moves while there is nothing to copy."""
+"""Pause between checks for moves while there is nothing to copy."""
 PIECE_BYTES: Final = 256 * 1024
-"""Bytes that are copied at once."""
+"""Bytes to copy at a time."""
 FLUSH_BYTES: Final = 32 * 2**20
-"""So much of a copy is synced at a time."""
+"""Bytes of a copy to sync at a time."""
 LAST_PIECES_MAX: Final = 4
-"""A move is decided if so many pieces at most came while the copy was synced; they are synced with the decision."""
+"""A move is committed if at most this many pieces arrived during the sync; they are synced with the commit."""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class LogMoving:
         self._run_blocking = run_blocking
         self._pace = IoPace(lambda: self._rate)
         self._unsynced: dict[Log, int] = {}
-        """Bytes of each copy that were not synced."""
+        """Unsynced bytes of each copy."""
         self._stuck: dict[Log, str] = {}
         self.bytes_copied = 0
 
@@ -61,7 +60,7 @@ class LogMoving:
             await asyncio.sleep(0 if works else LOOK_S)
 
     async def step(self, key: TopicIdPartition) -> bool:
-        """Have one move go on by a piece. False if there is nothing to do for it just now."""
+        """Advance one move by a piece. Returns False if there is nothing to do for it now."""
         move = self._logs.moves.under_way.get(key)
         if move is None:
             return False
@@ -74,10 +73,10 @@ class LogMoving:
                 return True
             return move.lag == 0 and await self._end(key, move)
         except LogDirFailed:
-            return False  # whoever owns the directory has noted it
+            return False  # the directory's owner has noted it
 
     async def _end(self, key: TopicIdPartition, move: Move) -> bool:
-        """Decide a move whose copy has all. False if it has to wait."""
+        """Commit a move whose copy is complete. Returns False if it has to wait."""
         if move.log.is_new:
             await self._sync(move.log)
         if self._unsynced.get(move.copy) or move.copy.is_new:
@@ -93,12 +92,12 @@ class LogMoving:
         return True
 
     def _copy(self, key: TopicIdPartition, move: Move) -> int:
-        """Copy a piece; returns its bytes."""
+        """Copy a piece. Returns its bytes."""
         copied = self._logs.moves.copy(key, min(PIECE_BYTES, self._rate))
         if isinstance(copied, Refusal):
             if self._stuck.get(move.copy) != copied.message:
                 self._stuck[move.copy] = copied.message
-                log.warning("%s does not go on moving: %s", move.log.name, copied.message)
+                log.warning("%s stops moving: %s", move.log.name, copied.message)
             return 0
         self.bytes_copied += copied
         self._unsynced[move.copy] = self._unsynced.get(move.copy, 0) + copied
@@ -110,7 +109,7 @@ class LogMoving:
         return max(1, config.replica_alter_log_dirs_io_max_bytes_per_second)
 
     async def _sync(self, wanted: Log) -> None:
-        """Make a log durable up to its present end, unless somebody else is at it."""
+        """Make a log durable up to its current end, unless somebody else is doing so."""
         if wanted.closed:
             return
         job: FlushJob | None = wanted.begin_flush(whole=wanted.is_new)

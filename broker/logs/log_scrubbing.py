@@ -1,9 +1,9 @@
-"""Reads every segment once in ``log.scrub.interval.ms``, to find what the disk has spoiled before a reader does.
+"""Reads every segment once per ``log.scrub.interval.ms``, to find disk corruption before a reader does.
 
-One examination of a stretch at a time, slice by slice through ``run_blocking``, spread over the interval and never
-faster than ``log.scrub.io.max.bytes.per.second``. While the event loop is late it pauses. How far a pass has come is
-stored with each log, so that a restart goes on there; a pass that is over begins anew. A segment in which a reader or
-a follower met damage is examined at once.
+It examines one range at a time, slice by slice through ``run_blocking``, spread over the interval and never faster than
+``log.scrub.io.max.bytes.per.second``. It pauses while the event loop is late. Its progress is stored with each log, so
+that a restart continues there; a finished pass starts again. A segment in which a reader or follower met damage is
+examined immediately.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tidelog.storage.log.log_manager import LogManager
 from tidelog.storage.segments.examination import DamagedRange
 
 LOOK_S: Final = 1.0
-"""Time between two looks for segments that somebody complained of, and for work while there is none."""
+"""Pause between checks for suspected segments, and for work while there is none."""
 STORE_S: Final = 30.0
-"""Time between two stores of how far the pass has come."""
+"""How often to store the progress of the pass."""
 LATE_S: Final = 0.05
-"""The event loop is busy if it is this late."""
+"""The event loop counts as busy if it is this late."""
 PAUSES_MAX: Final = 20
-"""So often in a row the scrub waits for a busy loop: a node that always is gets scrubbed too."""
+"""How often in a row the scrub waits for a busy loop, so that a permanently busy node is scrubbed too."""
 
 
 class _Stretch:
-    """The stretch under examination. ``target``: where the log ended when the pass began."""
+    """The range under examination. ``target``: the log's end when the pass started."""
 
     __slots__ = ("examination", "log", "target")
 
@@ -43,18 +43,17 @@ class _Stretch:
 
 
 class LogScrubbing:
-    """The task, and what its metrics read. ``settings``: the configuration in force."""
+    """The task, and the source of its metrics. ``settings``: the configuration in force."""
 
     def __init__(self, settings: Callable[[], NodeConfig], logs: LogManager, run_blocking: RunBlocking) -> None:
         self._settings = settings
         self._logs = logs
         self._run_blocking = run_blocking
         self._queue: list[tuple[Log, int]] | None = None
-        """The logs that the present pass has not read to the end, with where each ended when it began; None between
-        two passes."""
+        """The logs that the current pass has not finished, with their end offsets at its start; None between passes."""
         self._stretch: _Stretch | None = None
         self._before: Examination | None = None
-        """The last stretch, of a log that is not at its end."""
+        """The last range, of a log that is not finished."""
         self._rate = 1.0
         self._pace = IoPace(lambda: self._rate)
         self._stored_at = 0.0
@@ -68,7 +67,7 @@ class LogScrubbing:
         """Work until cancelled."""
         now = asyncio.get_running_loop().time
         for log in self._logs.logs():
-            if log.damage:  # which the start has found
+            if log.damage:  # found at the start
                 self._damaged[log] = None
                 self.damage_found += len(log.damage)
         pauses = 0
@@ -83,7 +82,7 @@ class LogScrubbing:
             pauses = pauses + 1 if now() - due > LATE_S and pauses < PAUSES_MAX else 0
 
     async def examine_suspects(self) -> None:
-        """Look at the segments in which somebody met damage."""
+        """Examine the segments in which somebody met damage."""
         for log in self._logs.logs():
             while not log.closed and (offset := log.take_suspect()) is not None:
                 try:
@@ -97,7 +96,7 @@ class LogScrubbing:
                     break
 
     async def go_on(self) -> bool:
-        """Do the next slice of the pass. False where there is nothing to do just now, or the pass came to its end."""
+        """Do the next slice of the pass. Returns False if there is nothing to do now, or the pass finished."""
         stretch = self._stretch = self._stretch or self._begin_next()
         if stretch is None:
             return False
@@ -118,21 +117,21 @@ class LogScrubbing:
         return True
 
     async def examine_all(self) -> None:
-        """Read every segment now, as fast as can be, from where the pass is to its end."""
+        """Read every segment now, as fast as possible, from the current position of the pass to its end."""
         while await self.go_on():
             pass
 
     @property
     def damaged(self) -> Mapping[Log, list[DamagedRange]]:
-        """The logs in service with damage that is known, and that damage."""
+        """The logs in service with known damage, and that damage."""
         found = {log: [known for _, known in log.damage] for log in self._damaged if not log.closed}
         self._damaged = {log: None for log, damage in found.items() if damage}
         return {log: damage for log, damage in found.items() if damage}
 
     def _begin_next(self) -> _Stretch | None:
-        """The next stretch; None at the end of a pass, which was noted."""
+        """Return the next range; None at the end of a pass, after recording it."""
         if self._queue is None:
-            # What is appended from now on is the next pass's: else a log that grows would keep this one from its end.
+            # Later appends belong to the next pass: otherwise a growing log would keep this one from finishing.
             logs = sorted(self._logs.logs(), key=lambda log: log.name, reverse=True)
             self._queue = [(log, log.log_end_offset) for log in logs]
         while self._queue:
@@ -152,7 +151,7 @@ class LogScrubbing:
         return None
 
     def _rate_now(self) -> float:
-        """Bytes a second with which all logs are read once in the interval."""
+        """Return the bytes per second needed to read all logs once per interval."""
         config = self._settings()
         rate = config.log_scrub_io_max_bytes_per_second
         if config.log_scrub_interval_ms <= 0:
@@ -161,7 +160,7 @@ class LogScrubbing:
         return min(rate, max(1.0, size * 1000 / config.log_scrub_interval_ms))
 
     async def _step(self, log: Log, examination: Examination) -> bool:
-        """A slice; at the end take note of what was found. False if the log changed, or its disk failed."""
+        """Do one slice; at the end, record what was found. Returns False if the log changed, or its disk failed."""
         before = examination.bytes_read
         try:
             await self._run_blocking(examination.step)

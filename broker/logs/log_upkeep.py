@@ -1,7 +1,7 @@
-"""Regular upkeep of logs: retention, syncing, checkpoints, removals, forgetting idle producers.
+"""Regular log maintenance: retention, syncing, checkpoints, removals, expiring idle producers.
 
-Source of the intervals: Kafka's ``LogManager.startup`` and ``ReplicaManager.startHighWatermarkCheckPointThread``.
-Whatever waits for a disk runs through ``run_blocking``; the rest takes milliseconds.
+Source of the intervals: Kafka's ``LogManager.startup`` and ``ReplicaManager.startHighWatermarkCheckPointThread``. Work
+that waits for a disk runs through ``run_blocking``; the rest takes milliseconds.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ class LogUpkeep:
         self._logs.expire_producers(self._clock.now_ms(), self._config.producer_id_expiration_ms)
 
     def high_watermark_of(self, log: Log) -> int:
-        """Up to where a log is committed; its start while this broker has no replica of it."""
+        """Return the offset up to which a log is committed; its start while this broker has no replica of it."""
         partition = self._replicas.partition(TopicIdPartition(log.topic_id, log.partition))
         return log.log_start_offset if partition is None else partition.high_watermark

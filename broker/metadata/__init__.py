@@ -1,1 +1,1 @@
-"""A broker's knowledge of the cluster, and its reports to the controller: image, registration, heartbeats, ISR."""
+"""A broker's view of the cluster, and its reports to the controller: image, registration, heartbeats, ISR."""

@@ -1,8 +1,8 @@
-"""ISR changes on their way to the active controller (KIP-497).
+"""Sends ISR changes to the active controller (KIP-497).
 
-Gathering, repeating and judging the answers is :mod:`tidelog.replication.isr_changes`'s; here is only
-the way there. A try whose outcome is unknown is not repeated here but reported, since a leader must
-know of it: the change may yet take effect.
+:mod:`tidelog.replication.isr_changes` collects and repeats them and interprets the answers; this module only delivers.
+A try with an unknown outcome is reported instead of repeated, because a leader must know that the change may yet take
+effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TRY_TIMEOUT_S: Final = 5.0
 def alter_partition(
     node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
 ) -> Callable[[tuple[AlterPartitionItem, ...]], Awaitable[AlterPartitionResponse]]:
-    """Return what asks the active controller for other ISRs. It raises ``ConnectionLost``: outcome unknown."""
+    """Return a function that asks the active controller for ISR changes. It raises ``ConnectionLost`` for an unknown
+    outcome."""
 
     async def ask(items: tuple[AlterPartitionItem, ...]) -> AlterPartitionResponse:
         epoch = broker_epoch()

@@ -1,8 +1,8 @@
 """Calls to the active controller, wherever it is now.
 
-The channel remembers which voter answered last. A voter that says NOT_CONTROLLER or cannot be reached
-is left for the next one; hints (:meth:`ControllerChannel.leader_is`) come from whoever learns of an
-election first. Source of the idea: Kafka's ``NodeToControllerChannelManager``.
+The channel remembers which voter answered last. If a voter says NOT_CONTROLLER or is unreachable, the next one is
+tried. Hints (:meth:`ControllerChannel.leader_is`) come from whichever part learns of an election first. Source of the
+idea: Kafka's ``NodeToControllerChannelManager``.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Response)
 
 RETRY_PAUSE_S: Final = 0.02
-"""First pause after every voter was asked once; doubles up to the maximum, with jitter."""
+"""First pause after every voter was tried once; doubles up to the maximum, with jitter."""
 RETRY_PAUSE_S_MAX: Final = 0.25
 TRY_TIMEOUT_S: Final = 2.0
-"""Longest wait for one voter's answer before the next one is asked; it may be paused or cut off."""
+"""How long to wait for one voter before trying the next; it may be paused or partitioned."""
 
 
 class ControllerUnavailable(Exception):
-    """No active controller answered within the bound.
+    """No active controller answered in time.
 
-    ``unknown`` tells that some voter may have taken the request: it may yet take effect. ``code`` is for whoever asked.
+    ``unknown``: some voter may have received the request, so it may yet take effect. ``code``: for the caller.
     """
 
     def __init__(self, message: str, *, unknown: bool, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT) -> None:
@@ -61,7 +61,7 @@ class ControllerUnavailable(Exception):
 
 
 def refused_by_standby(response: Response) -> bool:
-    """Whether an answer says NOT_CONTROLLER for the request as a whole: nothing of it took effect."""
+    """Return whether an answer says NOT_CONTROLLER for the whole request: nothing of it took effect."""
     items: Sequence[Judged] = ()
     match response:
         case Judged():
@@ -76,7 +76,7 @@ def refused_by_standby(response: Response) -> bool:
 class ControllerChannel:
     """Sends calls to the active controller among ``voters``.
 
-    ``local`` is the controller service of a combined node: calls to itself do not cross the network.
+    ``local`` is the controller service of a combined node: calls to itself do not use the network.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class ControllerChannel:
 
     @property
     def leader(self) -> NodeId:
-        """The voter believed to be the active controller, -1 while unknown."""
+        """The voter believed to be the active controller, -1 if unknown."""
         return self._leader
 
     @property
     def known_leader(self) -> tuple[NodeId | None, int]:
-        """The active controller, and the newest epoch that was heard of (-1: none yet)."""
+        """The active controller, and the newest known epoch (-1: none yet)."""
         return (None if self._leader == NO_NODE else self._leader), self._leader_epoch
 
     def leader_is(self, leader: NodeId | None, epoch: int) -> None:
-        """Take a hint. Those of an older epoch are ignored; ``None`` says that the epoch has no leader yet."""
+        """Take a hint. Hints of an older epoch are ignored; ``None`` means that the epoch has no leader yet."""
         if epoch < self._leader_epoch:
             return
         self._leader_epoch = epoch
@@ -132,9 +132,9 @@ class ControllerChannel:
     ) -> R:
         """Return the active controller's answer.
 
-        ``retry_unknown``: ask the next voter also when it is unknown whether the last one took the
-        request. ``patient``: the request may take long; a voter is left early only once another one is
-        heard to lead. Raises :class:`ControllerUnavailable`.
+        ``retry_unknown``: try the next voter even if the last one may have received the request. ``patient``: the
+        request may take long; leave a voter early only once another one is known to lead. Raises
+        :class:`ControllerUnavailable`.
         """
         assert not isinstance(request, Change), f"{type(request).__name__}: expected it to be forwarded"
         answer, _ = await self.call_traced(request, timeout_s=timeout_s, retry_unknown=retry_unknown, patient=patient)
@@ -143,8 +143,8 @@ class ControllerChannel:
     async def forward(
         self, request: Change[R], sender: CallContext | None, *, timeout_s: float, retry_unknown: bool = True
     ) -> tuple[R, bool]:
-        """As a patient :meth:`call`, for a change that ``sender`` asks for; ``None`` for this node itself. Also tells
-        whether an earlier try had an unknown outcome."""
+        """Make a patient :meth:`call` for a change that ``sender`` requests; ``None`` for this node itself. Also
+        returns whether an earlier try had an unknown outcome."""
         client = None
         if sender is not None:
             client = Forwarded(str(sender.session.principal), sender.host, sender.listener)
@@ -154,7 +154,7 @@ class ControllerChannel:
     async def call_traced(
         self, request: Request[R], *, timeout_s: float, retry_unknown: bool = True, patient: bool = False
     ) -> tuple[R, bool]:
-        """As :meth:`call`; also tells whether an earlier try had an unknown outcome."""
+        """Make a :meth:`call`; also return whether an earlier try had an unknown outcome."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         pause = self._retry_pause_s
@@ -171,13 +171,11 @@ class ControllerChannel:
                     response = await self._ask(target, request, min(left, self._try_timeout_s))
             except (ConnectionLost, CallTimeout) as error:
                 if target == self._leader and type(error) is NotServedHere:
-                    text = (
-                        f"the active controller, node {target}, is of a release that knows no {type(request).__name__}"
-                    )
+                    text = f"the active controller, node {target}, runs a release without {type(request).__name__}"
                     raise ControllerUnavailable(text, unknown=unknown, code=ErrorCode.UNSUPPORTED_VERSION) from None
                 unknown = True
                 reason = f"controller {target}: {error or type(error).__name__}"
-                if self._local is None:  # else this node's own controller says it
+                if self._local is None:  # otherwise this node's own controller says so
                     self._unreached.failed(target, self._voters[target], error, loop.time())
                 if not retry_unknown:
                     break
@@ -203,7 +201,7 @@ class ControllerChannel:
         raise ControllerUnavailable(f"no active controller answered within {timeout_s:g} s: {reason}", unknown=unknown)
 
     def connection(self, voter: NodeId) -> Connection:
-        """The connection to one voter, made at first use."""
+        """Return the connection to a voter, made on first use."""
         found = self._connections.get(voter)
         if found is None:
             found = self._connections[voter] = self._connect(self._voters[voter])
@@ -237,7 +235,7 @@ class ControllerChannel:
                 finally:
                     elected.cancel()
                 if not asking.done() and self._leader not in (target, NO_NODE):
-                    raise ConnectionLost(f"node {self._leader} was elected meanwhile")
+                    raise ConnectionLost(f"node {self._leader} was elected in the meantime")
                 self._elected.clear()
             return await asking
         finally:

@@ -1,6 +1,6 @@
-"""A controller tells the active one which levels of the features it knows, until the metadata log has it.
+"""A controller registers its supported feature levels with the active one, until the metadata log has them.
 
-Source: Kafka's ``ControllerRegistrationManager`` (KIP-919). Brokers say so with their own registration.
+Source: Kafka's ``ControllerRegistrationManager`` (KIP-919). Brokers report them with their own registration.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from tidelog.proto.calls.controller_api import RegisterControllerRequest
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-"""Longest wait for one answer; then ask again, while the node lives."""
+"""Timeout of one request; then it is repeated while the node lives."""
 PAUSE_S: Final = 0.5
 AGAIN_S: Final = 2.0
-"""The level in use may have no record for it. Then only the active controller knows, and another may follow it."""
+"""Repeat interval. The current level may have no record for it. Then only the active controller knows, and another may
+succeed it."""
 
 
 class ControllerRefused(Exception):
-    """This node does not know a level in use; the text says which."""
+    """This node does not support a level in use; the text says which."""
 
 
 async def register_controller(
     channel: ControllerChannel, cluster_id: str, node_id: NodeId, image: Callable[[], MetadataImage]
 ) -> None:
-    """Return once ``image``, this node's, has the registration. Raises :class:`ControllerRefused`."""
+    """Return once this node's ``image`` has the registration. Raises :class:`ControllerRefused`."""
     request = RegisterControllerRequest(cluster_id, node_id, supported_features())
     while True:
         try:

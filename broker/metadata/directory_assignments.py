@@ -1,7 +1,7 @@
-"""Tells the controller on which log directory each replica of this broker stands (KIP-858).
+"""Tells the controller which log directory holds each replica of this broker (KIP-858).
 
-The controller must know, since a broker that loses a directory names the directory, not its replicas.
-Wishes are kept until they are answered, one per partition, so they are bounded by the partitions here.
+The controller must know, because a broker that loses a directory reports the directory, not its replicas. Reports are
+kept until answered, one per partition, so the partitions here bound them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 TRY_TIMEOUT_S: Final = 10.0
 RETRY_PAUSE_S: Final = 0.5
 ITEMS_MAX: Final = 2_250
-"""Most replicas of one request (``AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST``)."""
+"""Maximum replicas per request (``AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST``)."""
 
 
 class DirectoryAssignments:
-    """Compares what the metadata says with where replicas stand, and reports the difference."""
+    """Compares the metadata with the actual places of replicas, and reports differences."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class DirectoryAssignments:
         offline: Callable[[DirectoryId], bool],
         settled: Callable[[TopicIdPartition], None],
     ) -> None:
-        """``offline``: whether a directory is out of service here; ``settled`` hears of replicas of which the metadata
-        says where they stand."""
+        """``offline``: whether a directory is out of service here; ``settled`` gets replicas whose place the metadata
+        has."""
         self._offline = offline
         self._settled = settled
         self._node_id = node_id
@@ -60,18 +60,18 @@ class DirectoryAssignments:
         return len(self._waiting)
 
     def moved(self, key: TopicIdPartition, directory: DirectoryId) -> None:
-        """A replica stands in another directory from now on, also if that fails at once."""
+        """Note that a replica is in another directory from now on, even if that fails immediately."""
         self._waiting[key] = directory
         self._wake.set()
 
     def applied(self, states: Sequence[PartitionState]) -> None:
-        """Note where these replicas stand now, where the metadata says otherwise.
+        """Note the current places of these replicas, where the metadata differs.
 
-        A replica without a log stands on a directory that failed. Where the controller was never told which one, the
-        failed directory says nothing to it, so what waits still goes there, or else that the replica is lost: the
-        controller would go on taking it for one that can lead and be in sync. So is one that was moved from the
-        directory that the metadata names, to one that has failed before the controller knew. A sole in-sync replica is
-        not called lost: nobody could take over, and it is made once its broker starts with directories that work.
+        A replica without a log is in a directory that failed. If the controller never learned which directory, the
+        failure tells it nothing. So a pending report is still sent, or the replica is reported as lost; otherwise the
+        controller would keep treating it as able to lead and in sync. The same goes for a replica that was moved away
+        from the directory in the metadata to one that failed before the controller knew. A sole in-sync replica is not
+        reported as lost: nobody could take over, and it is created once its broker starts with working directories.
         """
         for state in states:
             found = self._directory_of(state.key)

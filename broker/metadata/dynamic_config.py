@@ -1,8 +1,8 @@
-"""Which value a setting has: a topic's own, this broker's, all brokers', the file's, or the default.
+"""Determines the value of a setting: a topic's own, this broker's, all brokers', the file's, or the default.
 
-Pure. Source of the order: KIP-226 and Kafka's ``DynamicBrokerConfig``. A stored value that this
-version cannot read is left out and named by :attr:`Settings.faults`; the controller checks values
-before it stores them, so this is about values that another version stored.
+Pure. Source of the order: KIP-226 and Kafka's ``DynamicBrokerConfig``. A stored value that this version cannot read is
+skipped and listed in :attr:`Settings.faults`. The controller checks values before it stores them, so this concerns
+values that another version stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = Mapping[str, str]
 class Settings:
     """The settings in force on one broker under one metadata image.
 
-    ``all_brokers`` and ``this_broker`` are the dynamic ones, by Kafka name.
+    ``all_brokers`` and ``this_broker`` are the dynamic settings, by Kafka name.
     """
 
     def __init__(self, static: NodeConfig, all_brokers: Values, this_broker: Values) -> None:
@@ -37,7 +37,7 @@ class Settings:
         self.topic_defaults = self.node.topic_defaults()
 
     def topic(self, values: Values) -> TopicConfig:
-        """The configuration of a topic with these settings of its own. Values that cannot be read are left out."""
+        """Return the configuration of a topic with these settings of its own. Unreadable values are skipped."""
         if not values:
             return self.topic_defaults
         try:
@@ -55,7 +55,7 @@ class Settings:
         return TopicConfig.parse(good, self.topic_defaults)
 
     def describe_topic(self, values: Values, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
-        """Every setting of a topic, its value and where that comes from."""
+        """Return every setting of a topic with its value and source."""
         in_force = self.topic(values).describe()
         return tuple(
             _described(
@@ -69,7 +69,7 @@ class Settings:
         )
 
     def describe_client_metrics(self, values: Values, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
-        """Every setting of a subscription to metrics of clients. Brokers have no defaults for these."""
+        """Return every setting of a client metrics subscription. Brokers have no defaults for these."""
         found = []
         for name, setting in CLIENT_METRICS_CONFIG_DEF.settings.items():
             default = ConfigSynonym(name, setting.format(setting.default), "DEFAULT_CONFIG")
@@ -79,7 +79,7 @@ class Settings:
         return tuple(found)
 
     def describe_group(self, values: Values, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
-        """Every setting of a group: its own, else this broker's."""
+        """Return every setting of a group: its own, else this broker's."""
         in_effect = GROUP_CONFIG_DEF.describe(GroupConfig(*in_force(self.node, values)))
         found = []
         for name, setting in GROUP_CONFIG_DEF.settings.items():
@@ -89,7 +89,7 @@ class Settings:
         return tuple(found)
 
     def describe_broker(self, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
-        """Every setting of this broker, its value and where that comes from."""
+        """Return every setting of this broker with its value and source."""
         in_force = self.node.describe()
         return tuple(
             _described(
@@ -103,7 +103,7 @@ class Settings:
         )
 
     def describe_all_brokers(self, *, synonyms: bool = False) -> tuple[DescribedConfig, ...]:
-        """The dynamic settings that hold for every broker that has none of its own."""
+        """Return the dynamic settings for every broker without its own."""
         return tuple(
             _described(
                 NODE_CONFIG_DEF.settings[name],
@@ -128,7 +128,7 @@ class Settings:
         return found
 
     def _topic_synonyms(self, name: str, values: Values) -> tuple[ConfigSynonym, ...]:
-        """The topic's own value, then those of the broker settings behind it
+        """Return the topic's own value, then those of the broker settings behind it
         (``KafkaConfigSchema.resolveEffectiveTopicConfig``)."""
         own = (ConfigSynonym(name, values[name], "DYNAMIC_TOPIC_CONFIG"),) if name in values else ()
         behind = BROKER_SYNONYMS.get(name)
@@ -139,7 +139,7 @@ class Settings:
         return (*own, ConfigSynonym(name, setting.format(setting.default), "DEFAULT_CONFIG"))
 
     def _synonyms(self, name: str) -> tuple[ConfigSynonym, ...]:
-        """Every value that a broker's setting has, the one in force first."""
+        """Return every value of a broker setting, the one in force first."""
         setting = NODE_CONFIG_DEF.settings[name]
         found = []
         if name in self.this_broker:
@@ -147,7 +147,7 @@ class Settings:
         if name in self.all_brokers:
             found.append(ConfigSynonym(name, self.all_brokers[name], "DYNAMIC_DEFAULT_BROKER_CONFIG"))
         static = getattr(self.static, NODE_CONFIG_DEF.field_name(name))
-        # A file that names a default says the same as one that does not.
+        # A file that contains a default value is equivalent to one that does not.
         if static != setting.default:
             found.append(ConfigSynonym(name, setting.format(static), "STATIC_BROKER_CONFIG"))
         if setting.default is not None:
@@ -158,7 +158,7 @@ class Settings:
 def _described(
     setting: Setting, value: str | None, synonyms: tuple[ConfigSynonym, ...], *, read_only: bool, shown: bool
 ) -> DescribedConfig:
-    """``synonyms``: every place that has a value, the one in force first; told if ``shown``."""
+    """Describe a setting. ``synonyms``: every place with a value, the one in force first; included if ``shown``."""
     return DescribedConfig(
         name=setting.name,
         value=None if setting.secret else value,

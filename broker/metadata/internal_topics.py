@@ -1,4 +1,4 @@
-"""How the topics in which the cluster keeps its own state are made. Source: ``DefaultAutoTopicCreationManager``."""
+"""The configuration of the cluster's internal topics. Source: ``DefaultAutoTopicCreationManager``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.proto.calls.api import ConfigEntry, NewTopic
 
 
 def topic_to_make(name: str, config: NodeConfig) -> NewTopic:
-    """The shape of a topic that is created because somebody uses it; takes any name."""
+    """Return the configuration of a topic that is created on first use; accepts any name."""
     match name:
         case names.GROUP_OFFSETS_TOPIC:
             return NewTopic(
@@ -39,7 +39,7 @@ def topic_to_make(name: str, config: NodeConfig) -> NewTopic:
             copies = config.audit_topic_replication_factor
             return NewTopic(
                 name,
-                1,  # so that a reader meets each node's lines in order
+                1,  # so that readers see each node's lines in order
                 copies,
                 configs=(
                     ConfigEntry("cleanup.policy", DELETE),

@@ -1,4 +1,5 @@
-"""Sends what :mod:`tidelog.broker.metadata.lifecycle_state` decides: registration, heartbeats, controlled shutdown."""
+"""Sends the requests that :mod:`tidelog.broker.metadata.lifecycle_state` decides on: registration, heartbeats,
+controlled shutdown."""
 
 from __future__ import annotations
 
@@ -15,27 +16,27 @@ from tidelog.proto.calls.controller_api import BrokerHeartbeatResponse, Register
 log = logging.getLogger(__name__)
 
 EARLY_SHARE = 0.4
-"""A heartbeat may go out early by this share of its interval, if the node is just sending something else."""
+"""A heartbeat may be sent early by this share of its interval, if the node is sending something else anyway."""
 SHUTDOWN_TIMEOUT_S = 5.0
-"""Bound of one request to be let go: it moves every leadership that this broker has."""
+"""Timeout of one shutdown request: it moves every leadership of this broker."""
 SHUTDOWN_LOOK_MS = 200
-"""How often a stopping broker looks whether the controller that it has asked still leads."""
+"""How often a stopping broker checks whether the controller that it asked still leads."""
 REGISTRATION_TIMEOUT_S = 10.0
-"""Bound of one try to register: it may change every partition that this broker has a replica of."""
+"""Timeout of one registration: it may change every partition with a replica on this broker."""
 
 
 class RegistrationRefused(Exception):
-    """The controller will not have this node; the text says why and what to do."""
+    """The controller refuses this node; the text says why and what to do."""
 
 
 class LifecycleRunner:
-    """Keeps a broker registered and its heart beating.
+    """Keeps a broker registered and sends its heartbeats.
 
-    ``on_caught_up`` is called once, when the controller first says that the broker's metadata holds
-    its registration; :meth:`ready` says that it was acted on. ``on_standing`` is told of each change of
-    standing. Both on the event loop.
-    ``answer_timeout_ms`` bounds one heartbeat, over all voters: well below the session timeout, so that
-    a lost or slowly answered one is repeated before the broker is fenced.
+    ``on_caught_up`` is called once, when the controller first says that the broker's metadata contains its
+    registration; call :meth:`ready` after acting on it. ``on_standing`` is called on each change of standing. Both run
+    on the event loop.
+    ``answer_timeout_ms`` bounds one heartbeat, over all voters. It is well below the session timeout, so that a lost or
+    slow one is repeated before the broker is fenced.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LifecycleRunner:
         self._pausing = False
         self._asks_to_go = False
         self.started = False
-        """Whether a refusal is no longer the starter's affair but takes the node down."""
+        """Whether a refusal now stops the node, instead of being reported to the starter."""
 
     @property
     def standing(self) -> BrokerStanding:
@@ -76,13 +77,13 @@ class LifecycleRunner:
         return self._lifecycle.epoch
 
     def dir_failed(self, directory_ids: Sequence[DirectoryId]) -> None:
-        """Report failed log directories with the next heartbeat, which is sent at once."""
+        """Report failed log directories with the next heartbeat, which is sent immediately."""
         known = self._lifecycle.offline_dirs
         self._lifecycle.offline_dirs = known + tuple(d for d in directory_ids if d not in known)
         self.hurry()
 
     def ready(self) -> None:
-        """The broker has acted on its metadata: ask to be unfenced, at once."""
+        """Ask to be unfenced now, because the broker has acted on its metadata."""
         self._lifecycle.ready = True
         self.hurry()
 
@@ -92,9 +93,9 @@ class LifecycleRunner:
         self._wake.set()
 
     def sending(self) -> None:
-        """The node is awake and sends to other controllers: if the next heartbeat is nearly due, send it too.
+        """Send the next heartbeat too if it is nearly due, because the node is awake and sending to other controllers.
 
-        What an idle node costs is its wake-ups, here and where the heartbeat arrives.
+        The cost of an idle node is its wake-ups, here and where the heartbeat arrives.
         """
         if self._pausing and self.standing is BrokerStanding.RUNNING:
             left_ms = self._lifecycle.due_ms() - self._clock.monotonic_ms()
@@ -129,15 +130,15 @@ class LifecycleRunner:
             await self._pause()
         if lifecycle.standing is BrokerStanding.FAILED and self.started:
             raise RegistrationRefused(lifecycle.failure)
-        # Stopped, or refused while starting, which the starter sees: the end of this task would count as a failure.
+        # Stopped, or refused while starting, which the starter sees. The end of this task would count as a failure.
         await asyncio.Event().wait()
 
     async def shut_down(self, timeout_s: float, unreachable_s: float) -> bool:
-        """Ask the controller to move the leaders away; return whether it agreed within the bound.
+        """Ask the controller to move the leaders away. Returns whether it agreed in time.
 
-        Gives up earlier once no controller has answered for ``unreachable_s``: where all nodes are
-        stopped at the same time, the last ones have none. A controller that leads and has been asked is given
-        ``SHUTDOWN_TIMEOUT_S``: with thousands of partitions it may take some seconds.
+        Gives up earlier once no controller has answered for ``unreachable_s``: if all nodes stop at the same time, the
+        last ones have no controller. A leading controller that was asked gets ``SHUTDOWN_TIMEOUT_S``: with thousands of
+        partitions, it may take some seconds.
         """
         before = self._lifecycle.standing
         self._lifecycle.shut_down()
@@ -156,7 +157,7 @@ class LifecycleRunner:
                 return True
 
     async def wait_for(self, *wanted: BrokerStanding, timeout_s: float | None) -> bool:
-        """Wait until the standing is one of ``wanted``; false when the bound was reached."""
+        """Wait until the standing is one of ``wanted``. Returns false on timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._lifecycle.standing not in wanted:

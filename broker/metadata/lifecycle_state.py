@@ -1,4 +1,4 @@
-"""A broker's standing with the controller: what to say next, and what an answer means. Pure.
+"""A broker's standing with the controller: what to send next, and what an answer means. Pure.
 
     state          on                                   becomes
     -------------  -----------------------------------  -------------
@@ -62,9 +62,8 @@ class Identity:
 class BrokerLifecycle:
     """Decides; the shell in :mod:`tidelog.broker.metadata.lifecycle` sends and waits.
 
-    ``taken_grace_ms``: how long DUPLICATE_BROKER_REGISTRATION is borne with: the controller may not
-    have noticed yet that an earlier process of this node has died. It begins anew when nothing was
-    heard for half of it.
+    ``taken_grace_ms``: how long to tolerate DUPLICATE_BROKER_REGISTRATION: the controller may not have noticed yet that
+    an earlier process of this node has died. The time starts again when nothing was heard for half of it.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class BrokerLifecycle:
         self._due_ms = 0
 
     def due_ms(self) -> int:
-        """When to send the next request, on the monotonic clock."""
+        """Return when to send the next request, on the monotonic clock."""
         return self._due_ms
 
     def hurry(self) -> None:
@@ -101,7 +100,7 @@ class BrokerLifecycle:
     def request(
         self, log_dirs: Sequence[DirectoryId], metadata_offset: Offset
     ) -> RegisterBrokerRequest | BrokerHeartbeatRequest | None:
-        """Return what to send now, ``None`` when there is nothing left to say."""
+        """Return what to send now, ``None`` if nothing."""
         who = self.identity
         if self.standing is BrokerStanding.REGISTERING:
             return RegisterBrokerRequest(
@@ -126,7 +125,7 @@ class BrokerLifecycle:
         )
 
     def registered(self, answer: RegisterBrokerResponse, now_ms: int) -> None:
-        """Take the answer to a registration."""
+        """Process the answer to a registration."""
         if self.standing is not BrokerStanding.REGISTERING:
             return
         if answer.error == ErrorCode.NONE:
@@ -138,7 +137,7 @@ class BrokerLifecycle:
             return
         if answer.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             if self._taken_since_ms is None or now_ms - self._taken_heard_ms > self._taken_grace_ms // 2:
-                # The first, or this process stood still (SIGSTOP): what it hears now was said long ago.
+                # The first answer, or this process was stopped (SIGSTOP): what it receives now was sent long ago.
                 self._taken_since_ms = now_ms
             self._taken_heard_ms = now_ms
             if now_ms - self._taken_since_ms < self._taken_grace_ms:
@@ -153,7 +152,7 @@ class BrokerLifecycle:
         )
 
     def beaten(self, answer: BrokerHeartbeatResponse, now_ms: int) -> None:
-        """Take the answer to a heartbeat."""
+        """Process the answer to a heartbeat."""
         self._due_ms = now_ms + self.interval_ms
         stale = answer.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
         if self.standing is BrokerStanding.SHUTTING_DOWN:
@@ -171,14 +170,14 @@ class BrokerLifecycle:
                 self._due_ms = now_ms + min(self.interval_ms, self._retry_ms)
 
     def unanswered(self, now_ms: int) -> None:
-        """No controller answered in time: say it again soon, and have patience anew with an id that is taken,
-        since whoever is elected meanwhile gives an earlier process of this node a whole session again. A
-        broker that cannot reach a controller goes on serving."""
+        """Note that no controller answered in time: retry soon, and restart the tolerance for an id in use, because a
+        newly elected controller gives an earlier process of this node a whole session again. A broker that cannot reach
+        a controller keeps serving."""
         self._due_ms = now_ms + self._retry_ms
         self._taken_since_ms = None
 
     def shut_down(self) -> None:
-        """Ask for a controlled shutdown with the next heartbeat."""
+        """Request a controlled shutdown with the next heartbeat."""
         if self.standing in (BrokerStanding.FENCED, BrokerStanding.RUNNING):
             self.standing = BrokerStanding.SHUTTING_DOWN
             self._due_ms = 0

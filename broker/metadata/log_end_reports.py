@@ -1,8 +1,8 @@
-"""Tells the controller how far this broker's logs reach, of partitions that cannot get a leader otherwise.
+"""Reports this broker's log ends to the controller, for partitions that cannot get a leader otherwise.
 
-Every safe candidate of such a partition stopped uncleanly, and the controller elects the replica that lost
-least (:mod:`tidelog.metadata_quorum.controller.unclean_recovery`). Only an active controller's memory holds the
-reports, so they are repeated until there is a leader. While there is none the log does not change.
+If every safe candidate of a partition stopped uncleanly, the controller elects the replica that lost the least
+(:mod:`tidelog.metadata_quorum.controller.unclean_recovery`). Reports exist only in an active controller's memory, so
+they are repeated until there is a leader. Until then, the log does not change.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 
 TRY_TIMEOUT_S: Final = 10.0
 GATHER_S: Final = 0.01
-"""News of many partitions come in portions: wait for more of them before reporting."""
+"""News about many partitions comes in portions: wait for more before reporting."""
 REPEAT_PAUSE_S: Final = 0.25
-"""First pause between a report and the same again; doubles up to the maximum."""
+"""First pause before repeating the same report; doubles up to the maximum."""
 REPEAT_PAUSE_S_MAX: Final = 4.0
 ITEMS_MAX: Final = 2_250
-"""Most replicas of one request, as for their directories."""
+"""Maximum replicas per request, as for directories."""
 
 
 def _reach(log: Log, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-    """The epoch of the log's last record, and its end. An epoch that nobody has had yet is a flipped bit in a batch's
-    header, which no CRC covers: only what is before it counts."""
+    """Return the epoch of the log's last record, and its end. An epoch that does not exist yet is a flipped bit in a
+    batch's header, which no CRC covers: then only earlier data counts."""
     end = log.log_end_offset
     for epoch, start in reversed(log.epoch_entries):
         if epoch <= leader_epoch:
@@ -54,9 +54,9 @@ def _reach(log: Log, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
 
 
 class LogEndReports:
-    """Reports while a partition here asks for it. Bounded by the partitions of this broker.
+    """Reports while a partition here needs it. The partitions of this broker bound it.
 
-    ``image`` is the one that replicas were told of last; ``partition_of`` a replica that has a log.
+    ``image`` returns the image that replicas last acted on; ``partition_of`` a replica that has a log.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LogEndReports:
         self._wake = asyncio.Event()
 
     def applied(self, states: Sequence[PartitionState]) -> None:
-        """Replicas have taken over these states."""
+        """Note that replicas have adopted these states."""
         for state in states:
             if state.leader != NO_NODE:
                 self._leaderless.discard(state.key)
@@ -101,7 +101,7 @@ class LogEndReports:
                 pause_s = min(2 * pause_s, REPEAT_PAUSE_S_MAX)
 
     def _ends(self) -> list[LogEnd]:
-        """The log ends to report now."""
+        """Return the log ends to report now."""
         image = self._image()
         ends: list[LogEnd] = []
         for key in sorted(self._leaderless):
@@ -110,7 +110,7 @@ class LogEndReports:
                 self._leaderless.discard(key)
                 continue
             partition = self._partition_of(key)
-            # Until the replica has taken over this very state its log may still grow.
+            # Until the replica has adopted exactly this state, its log may still grow.
             if not asks_for_log_ends(found) or partition is None or partition.offline:
                 continue
             if partition.leader_epoch == found.leader_epoch:

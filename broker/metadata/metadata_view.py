@@ -1,8 +1,7 @@
-"""A node's own picture of the cluster: its newest metadata image, and the listeners for the next one.
+"""A node's view of the cluster: its newest metadata image, and the listeners for the next one.
 
-Two feeds: a combined node takes images from its own controller; a broker alone pulls committed entries
-from any controller by offset and epoch, or a snapshot when it is too far behind or on another branch
-(KIP-595, KIP-630).
+It has two kinds of feed: a combined node takes images from its own controller; a broker alone pulls committed entries
+from any controller by offset and epoch, or a snapshot if it is too far behind or on another branch (KIP-595, KIP-630).
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ Listener = Callable[[MetadataImage, MetadataDelta], Iterable[None]]
 Shown = Callable[[MetadataImage], bool]
 
 FETCH_WAIT_MS: Final = 2_000
-"""Longest time a controller holds an unanswered fetch."""
+"""How long a controller holds an unanswered fetch at most."""
 ANSWER_SLACK_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.05
 LEVELS_S: Final = 10.0
 """For the feature levels of a new cluster."""
 SNAPSHOT_BYTES_MAX: Final = 2**31
 QUEUED_MAX: Final = 1_000
-"""Images that wait their turn; beyond it they become one change."""
+"""Maximum queued images; beyond it, they are merged into one change."""
 
 
 class MetadataView:
-    """The image in force. One writer: its feed.
+    """The image in force. It has one writer: its feed.
 
-    Until it is *opened* listeners hear nothing: what a starting node replays is the past, and a topic
-    that was made and deleted in it must not be made again. A broker opens it once the controller says
-    that the image holds its own registration, so it never acts on what was decided before that.
+    Listeners are not called until it is *opened*: what a starting node replays is the past, and a topic that was
+    created and deleted in it must not be created again. A broker opens it once the controller says that the image
+    contains its own registration, so it never acts on earlier decisions.
 
-    A listener acts in steps, and the event loop runs between them: a change of thousands of partitions
-    must not keep a heartbeat waiting. What comes meanwhile waits its turn.
+    A listener acts in steps, and the event loop runs between them, because a change of thousands of partitions must not
+    delay a heartbeat. Images that arrive in the meantime are queued.
     """
 
     def __init__(self) -> None:
         self.image = MetadataImage()
         """The newest image that listeners have begun to act on."""
         self.applied_offset = self.image.offset
-        """The offset of the newest image that every listener has acted on to the end."""
+        """The offset of the newest image that every listener has finished acting on."""
         self.opened = False
         self._listeners: list[Listener] = []
         self._waiting: dict[asyncio.Future[None], Shown] = {}
@@ -71,13 +70,13 @@ class MetadataView:
         self._listeners.append(listener)
 
     def open(self) -> None:
-        """Let listeners hear of everything that is in the image, and from now on of each change."""
+        """Tell listeners about everything in the image, and from now on about each change."""
         assert not self.opened, "a metadata view opens once"
         self.opened = True
         self._begin(self.image, difference(MetadataImage(), self.image))
 
     def publish(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Put a newer image in force; at once, unless an earlier one is still being acted on."""
+        """Put a newer image in force: now, unless an earlier one is still being acted on."""
         if self._steps is None:
             self._begin(image, delta)
             return
@@ -87,7 +86,7 @@ class MetadataView:
             self._queue.append((image, difference(self.image, image)))
 
     async def run(self) -> None:
-        """Go on with work that did not fit into one step, until the node ends."""
+        """Continue work that did not fit into one step, until the node ends."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -96,13 +95,13 @@ class MetadataView:
                 self._go_on()
 
     def close(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop calling listeners."""
         self._listeners.clear()
         self._steps = None
         self._queue.clear()
 
     async def wait_until(self, shown: Shown, *, timeout_s: float | None) -> bool:
-        """Wait for an image that ``shown`` accepts and every listener has acted on; false at the bound."""
+        """Wait for an image that ``shown`` accepts and every listener has acted on. Returns false on timeout."""
         if self._steps is None and shown(self.image):
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,7 +128,7 @@ class MetadataView:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Do one step; with the last one of an image, begin the next."""
+        """Do one step; after the last step of an image, start the next."""
         while self._steps is not None:
             try:
                 next(self._steps)

@@ -1,7 +1,7 @@
-"""From metadata to replicas: what a new image means for the partitions of this broker.
+"""Turns metadata into replica changes: what a new image means for this broker's partitions.
 
-Work is proportional to the change. :func:`changes_for` decides and touches nothing; the
-:class:`Reconciler` hands its result to the replica manager.
+Work is proportional to the change. :func:`changes_for` decides and touches nothing; the :class:`Reconciler` passes its
+result to the replica manager.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STEP_MS: Final = 5
-"""How long a step works before others get their turn: a message takes several turns of the event loop, and a controller
-that is not heard from for half a second is deposed."""
+"""How long a step works before others get their turn. A message takes several turns of the event loop, and a controller
+that is silent for half a second is deposed."""
 PORTION: Final = 20
-"""Partitions between two looks at the clock."""
+"""Partitions between two checks of the clock."""
 DECIDED_AT_ONCE: Final = 200
-"""Partitions that are compared before the first of them is acted on."""
+"""Partitions compared before the first of them is acted on."""
 
 
 class Replicas(Protocol):
@@ -53,15 +53,14 @@ class Replicas(Protocol):
 
 @dataclass(slots=True)
 class Changes:
-    """The changes that one image asks of this broker, in this order: first removals, then new and changed
-    partitions."""
+    """What one image asks of this broker, in this order: first removals, then new and changed partitions."""
 
     removed: list[TopicIdPartition] = field(default_factory=list)
     applied: list[PartitionState] = field(default_factory=list)
 
 
 class TopicConfigs:
-    """A topic's configuration under the settings in force; one object until something changes it."""
+    """A topic's configuration under the settings in force; the same object until something changes it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -86,7 +85,7 @@ class TopicConfigs:
 def touched_by(
     node_id: NodeId, image: MetadataImage, delta: MetadataDelta, *, every_config: bool
 ) -> list[TopicIdPartition]:
-    """The partitions to look at, in order: those that changed, and those of this broker whose settings did.
+    """Return the partitions to examine, in order: changed ones, and those of this broker whose settings changed.
 
     ``every_config``: the broker's own settings changed, and with them the defaults of every topic.
     """
@@ -113,7 +112,7 @@ def changes_for(
 ) -> Changes:
     """Decide what ``image`` means for a broker that has acted on ``before``, for these topics and partitions.
 
-    ``is_gone``: whether a directory is none of this broker's any more.
+    ``is_gone``: whether a directory no longer belongs to this broker.
     """
     changes = Changes()
     for topic in deleted:
@@ -138,9 +137,9 @@ def changes_for(
 def _directory_for(node_id: NodeId, found: PartitionRecord, is_gone: Callable[[DirectoryId], bool]) -> DirectoryId:
     """Choose the directory for this broker's replica.
 
-    One whose disk was replaced may begin anew on another, but only as a follower that owes nothing: a
-    member of the ISR or ELR (or of what is left of them, while there is no leader) with an empty log
-    would pass for the topic's.
+    A replica whose disk was replaced may start empty in another directory, but only as a follower without obligations:
+    a member of the ISR or ELR (or what is left of them, while there is no leader) with an empty log would pass for the
+    topic's log.
     """
     directory = directory_of(found, node_id)
     if directory == UNASSIGNED_DIRECTORY or not is_gone(directory):
@@ -177,8 +176,8 @@ def _state(
 
 
 def strays(node_id: NodeId, image: MetadataImage, held: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
-    """The replicas on disk that the metadata does not know as this broker's: their topic was deleted, or
-    they were moved away, while it was down. Only to be asked with an image that is caught up."""
+    """Return the replicas on disk that the metadata does not assign to this broker: while it was down, their topic was
+    deleted or they were moved away. Only valid with an image that is caught up."""
 
     def is_stray(key: TopicIdPartition) -> bool:
         found = image.partition(TopicId(key.topic_id), key.partition)
@@ -188,11 +187,11 @@ def strays(node_id: NodeId, image: MetadataImage, held: Iterable[TopicIdPartitio
 
 
 class Reconciler:
-    """Listens to the metadata view on behalf of one broker.
+    """Listens to the metadata view for one broker.
 
-    ``on_settings`` hears of each change of the broker's own dynamic settings; ``on_applied`` of every
-    partition state that was handed down, after the replica manager took it. ``is_gone`` tells whether
-    a directory id is none of this broker's any more, while all of its directories work.
+    ``on_settings`` is called on each change of the broker's own dynamic settings; ``on_applied`` with every partition
+    state that was passed on, after the replica manager took it. ``is_gone`` tells whether a directory id no longer
+    belongs to this broker, while all of its directories work.
     """
 
     def __init__(
@@ -220,11 +219,11 @@ class Reconciler:
         return self._configs.settings
 
     def node_config(self) -> NodeConfig:
-        """The node's own settings in force."""
+        """Return the node's own settings in force."""
         return self._configs.settings.node
 
     def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
-        """Act on a newer image, in steps; after the last one the replicas are as the image wants them."""
+        """Act on a newer image, in steps; after the last one, the replicas are as the image wants them."""
         every_config = self._take_settings(image, delta)
         before, self._image = self._image, image
         touched = touched_by(self._node_id, image, delta, every_config=every_config)

@@ -1,1 +1,1 @@
-"""A node put together: roles, listeners, supervision, HTTP."""
+"""Assembles a node: roles, listeners, supervision, HTTP."""

@@ -1,4 +1,4 @@
-"""The audit log on a disk: lines are appended once a second, and the oldest files go."""
+"""The audit log on disk: appends lines once a second, and deletes the oldest files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidelog.storage.disk.files import FileLayer
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
-"""Time between two writes; equal events in between are one line."""
+"""Time between writes; equal events in between share a line."""
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Lines that wait for a file that cannot be written, with ``audit.on.full=refuse``; without it they are dropped."""
 
 
 class AuditFile:
-    """``path`` is the newest file, ``path.1`` the one before it; ``files_max`` in all. Others may rename or remove the
-    files meanwhile, as none is held open. Synchronous; raises ``OSError``."""
+    """``path`` is the newest file, ``path.1`` the one before it; ``files_max`` in all. Other programs may rename or
+    remove the files, because none is held open. Synchronous; raises ``OSError``."""
 
     def __init__(self, files: FileLayer, path: str, bytes_max: int, files_max: int) -> None:
         self._files = files
@@ -32,8 +32,8 @@ class AuditFile:
         self._files_max = files_max
 
     def append(self, lines: bytes) -> None:
-        """Append whole lines, all or, with an ``OSError``, none. Those of a file that was cut off within a line begin
-        on a new one."""
+        """Append whole lines: all or, with an ``OSError``, none. If the file ends within a line, they start on a new
+        one."""
         files, path = self._files, self._path
         files.makedirs(os.path.dirname(path) or ".")
         if files.exists(path) and 0 < files.size(path) > self._bytes_max - len(lines):
@@ -60,8 +60,8 @@ class AuditFile:
 
 
 class AuditWriter:
-    """Takes what :class:`tidelog.security.audit.Audit` has noted to the file, away from the event loop, and to whoever
-    else wants the lines. ``file``: ``None`` where there is none."""
+    """Writes events noted by :class:`tidelog.security.audit.Audit` to the file, off the event loop, and passes the
+    lines to other consumers. ``file``: ``None`` if there is none."""
 
     def __init__(
         self,
@@ -81,21 +81,21 @@ class AuditWriter:
         self._kept: list[AuditLine] = []
         """Lines that the file lacks and will get."""
         self._untold = 0
-        """Events that the file lacks and does not say so yet."""
+        """Events that the file lacks without saying so yet."""
         self.dropped = 0
         """Events that the file lacks."""
         audit.on_first = self._due.set
         audit.full_places.append(lambda: self._failing)
 
     async def run(self) -> None:
-        """Write for as long as the node lives. A node that does not, or cannot, write goes on all the same."""
+        """Write as long as the node lives. A node that cannot write keeps running."""
         while True:
             await self._due.wait()
-            await asyncio.shield(self.flush())  # what was taken is written, even if the node stops meanwhile
+            await asyncio.shield(self.flush())  # what was taken is written, even if the node stops in the meantime
             await asyncio.sleep(INTERVAL_S)
 
     def drop(self) -> None:
-        """The node is being killed: what cannot be written from here on is nobody's fault."""
+        """Stop writing, because the node is being killed; later losses are not reported."""
         self._killed = True
 
     async def flush(self) -> None:

@@ -1,8 +1,8 @@
-"""The audit log in a topic: each broker brings its lines to the leader, which appends them.
+"""The audit log in a topic: each broker sends its lines to the leader, which appends them.
 
-Nothing waits for it. While there is no leader, or no topic yet, lines wait in a queue of a bounded size; beyond it they
-are dropped, counted, and the next line says so. A line whose answer was lost is sent again, so it may be there twice:
-its ``metadata.uid`` tells.
+Nothing waits for it. While there is no leader, or no topic yet, lines wait in a bounded queue. Beyond its size, lines
+are dropped and counted, and the next line says so. A line whose answer was lost is sent again, so it may appear twice;
+its ``metadata.uid`` shows that.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tidelog.security.audit import Audit, AuditLine
 log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 256 * 1024
-"""Most bytes of lines that are sent at a time, where no single one is larger."""
+"""Maximum bytes of lines per request, unless a single line is larger."""
 APPEND_TIMEOUT_S: Final = 10.0
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
-"""Pauses before the leader is asked again; they double."""
+"""Maximum pause before the leader is asked again; pauses double."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _NO_ROOM: Final = "more than audit.topic.queue.bytes"
 
 
 class AuditQueue:
-    """Lines that wait for the topic, of at most ``bytes_max``. The newest are dropped, since the first ones of an
+    """Lines that wait for the topic, at most ``bytes_max``. The newest are dropped, because the first lines of an
     attack say more than its last; the line after them says how many they were."""
 
     def __init__(self, audit: Audit, bytes_max: int) -> None:
@@ -47,7 +47,7 @@ class AuditQueue:
         self._bytes_max = bytes_max
         self._lines: deque[AuditLine] = deque()
         self._untold = 0
-        """Events that the topic lacks and does not say so yet."""
+        """Events that the topic lacks without saying so yet."""
         self.bytes = 0
         self.dropped = 0
         """Events that the topic lacks."""
@@ -60,14 +60,14 @@ class AuditQueue:
         audit.full_places.append(lambda: self._untold > 0 or 2 * self.bytes > bytes_max)
 
     def put(self, lines: Iterable[AuditLine]) -> None:
-        """Take lines in, as far as there is room."""
+        """Add lines as far as there is room."""
         for line in lines:
             self._tell()
             if self._untold or not self._add(line):
                 self._drop(line)
 
     def head(self, bytes_max: int) -> list[AuditLine]:
-        """The first lines, of at most ``bytes_max`` but at least one; empty only if none waits."""
+        """Return the first lines, at most ``bytes_max`` but at least one; empty only if none waits."""
         taken: list[AuditLine] = []
         size = 0
         for line in self._lines:
@@ -78,7 +78,7 @@ class AuditQueue:
         return taken
 
     def settle(self, lines: list[AuditLine], *, lost: bool = False) -> None:
-        """These lines of the head are in the topic, or ``lost`` for good."""
+        """Remove these lines of the head: they are in the topic, or ``lost`` for good."""
         for line in lines:
             assert self._lines.popleft() is line, "only the sender takes lines out"
             self.bytes -= len(line.text)
@@ -90,7 +90,8 @@ class AuditQueue:
             self.empty.set()
 
     def close(self) -> int:
-        """The node ends: what still waits is lost. Returns how many events the topic lacks and does not say so."""
+        """Close the queue, because the node ends; waiting lines are lost. Returns how many events the topic lacks
+        without saying so."""
         for line in self._lines:
             self._drop(line)
         self._lines.clear()
@@ -117,7 +118,7 @@ class AuditQueue:
 
 
 class AuditTopic:
-    """A broker's two ends of it: it sends its own lines, and appends those of all if it leads."""
+    """A broker's two roles for the topic: it sends its own lines, and appends everybody's if it leads."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class AuditTopic:
         connection: Callable[[NodeId], Connection | None],
         create: Callable[[Iterable[str]], Awaitable[object]],
     ) -> None:
-        """``queue``: ``None`` where the node sends nothing. ``create``: makes topics."""
+        """``queue``: ``None`` if the node sends nothing. ``create``: creates topics."""
         self._queue = queue
         self._node_id = node_id
         self._replicas = replicas
@@ -144,13 +145,13 @@ class AuditTopic:
         return {AppendAuditRequest: self.append}
 
     async def append(self, request: AppendAuditRequest, _: CallContext | None = None) -> AppendAuditResponse:
-        """Append lines as the leader, and answer once they are committed."""
+        """Append lines as the leader. Answers once they are committed."""
         partition = self._replicas.partition_named(AUDIT_TOPIC, 0)
         leading = None if partition is None else partition.leading
         if leading is None:
             return AppendAuditResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {AUDIT_TOPIC}-0")
         if not request.lines:
-            return AppendAuditResponse(ErrorCode.INVALID_REQUEST, "expected lines of the audit log, found none")
+            return AppendAuditResponse(ErrorCode.INVALID_REQUEST, "expected audit log lines, found none")
         batch = encode_values([bytes(line) for line in request.lines], self._clock.now_ms())
         try:
             async with asyncio.timeout(APPEND_TIMEOUT_S):
@@ -161,7 +162,7 @@ class AuditTopic:
         return AppendAuditResponse(error, "" if error is ErrorCode.NONE else f"{AUDIT_TOPIC}: {error.name}")
 
     async def run(self) -> None:
-        """Send for as long as the node lives."""
+        """Send as long as the node lives."""
         assert self._queue is not None
         queue, pause_s = self._queue, 0.0
         while True:
@@ -170,7 +171,7 @@ class AuditTopic:
             error = await self._send(AppendAuditRequest(tuple(line.text.rstrip() for line in lines)))
             if error is ErrorCode.NONE:
                 if pause_s > RETRY_MAX_S:
-                    log.info("audit topic: lines reach it again")
+                    log.info("audit topic: sending works again")
                 queue.settle(lines)
                 pause_s = 0.0
                 self._batch_bytes = min(BATCH_BYTES, 2 * self._batch_bytes)
@@ -181,19 +182,19 @@ class AuditTopic:
                 self._batch_bytes = sum(len(line.text) for line in lines) // 2
             else:
                 if RETRY_MAX_S / 2 < pause_s <= RETRY_MAX_S:
-                    log.warning("audit topic: %s; lines wait, and are tried again", error.name)
+                    log.warning("audit topic: %s; lines wait and will be retried", error.name)
                 pause_s = min(2 * pause_s, 2 * RETRY_MAX_S) or RETRY_FIRST_S
                 await asyncio.sleep(min(pause_s, RETRY_MAX_S))
 
     async def drain(self, bound_s: float) -> None:
-        """Return once nothing waits any more, or after that time."""
+        """Return once nothing waits any more, or on timeout."""
         if self._queue is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(bound_s):
                     await self._queue.empty.wait()
 
     async def _send(self, request: AppendAuditRequest) -> ErrorCode:
-        """NONE: the lines are in the topic. Otherwise perhaps."""
+        """Send lines. NONE means that they are in the topic; otherwise they may be."""
         topic = self._view.image.topic(AUDIT_TOPIC)
         if topic is None:
             await self._create((AUDIT_TOPIC,))

@@ -1,7 +1,7 @@
 """The broker role of a node: logs, replicas, listeners for clients and followers, standing with the controller.
 
-Order of start: directories and logs, replica manager, listeners (they hold what comes in), registration,
-metadata up to that registration, replicas as the metadata wants them, unfenced.
+Start-up order: directories and logs, replica manager, listeners (they hold incoming requests), registration, metadata
+up to that registration, replicas as the metadata wants them, unfencing.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ TAKEN_GRACE_SESSIONS: Final = 15
 """How many session timeouts to wait before giving up on a node id in use: its last holder may just have died."""
 HEARTBEAT_RETRY_MS: Final = 20
 STREAM_BYTES_MAX: Final = 16 * 2**20
-"""Most unanswered produce bytes of one stream."""
+"""Maximum unanswered produce bytes per stream."""
 CLOSE_GRACE_S: Final = 0.1
 CONTROLLER_GONE_S: Final = 2.0
 """How long a stopping broker looks for a controller; longer than a failover takes."""
 
 
 class BrokerRole:
-    """See the module. Everything runs on the event loop. ``logs`` is started already."""
+    """See the module. Everything runs on the event loop. ``logs`` has already been started."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class BrokerRole:
         audit_queue: AuditQueue | None = None,
         serve_kafka: ServeKafka | None = None,
     ) -> None:
-        """``serve_kafka`` binds the listeners that speak Kafka's protocol; without it there are none."""
+        """``serve_kafka`` binds the Kafka listeners; without it there are none."""
         self._serve_kafka = serve_kafka
         self._config = config
         self._cluster_id = cluster_id
@@ -146,7 +146,7 @@ class BrokerRole:
         self.cleaning: LogCleaning | None = None
         self._live_brokers: dict[NodeId, tuple[BrokerEpoch, tuple[DirectoryId, ...]]] = {}
         self.logs = logs
-        # Two, so that consumers that do not take their answers hold up nobody but consumers.
+        # Two budgets, so that consumers that do not take their answers only hold up consumers.
         self.produce_budget = MemoryBudget(config.queued_max_request_bytes)
         self.fetch_budget = MemoryBudget(config.queued_max_request_bytes)
         self._connection_quotas = ConnectionQuotas.of(config)
@@ -155,7 +155,7 @@ class BrokerRole:
         self._logins = NodeLogins(config, lambda: view.image, clock)
         self._token_logins = TokenLogins(self._logins.find, self.access)
         self._nodes = NodeGuard(self.access, config.node_principal_pattern)
-        view.subscribe(self.access.on_metadata)  # before others act on what was allowed under older rights
+        view.subscribe(self.access.on_metadata)  # before others act on older rights
         self.client_quotas = ClientQuotas(config, clock)
         view.subscribe(self.client_quotas.on_metadata)
         view.subscribe(self._connection_quotas.on_metadata)
@@ -163,7 +163,7 @@ class BrokerRole:
         view.subscribe(self.telemetry.on_metadata)
         self.client_address: Address | None = None
         self.kafka_address: Address | None = None
-        """The address for clients of Kafka's protocol; ``None`` without a listener for them."""
+        """The address for Kafka clients; ``None`` without a listener for them."""
         connect = partial(network.connect, listener=config.replication_listener)
         self._peers = Peers(config.replication_listener, view, connect)
         questions = TransactionPartitions(
@@ -254,7 +254,7 @@ class BrokerRole:
     # --- Life ---------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        """Bind the listeners. What comes in is held until the broker is ready. Raises ``OSError``."""
+        """Bind the listeners. Requests are held until the broker is ready. Raises ``OSError``."""
         calls = held_until(self._ready, guarded(self._calls(), self.access, lambda: self._view.image))
         elsewhere = (
             "controllers and followers belong at the addresses in controller.quorum.voters and "
@@ -284,10 +284,10 @@ class BrokerRole:
         self.kafka_address = self._servers[kafka[0].name].address
 
     async def register(self) -> None:
-        """Begin to speak with the controller, and return once this broker is unfenced.
+        """Contact the controller, and return once this broker is unfenced.
 
-        Raises :class:`RegistrationRefused` where a controller refused it for good, or none let it in
-        within ``initial.broker.registration.timeout.ms``. A refusal later goes to the supervisor.
+        Raises :class:`RegistrationRefused` if a controller refused it for good, or none admitted it within
+        ``initial.broker.registration.timeout.ms``. A later refusal goes to the supervisor.
         """
         config = self._config
         identity = Identity(
@@ -345,18 +345,18 @@ class BrokerRole:
             self._log_chores.append(self._supervisor.run("log cleaner", self.cleaning.run()))
 
     async def stop(self, *, handed_over_s: float) -> None:
-        """Hand over leaderships within the bound, stop serving, and leave the logs clean on disk."""
+        """Hand over leaderships within the time limit, stop serving, and leave clean logs on disk."""
         epoch = self.broker_epoch()
         lifecycle = self._lifecycle
         if lifecycle is not None and handed_over_s > 0:
             let_go = await lifecycle.shut_down(handed_over_s, CONTROLLER_GONE_S)
             if not let_go:
-                log.warning("no controller released this broker in time: stopping anyway")
+                log.warning("no controller confirmed the shutdown in time: stopping anyway")
         self.replicas.fence()  # tells remaining waiters to look for another leader
         await self.transactions.stop()
         await self.groups.stop()
         await self._close_network(CLOSE_GRACE_S)
-        # From here on the logs are left alone, so that a thread may close them.
+        # Nothing uses the logs from here on, so a thread may close them.
         self._view.close()
         for chore in self._log_chores:
             chore.cancel()
@@ -370,13 +370,13 @@ class BrokerRole:
         self.logs.close()
 
     def kill(self) -> None:
-        """From here on nothing of this broker acts."""
+        """Stop all activity of this broker."""
         self.transactions.kill()
         self.groups.kill()
         self.replicas.kill()
 
     async def drop(self) -> None:
-        """After a kill: release everything that the operating system would have released."""
+        """Release, after a kill, everything that the operating system would have released."""
         self.kill()
         await self._close_network(0)
 
@@ -400,13 +400,13 @@ class BrokerRole:
         return self._reconciler.settings
 
     def broker_epoch(self) -> BrokerEpoch:
-        """This broker's epoch, -1 while it has none."""
+        """Return this broker's epoch, -1 if it has none."""
         return BrokerEpoch(-1) if self._lifecycle is None else self._lifecycle.epoch
 
     def directory_failed(self, directory_id: DirectoryId) -> None:
-        """A log directory went out of service: its replicas go offline, and the controller is told at once.
+        """Take a log directory out of service: its replicas go offline, and the controller is told immediately.
 
-        Called in the middle of what failed, so it only takes note.
+        Called in the middle of the failing operation, so it only records the failure.
         """
         asyncio.get_running_loop().call_soon(self._take_offline, directory_id)
 
@@ -422,12 +422,12 @@ class BrokerRole:
             self.cleaning.cleaner.mended(log)
 
     def sending(self) -> None:
-        """This node's controller has just sent to others: a good moment for a heartbeat that is nearly due."""
+        """Send a heartbeat that is nearly due, because this node's controller has just sent to others."""
         if self._lifecycle is not None:
             self._lifecycle.sending()
 
     def _caught_up(self) -> None:
-        """The metadata holds this broker's registration: act on it, and be ready then."""
+        """Act on the metadata, which now contains this broker's registration, then be ready."""
         self._supervisor.once("acting on metadata", self._act_on_metadata())
 
     async def _act_on_metadata(self) -> None:
@@ -494,7 +494,7 @@ class BrokerRole:
         self._log_ends.applied(states)
 
     def _is_gone(self, directory_id: DirectoryId) -> bool:
-        """Whether a directory's disk was replaced: it is none of ours, and none of ours fails to say which it is."""
+        """Return whether a directory's disk was replaced: it is none of ours, and all of ours are identified."""
         live = self.logs.directory_ids
         return directory_id not in live and len(live) == len(self._config.directories)
 
@@ -517,7 +517,7 @@ class BrokerRole:
         return FetchSession(replicas, self.fetch_budget, self.traffic, bytes_max, self._ready, usage)
 
     def _replicas_of(self, context: CallContext) -> Replicas:
-        """The replicas, as the caller may use them."""
+        """Return the replicas as the caller may use them."""
         access = self.access.of(context)
         if access is None:
             return self.replicas

@@ -1,4 +1,4 @@
-"""A node does not open itself by accident: which of its listeners let anybody in. Pure."""
+"""Protects a node from accidental exposure: finds listeners that let anybody in. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tidelog.model.settings.node.access_settings import ANONYMOUS
 
 
 def exposed_listeners(config: NodeConfig) -> list[str]:
-    """Listeners beyond the loopback address that let anybody in, though ``allow.anonymous`` does not say that this is
-    meant; each with how it is secured."""
+    """Return listeners beyond the loopback address that let anybody in, although ``allow.anonymous`` does not permit
+    it, each with how it is secured."""
     http = () if config.http_listener is None else (config.http_listener,)
     judged = config.authorizer_class_name is not None and ANONYMOUS not in config.super_users
     exposed = []
@@ -33,7 +33,7 @@ def check_exposure(config: NodeConfig) -> None:
     if exposed := exposed_listeners(config):
         raise ConfigError(
             "listeners: expected, beyond the loopback address, TLS with ssl.client.auth=required, a login (SASL_SSL), "
-            f"or TLS with authorizer.class.name, found {', '.join(exposed)}: anybody there would have the rights of "
-            "everybody. Secure them, or say that it is meant: allow.anonymous=true, or "
+            f"or TLS with authorizer.class.name, found {', '.join(exposed)}: anyone there would have the rights of "
+            "everybody. Secure them, or permit it: allow.anonymous=true, or "
             "listener.name.NAME.allow.anonymous=true for one of them"
         )

@@ -1,8 +1,8 @@
-"""The node's HTTP listener: ``/metrics`` for Prometheus, ``/client-metrics`` for what clients push to a broker,
+"""The node's HTTP listener: ``/metrics`` for Prometheus, ``/client-metrics`` for metrics that clients push to a broker,
 ``/health`` (alive) and ``/ready`` (serving).
 
-Small on purpose: GET and HEAD, one request at a time a connection, bounded in size, time and number
-of connections. Kafka has no such listener; its metrics leave through JMX.
+Small on purpose: GET and HEAD, one request at a time per connection, bounded in size, time and number of connections.
+Kafka has no such listener; it exports metrics through JMX.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tidelog.security.tls_store import TlsStore
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
-"""A further one takes the place of the one whose last whole request is oldest. So a request that comes at once is
-answered, however many connections hold half a request."""
+"""Beyond this, a new connection replaces the one whose last complete request is oldest. So a request that arrives
+promptly is answered, however many connections hold half a request."""
 REQUEST_TIMEOUT_S: Final = 10.0
-"""How long a connection may take to send a request, and may stay idle between two."""
+"""How long a connection may take to send a request, and may stay idle between requests."""
 READ_BYTES: Final = 16 * 1024
 LINES_MAX: Final = 200
 """Of one request, whoever sends it: each line costs time on the event loop."""
 FOR_STRANGERS: Final = ("/health", "/ready")
-"""Pages that have a word for everybody."""
+"""Pages that tell everybody one word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer. ``word``: what strangers get instead of the body."""
+    """An answer. ``word``: what unknown clients get instead of the body."""
 
     status: int
     content_type: str
@@ -53,7 +53,7 @@ Make = Callable[[], Page | Awaitable[Page]]
 
 
 class HttpServer:
-    """Serves ``pages``: a path's function makes its answer when asked, perhaps in steps."""
+    """Serves ``pages``: a path's function makes its answer on demand, perhaps in steps."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class HttpServer:
         elsewhere: str = "",
         login: HttpLogin | None = None,
     ) -> None:
-        """``elsewhere`` tells clients of other protocols where they belong; ``login`` knows strangers, without it
-        there are none."""
+        """``elsewhere`` refers clients of other protocols; ``login`` identifies clients, without it all may see
+        everything."""
         self._login = login
         self._pages = pages
         self._elsewhere = elsewhere
         self._notices = Notices()
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """One for each connection, the one whose last request is oldest first."""
+        """One per connection, the one with the oldest last request first."""
 
     async def start(self, address: Address, tls: TlsStore | None = None) -> Address:
-        """Bind; returns the real address. Raises ``OSError`` naming it."""
+        """Bind and return the real address. Raises ``OSError`` naming it."""
         context = None if tls is None else _renewing(tls)
         try:
             self._server = await asyncio.start_server(self._connected, address.host, address.port, ssl=context)
@@ -107,13 +107,13 @@ class HttpServer:
         writer.close()
 
     def _came_last(self) -> None:
-        """A request came on the connection that asks."""
+        """Note that a request came on the current connection."""
         task = asyncio.current_task()
         if task is not None and self._tasks.pop(task, self) is None:
             self._tasks[task] = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        import h11  # here, so that a node does not pay for it before somebody asks
+        import h11  # here, so that a node pays for it only on demand
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=READ_BYTES)
         try:
@@ -144,7 +144,7 @@ class HttpServer:
     async def _turn_away(
         self, what: str, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Say in the log, and to a gRPC client, that this is not its port. Others can only be cut off."""
+        """Log, and tell a gRPC client, that this is the wrong port. Others are just disconnected."""
         text = f"expected HTTP (http.listener: metrics and health), found {what}; {self._elsewhere}"
         host, port = writer.get_extra_info("peername")[:2]
         self._notices.say(asyncio.get_running_loop().time(), "HTTP", str(Address(host, port)), text)
@@ -191,7 +191,7 @@ class HttpServer:
             return replace(page, body=f"{page.word}\n".encode(), content_type="text/plain; charset=utf-8")
         if found is Admission.DENIED:
             return text_page(403, "expected DESCRIBE on the cluster (tidelog acls), found none\n")
-        return text_page(401, f"expected http.auth={login.auth}, found no identity that is good here\n")
+        return text_page(401, f"expected http.auth={login.auth}, found no valid identity\n")
 
 
 async def _made(make: Make) -> Page:
@@ -200,8 +200,8 @@ async def _made(make: Make) -> Page:
 
 
 def _renewing(tls: TlsStore) -> ssl.SSLContext:
-    """A context that hands each new connection to that of the moment. Whether a certificate is asked for stays as the
-    connection began, and does not come with another context."""
+    """Return a context that hands each new connection to the current one. Whether a certificate is requested is fixed
+    when the connection starts, and does not change with the context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = tls.context.verify_mode
 

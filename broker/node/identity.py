@@ -1,4 +1,4 @@
-"""Whose directories these are: finding out, and making new ones ours."""
+"""Identifies the node's directories, and formats new ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tidelog.storage.disk.format import MetaProperties, check_meta, format_direc
 from tidelog.storage.disk.log_errors import DirectoryRefused
 
 IGNORED_NAMES: Final = frozenset({"lost+found", ".lock", "meta.properties.tmp"})
-"""Names that an empty directory may hold: a file system's own, and remains of a killed start."""
+"""Names that an empty directory may contain: a file system's own, and leftovers of a killed start."""
 
 
 def settle_identity(
     files: FileLayer, config: NodeConfig, cluster_id: str | None, rng: random.Random, *, formats: bool = False
 ) -> str:
-    """Return the id of the cluster that this node's directories belong to; format those that are empty.
+    """Return the id of the cluster that this node's directories belong to; format empty ones.
 
-    ``cluster_id`` ``None``: as the directories say; where none of them is formatted a node that is the
-    only controller makes a new id. ``formats``: the metadata log's directory is formatted even where other directories
-    of this node are formatted already, so that it must have been lost.
+    ``cluster_id`` ``None``: take it from the directories; if none is formatted, a node that is the only controller
+    makes a new id. ``formats``: format the metadata log's directory even if other directories of this node are already
+    formatted, so that it must have been lost.
 
-    Raises :class:`DirectoryRefused` naming the directory, and ``OSError`` where not one of them, or not the metadata
-    log's, can be used.
+    Raises :class:`DirectoryRefused` naming the directory, and ``OSError`` if no directory, or not the metadata log's,
+    can be used.
     """
     found: dict[str, MetaProperties | None] = {}
     trouble: dict[str, OSError] = {}
@@ -41,7 +41,7 @@ def settle_identity(
     for path, meta in found.items():
         if meta is not None:
             check_meta(path, meta, wanted, config.node_id)
-    # The metadata log's comes first: without it, and with others, a node that was killed meanwhile would seem robbed.
+    # The metadata log's comes first: if a node is killed in between, having only the others would look like a loss.
     for path, meta in sorted(found.items(), key=lambda each: each[0] != config.metadata_directory):
         if meta is None:
             try:
@@ -50,20 +50,20 @@ def settle_identity(
                 trouble[path] = error
     needed = [config.metadata_directory] if config.is_controller else []
     for path, cause in trouble.items():
-        # A failed log directory is the log manager's affair: the others go on without it.
+        # The log manager handles a failed log directory: the others continue without it.
         if path in needed or len(trouble) == len(_paths(config)):
             raise OSError(cause.errno, f"{path}: {cause.strerror or cause}") from cause
     return wanted
 
 
 def _refuse_lost_metadata(found: dict[str, MetaProperties | None], config: NodeConfig) -> None:
-    """Refuse an empty directory where others show that the node is not new: its disk may not be mounted."""
+    """Refuse an empty directory if others show that the node is not new: its disk may not be mounted."""
     mine = config.metadata_directory
     others = [path for path, meta in found.items() if meta is not None]
     if config.is_controller and others and mine in found and found[mine] is None:
         raise DirectoryRefused(
-            f"{mine}: expected this node's metadata log, since {others[0]} is formatted; found nothing. If its disk is "
-            "not mounted or the setting is wrong, mend that. If it is lost, start the node once with --format"
+            f"{mine}: expected this node's metadata log, as {others[0]} is formatted; found nothing. If its disk is "
+            "not mounted or the setting is wrong, fix that. If it is lost, start the node once with --format"
         )
 
 
@@ -81,7 +81,7 @@ def _cluster_of(found: dict[str, MetaProperties | None], config: NodeConfig, rng
     if config.is_controller and len(config.voters) == 1:
         return id_text(random_id(rng))
     raise DirectoryRefused(
-        f"{', '.join(found)}: expected a directory that is formatted for a cluster, found none: "
+        f"{', '.join(found)}: expected a directory formatted for a cluster, found none: "
         "start the node with the id of its cluster (--cluster-id)"
     )
 

@@ -1,4 +1,4 @@
-"""Reads a running node's figures for :mod:`tidelog.broker.metrics`. Called at a scrape, never in between."""
+"""Reads a running node's values for :mod:`tidelog.broker.metrics`. Called only at a scrape."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _STATES = {
 
 
 ALL_TOPICS: Final = ("",)
-"""The label of all topics together: an empty one, which Prometheus takes for none."""
+"""The label for all topics together: an empty one, which Prometheus treats as absent."""
 QUOTAS_SHOWN_MAX: Final = 50
-"""Most users and client ids that a page shows for each quota: those that use most."""
+"""Maximum users and client ids that a page shows per quota: those that use the most."""
 
 
 class Measured(Protocol):
-    """The values read from a node."""
+    """What is read from a node."""
 
     view: MetadataView
     controller: ControllerNode | None
@@ -103,7 +103,7 @@ class NodeSource:
             yield from _transactions(node.broker.transactions)
 
     def _loop(self) -> Iterator[Reading]:
-        # Pages are made on the loop, so this thread is its thread.
+        # Pages are made on the loop, so this is its thread.
         now_s, busy_s = self._node.started_s + self._node.uptime_s, time.thread_time()
         passed_s = max(now_s - self._looked_s, 1e-3)
         yield Reading(m.LOOP_BUSY, busy_s)

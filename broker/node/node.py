@@ -1,8 +1,8 @@
 """A node: the controller role, the broker role or both, in one process on one event loop.
 
-Order of start: directories and their locks, logs, controller quorum and its listener, metadata, the
-broker's listeners, registration; :meth:`Node.start` returns once the broker is unfenced. A background
-task that ends unexpectedly takes the node down: ``on_fatal`` is called, once.
+Start-up order: directories and their locks, logs, controller quorum and its listener, metadata, the broker's listeners,
+registration; :meth:`Node.start` returns once the broker is unfenced. A background task that ends unexpectedly takes the
+node down: ``on_fatal`` is called, once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LINGER_S: Final = 3.0
 AUDIT_DRAIN_S: Final = 1.0
 """How long a stopping broker waits for the leader of the audit topic."""
 DAMAGE_SHOWN_MAX: Final = 100
-"""Most damaged places that ``/health`` names."""
+"""Maximum damaged places that ``/health`` lists."""
 
 
 class NodeRefused(Exception):
@@ -73,24 +73,23 @@ class NodeRefused(Exception):
 
 
 class NodeNetwork(Network, Protocol):
-    """A carrier that tells of bugs in handlers, and of listeners that are gone."""
+    """A transport that reports bugs in handlers, and listeners that are gone."""
 
     on_bug: Callable[[BaseException], None]
 
     async def refuses(self, address: Address) -> bool:
-        """Whether the host at an address says that nobody listens there. False if it says nothing."""
+        """Return whether the host at an address says that nobody listens there. False if it says nothing."""
 
 
 class Node:
-    """One node. Make it, start it, stop it, all on the event loop; it is started once.
+    """One node. Create it, start it, stop it, all on the event loop. It can be started once.
 
-    ``threaded``: whether disk waits and the Raft engine may use threads (not in a simulation, where
-    ``run_blocking`` says how a disk wait passes instead).
-    ``serve_kafka``: what binds listeners that speak Kafka's protocol; without it the node has none, whatever
-    its configuration names.
+    ``threaded``: whether disk waits and the Raft engine may use threads (not in a simulation, where ``run_blocking``
+    decides how a disk wait passes).
+    ``serve_kafka``: binds the Kafka listeners; without it, the node has none, whatever its configuration says.
     ``cluster_id``, ``formats``: see :func:`tidelog.broker.node.identity.settle_identity`; ``formats`` also lets an
-    empty metadata log join a quorum that has voters already.
-    ``tls``: the keys and certificates of its listeners, which the network's listeners use too.
+    empty metadata log join a quorum that already has voters.
+    ``tls``: the keys and certificates of its listeners, which the network's listeners share.
     """
 
     def __init__(
@@ -154,9 +153,9 @@ class Node:
     # --- Life ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every role and return once the node serves.
+        """Start every role. Returns once the node is ready.
 
-        Raises :class:`NodeRefused` or ``OSError`` for what the user can mend; then :meth:`kill` it.
+        Raises :class:`NodeRefused` or ``OSError`` for problems that the user can fix; then :meth:`kill` it.
         """
         self.started_s = asyncio.get_running_loop().time()
         try:
@@ -203,7 +202,7 @@ class Node:
         log.info("node %d of cluster %s is ready", config.node_id, self.cluster_id)
 
     async def stop(self) -> None:
-        """Controlled shutdown: leaderships move away, logs are left clean. Bounded by
+        """Shut down in a controlled way: leaderships move away, logs are left clean. Bounded by
         ``controlled.shutdown.timeout.ms`` and some seconds."""
         config = self.config
         if self.broker is not None:
@@ -220,12 +219,12 @@ class Node:
         if self.audit_writer is not None:
             await self.audit_writer.flush()
         if self.audit_queue is not None and (left := self.audit_queue.close()):
-            log.warning("audit topic: it lacks %d events of this node's end", left)
+            log.warning("audit topic: %d events of this node's shutdown are missing", left)
         if self._executor is not None:
             self._executor.shutdown(wait=True)
 
     async def _let_others_go(self) -> None:
-        """If several nodes stop at once, stay a controller until the other brokers may go too."""
+        """Remain a controller, if several nodes stop at once, until the other brokers may go too."""
         controller = self.controller
         if controller is None or len(self.config.voters) == 1:
             return
@@ -240,7 +239,7 @@ class Node:
         await self.view.wait_until(alone, timeout_s=LINGER_S)
 
     def drop(self) -> None:
-        """The first half of a kill: from here on nothing of this node acts, and trouble is not reported."""
+        """Do the first half of a kill: this node no longer acts, and problems are not reported."""
         self._supervisor.kill()
         self.view.close()
         if self.audit_writer is not None:
@@ -273,7 +272,7 @@ class Node:
 
     @property
     def kafka_address(self) -> Address | None:
-        """The address for clients of Kafka's protocol, ``None`` without a listener for them."""
+        """The address for Kafka clients, ``None`` without a listener for them."""
         return None if self.broker is None else self.broker.kafka_address
 
     @property
@@ -292,7 +291,7 @@ class Node:
 
     @property
     def known_leader(self) -> tuple[NodeId | None, int]:
-        """The active controller and the quorum's epoch as known here; epoch -1 before anything was heard."""
+        """The active controller and the quorum's epoch as known here; epoch -1 if nothing is known yet."""
         return (None, -1) if self._channel is None else self._channel.known_leader
 
     @property
@@ -396,7 +395,7 @@ class Node:
         self._supervisor.run("audit log", self.audit_writer.run())
 
     def _threads(self) -> RunBlocking:
-        """Runs what waits for a disk on a few threads."""
+        """Return a function that runs disk waits on a few threads."""
         executor = self._executor = ThreadPoolExecutor(DISK_THREADS, "disk")
         loop = asyncio.get_running_loop()
 
@@ -429,7 +428,7 @@ class Node:
         self.http_address = await self._http.start(Address(listener.host, listener.port), tls)
 
     def _access(self) -> AccessControl | None:
-        """What decides who may see what, once there is metadata."""
+        """Return the access control, once there is metadata."""
         return self._controllers_access if self.broker is None else self.broker.access
 
     async def _close_network(self, grace_s: float) -> None:
@@ -444,7 +443,7 @@ class Node:
     # --- What happens to it -------------------------------------------------------------------------
 
     def fail(self, what: str, error: BaseException) -> None:
-        """Report trouble that was noticed outside of the node's own parts: it goes down."""
+        """Report a problem from outside of the node's own parts: the node stops."""
         self._supervisor.fail(what, error)
 
     def _failed(self, what: str, error: BaseException) -> None:
@@ -460,10 +459,10 @@ class Node:
             self._supervisor.fail(str(failure), failure)
 
     def _last_directory_failed(self, logs: LogManager) -> LogDirFailed | None:
-        """Why this node cannot go on: the directory of the metadata log has failed, or every log directory.
+        """Return why this node cannot continue: the directory of the metadata log, or every log directory, has failed.
 
-        Source: Kafka's ``LogManager.handleLogDirFailure`` and ``ReplicaManager.handleLogDirFailure``, which end the
-        process then.
+        Source: Kafka's ``LogManager.handleLogDirFailure`` and ``ReplicaManager.handleLogDirFailure``, which then end
+        the process.
         """
         failures = logs.failures
         if self.config.is_controller and (failure := failures.get(self.config.metadata_directory.rstrip("/"))):
@@ -474,7 +473,7 @@ class Node:
 
     @property
     def _waits_for(self) -> str:
-        """What the controller's directory lacks to have a place in the quorum."""
+        """What the controller's directory lacks to take part in the quorum."""
         return "" if self.controller is None else self.controller.quorum.waits_for
 
     def _health(self) -> Page:
@@ -485,7 +484,7 @@ class Node:
         damaged = {} if self.broker is None else self.broker.scrubbing.damaged
         lines = [f"damaged: {log.name} on disk: {each}" for log, damage in damaged.items() for each in damage]
         if self._own_health is None:
-            from tidelog.broker.node.own_health import OwnHealth  # here, so that a node pays for it if somebody asks
+            from tidelog.broker.node.own_health import OwnHealth  # here, so that a node pays for it only on demand
 
             self._own_health = OwnHealth(self.config.node_id, self)
         found = [f"{one.severity.value}: {one.what}: {one.do}" for one in self._own_health.findings()]

@@ -1,4 +1,4 @@
-"""What a node finds about itself, by the rules that judge a whole cluster."""
+"""What a node finds about itself, by the rules for whole clusters."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tidelog.broker.node.metric_sources import Measured, NodeSource
 from tidelog.broker.traffic import Latency
 
 BUSY_MIN_S: Final = 10.0
-"""Two looks that are nearer to each other give no busy share. A node's start keeps its loop busy, too."""
+"""Minimum time between looks for a busy share. A node's start keeps its loop busy, too."""
 
 
 class OwnHealth:
-    """Looks when it is asked, never in between."""
+    """Looks on demand only."""
 
     def __init__(self, node_id: int, node: Measured) -> None:
         self._node_id = node_id
         self._node = node
         self._source = NodeSource(node)
         self._looked = (node.uptime_s, 0.0)
-        """The node's age and its loop's processor time, at the last look that gave a busy share."""
+        """The node's age and its loop's processor time at the last look that gave a busy share."""
 
     def findings(self) -> list[Finding]:
-        """What somebody should look at, the worst first."""
+        """Return the findings, the most severe first."""
         now_ms, broker = time.time_ns() // 1_000_000, self._node.broker
         facts = Facts(
             now_ms,

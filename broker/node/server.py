@@ -1,6 +1,6 @@
 """A node as a process: event loop, signals, exit code.
 
-Imports of the node are inside :func:`run`, so that a command line with a typo is answered at once.
+:func:`run` imports the node, so that a typo on the command line is reported immediately.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 EXIT_STOPPED: Final = 0
 EXIT_FATAL: Final = 1
 GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""Python's 700 young objects make the collector run with every few frames."""
+"""With Python's default of 700 young objects, the collector would run every few frames."""
 FATAL_EXIT_S: Final = 2.0
-"""How long a node that failed may take to leave its loop before the process ends itself."""
+"""How long a failed node may take to leave its loop before the process exits."""
 
 
 def run(
@@ -44,20 +44,20 @@ def run(
     carrier: Callable[[NodeNetwork], NodeNetwork] | None = None,
     first_records: Sequence[MetadataRecord] = (),
 ) -> int:
-    """Run a node until SIGTERM or SIGINT (a controlled shutdown; a second one ends it at once).
+    """Run a node until SIGTERM or SIGINT (controlled shutdown; a second signal ends it immediately).
 
-    Directories that are not formatted are formatted for ``cluster_id``; ``None`` makes a new id where
-    this node is the only controller, and is an error otherwise. Formatted ones must agree. ``formats``: a controller
-    whose metadata log was lost gets a new one, and asks the others to admit it.
-    ``on_ready`` is called on the event loop once the node serves. ``carrier`` is handed the node's network and
-    returns what the node uses instead: a laboratory leads its connections elsewhere by it.
+    Unformatted directories are formatted for ``cluster_id``; ``None`` makes a new id if this node is the only
+    controller, and is an error otherwise. Formatted ones must agree. ``formats``: a controller whose metadata log was
+    lost gets a new one, and asks the others to admit it.
+    ``on_ready`` is called on the event loop once the node is ready. ``carrier`` gets the node's network and returns
+    what the node uses instead: a laboratory redirects its connections this way.
 
-    Returns 0 after a signal, 1 after a failure of the node itself. Raises ``ConfigError``, ``OSError``
-    or :class:`~tidelog.broker.node.node.NodeRefused` with a text of one line for what the user can mend.
+    Returns 0 after a signal, 1 after a failure of the node itself. Raises ``ConfigError``, ``OSError`` or
+    :class:`~tidelog.broker.node.node.NodeRefused` with a one-line text for problems that the user can fix.
     """
     check_exposure(config)
     from tidelog.broker.kafka.server import serve_kafka
-    from tidelog.broker.node.node import Node  # heavy: after the caller has judged the configuration
+    from tidelog.broker.node.node import Node  # heavy, so only after the caller has checked the configuration
     from tidelog.model.clock import SystemClock
     from tidelog.proto.transport.grpc_transport import GrpcNetwork
     from tidelog.security.tls_store import NodeTls
@@ -93,16 +93,16 @@ async def _serve(
 
     def on_fatal(what: str, error: BaseException) -> None:
         if out_of_memory(error):
-            # What half of a change is left in memory must not reach the disk; to stop in order would take memory too.
+            # A half-made change in memory must not reach the disk; an orderly stop would also need memory.
             _end_process()
-        # Even a loop that no longer turns must not keep a broken node alive.
+        # Even a stuck loop must not keep a broken node alive.
         _end_process_after(FATAL_EXIT_S)
         if not stopped.done():
             stopped.set_result(EXIT_FATAL)
 
     def on_signal() -> None:
         if stopped.done():
-            log.warning("second signal: stopping at once")
+            log.warning("second signal: stopping immediately")
             _end_process()
         stopped.set_result(EXIT_STOPPED)
 
@@ -142,7 +142,7 @@ async def _serve(
 
 
 def grpc_limits(config: NodeConfig) -> GrpcLimits:
-    """A node's limits for its peers, from its configuration."""
+    """Return a node's limits for its peers, from its configuration."""
     from tidelog.proto.transport.grpc_wire import GrpcLimits
 
     return GrpcLimits(
@@ -155,7 +155,7 @@ def grpc_limits(config: NodeConfig) -> GrpcLimits:
 
 
 def tcp_port(config: NodeConfig) -> int | None:
-    """Where followers may take their streams over TCP; None: nowhere."""
+    """Return where followers may connect their streams over TCP; None: nowhere."""
     return config.replication_transport_port if config.replication_transport == TCP else None
 
 

@@ -1,7 +1,6 @@
-"""Background tasks of a node, and what happens when one of them ends.
+"""A node's background tasks, and what happens when one of them ends.
 
-A task that ends by itself, with or without an exception, is a bug: it takes the node down.
-Nothing of a node dies quietly.
+A task that ends by itself, with or without an exception, is a bug: it stops the node. Nothing in a node dies quietly.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ OnFatal = Callable[[str, BaseException], None]
 
 
 class TaskEnded(RuntimeError):
-    """A background task returned although it should have run as long as its node."""
+    """A background task returned although it should run as long as its node."""
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether a ``MemoryError`` is behind ``error``."""
+    """Return whether a ``MemoryError`` is behind ``error``."""
     while error is not None:
         if isinstance(error, MemoryError):
             return True
@@ -31,7 +30,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 class Supervisor:
-    """Starts a node's background tasks and reports the first trouble of any of them, once."""
+    """Starts a node's background tasks and reports the first problem of any of them, once."""
 
     def __init__(self, on_fatal: OnFatal) -> None:
         self._on_fatal = on_fatal
@@ -54,10 +53,10 @@ class Supervisor:
         return task
 
     def fail(self, what: str, error: BaseException) -> None:
-        """Report trouble that a part noticed itself. The first report wins, later ones are logged.
+        """Report a problem that a part noticed itself. The first report wins, later ones are logged.
 
-        A node that stops takes trouble for its end, except where memory ran out: it must not mark what is half done as
-        a clean shutdown.
+        A stopping node treats problems as part of its end, unless memory ran out: then it must not mark half-finished
+        work as a clean shutdown.
         """
         if self._stopping and not out_of_memory(error):
             log.debug("while stopping the node: %s", what, exc_info=error)
@@ -69,7 +68,7 @@ class Supervisor:
         if out_of_memory(error):
             log.critical(
                 "the node is stopping: out of memory (%s). Acknowledged records are safe. Give it more memory, or have "
-                "it take less at once (max.connections, queued.max.request.bytes, socket.request.max.bytes)", what,
+                "it accept less (max.connections, queued.max.request.bytes, socket.request.max.bytes)", what,
             )  # fmt: skip
         else:
             log.critical("the node is stopping: %s", what, exc_info=error)

@@ -1,1 +1,1 @@
-"""Client quotas: how much of a broker a user, a client id or an address may use."""
+"""Client quotas: how much of a broker a user, client id or address may use."""

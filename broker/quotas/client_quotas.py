@@ -1,8 +1,8 @@
-"""A broker's quotas on bytes and on request time: what its clients used, and how long one has to wait.
+"""A broker's quotas on bytes and request time: what its clients used, and how long one has to wait.
 
-Sensors are made when a client that has a quota is first heard of, and shared as
+Sensors are created when a client with a quota first appears, and shared as
 :mod:`tidelog.metadata_quorum.image.quota_matching` says. While no quota is set, :attr:`ClientQuotas.any_set` is false,
-and nobody asks.
+and nothing is checked.
 Source: Kafka's ``ClientQuotaManager`` and ``ClientRequestQuotaManager``.
 """
 
@@ -20,15 +20,15 @@ from tidelog.model.rates import SampledRate
 from tidelog.model.settings.node.quota_settings import QuotaSettings
 
 SENSORS_MAX: Final = 10_000
-"""Most sensors of one kind; when there are more, those idle for longest go."""
+"""Maximum sensors of one kind; beyond it, the longest idle ones are dropped."""
 SENSORS_KEPT: Final = 9_000
 """How many are left then."""
 CLIENTS_MAX: Final = 10_000
-"""Most clients of which one kind remembers what bounds them; with more, all are forgotten, and looked up anew."""
+"""Maximum clients whose quotas one kind caches; beyond it, the cache is cleared."""
 
 
 class Sensor:
-    """What all who share a quota have used. ``throttle_ms`` adds up what they were told to wait."""
+    """What all clients that share a quota have used. ``throttle_ms``: the total of waits that they were told."""
 
     __slots__ = ("_rate", "bound", "last_ms", "throttle_ms", "throttles")
 
@@ -40,7 +40,7 @@ class Sensor:
         self.throttles = 0
 
     def record(self, amount: float, now_ms: int) -> None:
-        """Count without a check, or take back what is negative."""
+        """Count without a check; a negative amount takes back."""
         self.last_ms = now_ms
         self._rate.record(amount, now_ms)
 
@@ -48,20 +48,20 @@ class Sensor:
         return self._rate.measure(now_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long nothing must be used for the rate to be back within the bound."""
+        """Return how long nothing may be used for the rate to be within the quota again."""
         return self._rate.wait_ms(self.bound.limit, now_ms)
 
     def told(self, wait_ms: int) -> None:
-        """Somebody was told to wait."""
+        """Note that a client was told to wait."""
         self.throttle_ms += wait_ms
         self.throttles += 1
 
 
 class QuotaKind:
-    """One key's quotas. Sums and limits have its unit: bytes, or hundredths of a second of the event loop."""
+    """One key's quotas. Sums and limits are in its unit: bytes, or hundredths of a second of the event loop."""
 
     def __init__(self, key: str, samples: int, window_ms: int, wait_ms_max: int | None = None) -> None:
-        """``wait_ms_max``: the longest that anybody is told to wait; ``None``: as long as it takes."""
+        """``wait_ms_max``: the maximum wait; ``None``: unlimited."""
         self.key = key
         self._window = samples, window_ms
         self._wait_ms_max = wait_ms_max
@@ -69,19 +69,19 @@ class QuotaKind:
         self._of: dict[tuple[str, str], Sensor | None] = {}
         self._before: dict[tuple[str, str], Sensor] = {}
         self.sensors: dict[tuple[str, str], Sensor] = {}
-        """By user and client id, "" for every one."""
+        """By user and client id; "" for any."""
 
     def change(self, quotas: Quotas) -> None:
-        """Other quotas hold from now on. Clients that are bounded before and after keep what was counted."""
+        """Adopt changed quotas. Clients with a quota before and after keep their counts."""
         self._quotas = quotas
         self._of.clear()
-        # A client that waits for its quota says nothing, perhaps while several changes come.
+        # A client that waits for its quota is silent, perhaps during several changes.
         known = _newest({**self._before, **self.sensors})
         self._before = {shared: sensor for shared, sensor in known.items() if self._bounds(shared)}
         self.sensors = {}
 
     def sensor(self, user: str, client_id: str) -> Sensor | None:
-        """The sensor that bounds a client; ``None`` if it has no such quota."""
+        """Return the sensor of a client's quota; ``None`` if it has none."""
         client = user, client_id
         try:
             return self._of[client]
@@ -94,7 +94,7 @@ class QuotaKind:
         return found
 
     def record(self, user: str, client_id: str, amount: float, now_ms: int) -> int:
-        """Count what a client used, and return for how many milliseconds it has to wait."""
+        """Count what a client used. Returns how many milliseconds it has to wait."""
         sensor = self.sensor(user, client_id)
         if sensor is None:
             return 0
@@ -103,20 +103,20 @@ class QuotaKind:
         return wait_ms if self._wait_ms_max is None else min(wait_ms, self._wait_ms_max)
 
     def take_back(self, user: str, client_id: str, amount: float, now_ms: int) -> None:
-        """What was counted was not used after all."""
+        """Uncount what was not used after all."""
         sensor = self.sensor(user, client_id)
         if sensor is not None:
             sensor.record(-amount, now_ms)
 
     def at_once(self, user: str, client_id: str) -> float | None:
-        """The most that can be used at once without a wait; ``None``: no bound.
+        """Return the maximum that can be used now without a wait; ``None``: unlimited.
         Source: ``getMaxValueInQuotaWindow``."""
         sensor = self.sensor(user, client_id)
         samples, window_ms = self._window
         return None if sensor is None else sensor.bound.limit * (samples - 1) * window_ms / 1000
 
     def _bounds(self, shared: tuple[str, str]) -> bool:
-        """Whether there is a quota that those with this sensor share."""
+        """Return whether there is a quota for those who share this sensor."""
         bound = bound_of(self._quotas, self.key, *shared)
         return bound is not None and (bound.user, bound.client_id) == shared
 
@@ -137,14 +137,14 @@ class QuotaKind:
 
 
 def _newest(sensors: dict[tuple[str, str], Sensor]) -> dict[tuple[str, str], Sensor]:
-    """At most :data:`SENSORS_KEPT` of them."""
+    """Return at most :data:`SENSORS_KEPT` of them."""
     if len(sensors) <= SENSORS_KEPT:
         return sensors
     return dict(sorted(sensors.items(), key=lambda item: item[1].last_ms, reverse=True)[:SENSORS_KEPT])
 
 
 class ClientQuotas:
-    """A broker's, kept up with the metadata."""
+    """A broker's quotas, kept up to date with the metadata."""
 
     def __init__(self, config: QuotaSettings, clock: Clock) -> None:
         window = config.quota_window_num, config.quota_window_size_seconds * 1000
@@ -155,7 +155,7 @@ class ClientQuotas:
         self.request = QuotaKind(REQUEST_PERCENTAGE, *window, wait_ms_max=window[1])
 
     def on_metadata(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[None]:
-        """Take over the quotas if they changed."""
+        """Adopt the quotas if they changed."""
         if delta.quotas:
             self.any_set = bool(image.quotas)
             for kind in (self.produce, self.fetch, self.request):
@@ -163,7 +163,7 @@ class ClientQuotas:
         return ()
 
     def used(self, user: str, client_id: str, kind: QuotaKind | None, amount: float, seconds: float) -> int:
-        """Count what a request used of ``kind`` and of the event loop's time; how long its client has to wait.
+        """Count a request's use of ``kind`` and of the event loop's time. Returns how long its client has to wait.
 
         A fetch that has to wait is not answered with what it read, see :meth:`QuotaKind.take_back`.
         """

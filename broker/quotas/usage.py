@@ -1,7 +1,7 @@
-"""One request's use of a broker, and what follows from it: how its connection or stream is held back.
+"""One request's use of a broker, and how its connection or stream is throttled.
 
-A Kafka connection tells its client to wait and reads nothing from it until then (KIP-219). A gRPC stream reads nothing
-either; a gRPC call is answered late, as its connection cannot be held back.
+A Kafka connection tells its client to wait and reads nothing from it until then (KIP-219). A gRPC stream also reads
+nothing; a gRPC call is answered late, because its connection cannot be held back.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ T = TypeVar("T")
 OF_NODES: Final = frozenset(
     (WriteTxnMarkersRequest, AddPartitionsToTxnRequest, OffsetForLeaderEpochRequest, AppendAuditRequest)
 )
-"""Calls that brokers make, whose time nobody is charged for."""
+"""Calls between brokers, whose time is charged to nobody."""
 _HOLD_S_MAX: Final = 1.0
-"""Longest time between two looks at whether a stream may be read again."""
+"""Maximum time between checks whether a stream may be read again."""
 
 
 CHARGED: Final = (CreateTopicsRequest, DeleteTopicsRequest, CreatePartitionsRequest)
@@ -41,12 +41,12 @@ CHARGED: Final = (CreateTopicsRequest, DeleteTopicsRequest, CreatePartitionsRequ
 
 
 def charged(context: CallContext, *, strict: bool = True) -> Charged:
-    """Who pays for what the sender of a request changes."""
+    """Return who is charged for the changes of a request."""
     return Charged(context.session.principal.name, context.client_id, strict)
 
 
 class Stopwatch:
-    """Adds up the time that work takes of the event loop, without what it waits for."""
+    """Measures the time that work takes on the event loop, without its waits."""
 
     __slots__ = ("_since", "total_s")
 
@@ -58,13 +58,13 @@ class Stopwatch:
         self._since = perf_counter()
 
     def stop(self) -> float:
-        """The time so far."""
+        """Return the time so far."""
         self.total_s += perf_counter() - self._since
         return self.total_s
 
     @coroutine
     def time(self, work: Awaitable[T]) -> Generator[Any, None, T]:
-        """Do the work, whose steps are timed."""
+        """Do the work and time its steps."""
         steps: Any = work.__await__()
         thrown: BaseException | None = None
         while True:
@@ -84,7 +84,7 @@ class Stopwatch:
 
 
 class RequestUsage:
-    """A request of a Kafka client. ``mute`` has its connection read no more for so many milliseconds."""
+    """A Kafka client's request. ``mute`` stops reading its connection for some milliseconds."""
 
     __slots__ = ("_client_id", "_mute", "_quotas", "_user", "told_ms", "watch")
 
@@ -98,15 +98,15 @@ class RequestUsage:
         """How long the client is told to wait."""
 
     def produced(self, size: int) -> None:
-        """A produce request of this size came. It will be appended in any case."""
+        """Count a produce request of this size. It will be appended in any case."""
         self._wait(self._quotas.used(self._user, self._client_id, self._quotas.produce, size, 0.0))
 
     def fetches_at_once(self) -> float | None:
-        """The most that a fetch may read."""
+        """Return the maximum that a fetch may read."""
         return self._quotas.fetch.at_once(self._user, self._client_id)
 
     def fetched(self, size: int) -> bool:
-        """A fetch would be answered with this size. Return whether it may: else its answer is empty."""
+        """Count a fetch answer of this size. Returns whether it may be sent; otherwise the answer is empty."""
         quotas = self._quotas
         wait_ms = quotas.used(self._user, self._client_id, quotas.fetch, size, self.watch.stop())
         if wait_ms:
@@ -115,7 +115,7 @@ class RequestUsage:
         return not wait_ms
 
     def answered(self, told_ms: int = 0) -> None:
-        """Any other request is about to be answered; ``told_ms``: as long as its client has to wait anyway."""
+        """Count any other request, about to be answered. ``told_ms``: how long its client has to wait anyway."""
         self._wait(told_ms)
         self._wait(self._quotas.used(self._user, self._client_id, None, 0, self.watch.total_s))
 
@@ -138,7 +138,7 @@ class StreamUsage:
         self._until_s = 0.0
 
     def hold(self) -> Awaitable[object] | None:
-        """What to wait for before the stream is read again."""
+        """Return what to wait for before the stream is read again."""
         if not self._until_s:
             return None
         left_s = self._until_s - self._time()
@@ -156,7 +156,7 @@ class StreamUsage:
             self._used(self._quotas.fetch, size, seconds)
 
     def fetches_at_once(self) -> float | None:
-        """The most that a fetch may read."""
+        """Return the maximum that a fetch may read."""
         return self._quotas.fetch.at_once(self._user, self._client_id) if self._quotas.any_set else None
 
     def _used(self, kind: QuotaKind, size: int, seconds: float) -> None:
@@ -165,7 +165,7 @@ class StreamUsage:
 
 
 def metered(calls: Calls, quotas: ClientQuotas) -> Calls:
-    """The same calls, each of which costs its sender the event loop's time that it takes."""
+    """Wrap the calls so that their senders are charged for the event loop's time."""
 
     def meter(handler: CallHandler) -> CallHandler:
         async def serve(request: Any, context: CallContext) -> Any:

@@ -114,8 +114,8 @@ def test_numbers_and_settings_out_of_range_are_wrong_usage(
 
 
 def test_measuring_makes_no_topic_of_a_typo(tidelog: Tidelog) -> None:
-    assert "there is no topic 'typo'" in one_line(tidelog("perf", "produce", "typo"), 1)
-    assert "there is no topic 'typo'" in one_line(tidelog("perf", "latency", "typo"), 1)
+    assert "topic 'typo' does not exist" in one_line(tidelog("perf", "produce", "typo"), 1)
+    assert "topic 'typo' does not exist" in one_line(tidelog("perf", "latency", "typo"), 1)
     assert b"typo" not in tidelog("topics", "list").stdout
 
 

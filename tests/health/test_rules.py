@@ -102,8 +102,8 @@ CASES: list[tuple[str, Facts, Severity, str]] = [
     ("partitions-offline", partitions(leader=-1, isr=()), CRITICAL, "1 partition without a leader: t-0"),
     ("partitions-under-min-isr", partitions(isr=(1,)), CRITICAL, "1 partition with fewer replicas in sync than"),
     ("partitions-under-replicated", partitions(isr=(1, 2)), WARNING, "1 partition with a replica out of sync: t-0"),
-    ("reassignments", partitions(replicas=(1, 2, 3, 9), adding=(9,)), WARNING, "cannot end, for broker 9 is not live"),
-    ("reassignments", partitions(replicas=(2, 1, 3), leader=2, adding=(3,), isr=(1, 2)), NOTE, "being moved: t-0"),
+    ("reassignments", partitions(replicas=(1, 2, 3, 9), adding=(9,)), WARNING, "cannot end: broker 9 is not live"),
+    ("reassignments", partitions(replicas=(2, 1, 3), leader=2, adding=(3,), isr=(1, 2)), NOTE, "moving: t-0"),
     ("leaders-elsewhere", partitions(leader=2), NOTE, "broker 1 0 of 1"),
     ("unclean-elections", nodes(metrics(1, (m.UNCLEAN_ELECTIONS, 2))), CRITICAL, "2 unclean elections since"),
     ("unclean-elections", nodes(metrics(1, (m.UNCLEAN_ELECTIONS, 2), (m.UPTIME, 1e6))), NOTE, "2 unclean elections"),
@@ -114,7 +114,7 @@ CASES: list[tuple[str, Facts, Severity, str]] = [
     ("disk-space", disk(free_bytes=14), WARNING, "node 1: 14.0 % free"),
     ("disk-space", disk(free_bytes=4), CRITICAL, "node 1: 4.0 % free"),
     ("damaged-records", nodes(metrics(2, (m.DAMAGED, 3))), CRITICAL, "node 2: 3 damaged ranges in x"),
-    ("cleaner", nodes(metrics(2, (m.CLEANER_DEAD, 1))), CRITICAL, "node 2: the log cleaner has ended"),
+    ("cleaner", nodes(metrics(2, (m.CLEANER_DEAD, 1))), CRITICAL, "node 2: the log cleaner has stopped"),
     ("cleaner", nodes(metrics(2, (m.CLEANER_UNCLEANABLE, 2))), WARNING, "leaves 2 logs alone"),
     ("loop-busy", nodes(metrics(2, busy=0.75)), WARNING, "node 2: the event loop uses 75 %"),
     ("loop-busy", nodes(metrics(2, busy=0.95)), CRITICAL, "node 2: the event loop uses 95 %"),
@@ -143,7 +143,7 @@ CASES: list[tuple[str, Facts, Severity, str]] = [
         "hanging-transactions",
         replace(HEALTHY, hanging=(HangingTransaction(AT, 7, NOW_MS - 5),)),
         CRITICAL,
-        "1 transaction that nobody will end: t-0",
+        "1 transaction that no coordinator will end: t-0",
     ),
 ]  # fmt: skip
 

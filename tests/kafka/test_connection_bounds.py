@@ -168,7 +168,7 @@ def test_an_address_over_its_quota_is_held_and_not_served(caplog: pytest.LogCapt
             started = time.monotonic()
             assert not is_served(further)
             assert time.monotonic() - started > 0.5, "it is held, so that the next try comes later"
-        assert "expected fewer new connections a second of one address (connection_creation_rate)" in caplog.text
+        assert "expected fewer new connections per second from one address (connection_creation_rate)" in caplog.text
         assert is_served(before)
         admin.alter_client_quotas({ClientQuotaEntity(ip="127.0.0.1"): {"connection_creation_rate": None}})
         with connect(cluster) as free:

@@ -1,1 +1,1 @@
-"""Each of Kafka's requests turned into one of ours, and the answer back."""
+"""Translates each Kafka request into one of ours, and the answer back."""

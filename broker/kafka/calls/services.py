@@ -1,6 +1,6 @@
-"""The services behind a node's Kafka listeners, and the seam by which the node binds them.
+"""The services behind a node's Kafka listeners, and the hook through which the node binds them.
 
-A node in a simulation has no sockets: what binds is handed to it, or not.
+A node in a simulation has no sockets, so the function that binds is passed in, or is absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.security.tls_store import FindTls
 
 @dataclass(frozen=True, slots=True)
 class KafkaServices:
-    """The same calls, replicas and budgets as behind a node's other listeners."""
+    """The calls, replicas and budgets that the node's other listeners also use."""
 
     calls: Calls
     apis: Mapping[int, Api]
@@ -36,17 +36,17 @@ class KafkaServices:
     produce_budget: MemoryBudget
     fetch_budget: MemoryBudget
     files_crowded: Callable[[], bool]
-    """Whether too many log files are held open, so that fetches had better copy."""
+    """Whether so many log files are held open that fetches should copy."""
     data_traffic: Traffic
     traffic: KafkaTraffic
     quotas: ConnectionQuotas
     config: NodeConfig
     ready: asyncio.Event
-    """Nothing is read before it is set: a starting node would deny what it is about to lead."""
+    """Nothing is read before it is set: a starting node would deny partitions that it is about to lead."""
     tls: FindTls
     on_bug: Callable[[BaseException], None]
     grpc_address: Mapping[str, Address]
-    """For each Kafka listener the address that a gRPC client is sent to."""
+    """For each Kafka listener, the address to which gRPC clients are referred."""
     control: AccessControl
     logins: FindLogins
     client_quotas: ClientQuotas

@@ -1,6 +1,6 @@
 """Every API that the listener serves through a handler, in one table.
 
-Produce, Fetch and ApiVersions are not among them: the connection itself answers these.
+Produce, Fetch and ApiVersions are absent: the connection itself answers these.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tidelog.model.settings.broker_config import NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """An adapter's knowledge of its node, besides the calls that come with each request."""
+    """What an adapter knows of its node, besides the calls that come with each request."""
 
     config: NodeConfig
     view: MetadataView
     settings: Callable[[], Settings]
     """The dynamic and static settings in force."""
     telemetry: Telemetry
-    """What clients push of their metrics."""
+    """Metrics that clients push."""
 
 
 def served(node: Surroundings) -> Mapping[int, Api]:
-    """The APIs of this node by their keys."""
+    """Return the APIs of this node by key."""
     return table(
         metadata.apis(node.view, node.config.node_id),
         cluster.apis(node.config, node.view),
@@ -66,7 +66,7 @@ def served(node: Surroundings) -> Mapping[int, Api]:
 
 
 def table(*rooms: Iterable[Api]) -> Mapping[int, Api]:
-    """The APIs by their keys. Each key is there once."""
+    """Return the APIs by key. Each key occurs once."""
     found: dict[int, Api] = {}
     for room in rooms:
         for api in room:

@@ -1,1 +1,1 @@
-"""Produce and Fetch of the Kafka listener, without a copy where that can be."""
+"""Produce and Fetch of the Kafka listener, without copying where possible."""

@@ -1,7 +1,9 @@
-"""Kafka's Fetch over the replicas: what there is, or a wait for it; records stay in their files until they are sent.
+"""Kafka's Fetch over the replicas: returns available data, or waits for it. Records stay in their files until they are
+sent.
 
-There are no fetch sessions: every answer says session 0, and every request is whole (KIP-227 lets a broker). As in
-Kafka's ``FetchManager``, the epoch alone says whether a request is whole; a session that it names is then ended.
+There are no fetch sessions: every answer has session 0, and every request is a full one (KIP-227 lets a broker do
+that). As in Kafka's ``FetchManager``, the epoch alone determines whether a request is full; a session that it names is
+then closed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ READ_COMMITTED: Final = 1
 ZSTD_FROM: Final = 10
 """The first version whose clients know zstd (KIP-110)."""
 _FULL_EPOCHS: Final = (-1, 0)
-"""``FetchMetadata``: a whole request without a session, and one that asks for a new session."""
+"""``FetchMetadata``: a full request without a session, and one that asks for a new session."""
 _NO_EPOCH: Final = BrokerEpoch(-1)
 _ENDPOINTS_FROM: Final = 16
 
@@ -47,7 +49,7 @@ class FetchReplicas(Protocol):
 
 
 class Fetch:
-    """The Fetch API of one listener. ``bytes_max`` bounds an answer, whatever is asked for."""
+    """The Fetch API of one listener. ``bytes_max`` bounds an answer, whatever the request says."""
 
     def __init__(
         self,
@@ -59,8 +61,8 @@ class Fetch:
         budget: MemoryBudget,
         crowded: Callable[[], bool],
     ) -> None:
-        """``crowded``: whether so many log files are held open that records had better be copied; the copies
-        count in ``budget``."""
+        """``crowded``: whether so many log files are held open that records should be copied; copies count in
+        ``budget``."""
         self._budget = budget
         self._crowded = crowded
         self._replicas = replicas
@@ -78,7 +80,7 @@ class Fetch:
         access: Access | None = None,
         usage: RequestUsage | None = None,
     ) -> Pieces | Pending:
-        """Answer with what ``access`` allows, or begin to wait. ``usage``: where quotas are set. Raises
+        """Answer within the limits of ``access``, or start to wait. ``usage``: set if there are quotas. Raises
         ``BadMessage`` and :class:`CloseConnection`."""
         request = decode_fetch(version, body)
         self._traffic.fetch_requests += 1
@@ -154,7 +156,7 @@ class Fetch:
         return ErrorCode.NONE if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def _in_line(self, request: FetchRequest) -> asyncio.Future[FetchResponse]:
-        """Read the log only once there is room for what it yields."""
+        """Read the log only once there is room for the result."""
         out: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
 
         def start() -> None:
@@ -214,7 +216,7 @@ class Fetch:
 
 
 def _throttled(version: int, head: bytes, results: Iterable[FetchedPartition], throttle_ms: int) -> Pieces:
-    """An answer without partitions, in place of these. Source: ``FullFetchContext.getThrottledResponse``."""
+    """Return an answer without partitions instead of these. Source: ``FullFetchContext.getThrottledResponse``."""
     for item in results:
         for piece in item.in_files:
             piece.release()

@@ -1,7 +1,7 @@
-"""Kafka's Produce over the replicas: records are appended when the request arrives, its order is the log's.
+"""Kafka's Produce over the replicas: records are appended when the request arrives; its order is the log's.
 
-Versions below 12 speak the first transaction protocol (KIP-890). Those below 3, which carry the formats that
-came before record batches, are refused partition by partition.
+Versions below 12 use the first transaction protocol (KIP-890). Versions below 3, with formats older than record
+batches, are refused partition by partition.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ATTRIBUTES_LOW_AT: Final = 22
 
 class ProduceReplicas(Protocol):
     def produce(self, request: ProduceRequest, *, first_protocol: bool = False) -> Produced:
-        """Append now, in order; the answer waits for what ``acks`` asks."""
+        """Append now, in order; the answer waits as ``acks`` requires."""
 
 
 class Produce:
@@ -67,10 +67,10 @@ class Produce:
         access: Access | None = None,
         usage: RequestUsage | None = None,
     ) -> Pieces | Pending:
-        """Append what the request holds and ``access`` allows. ``body`` is this request's own and is not changed by
-        anybody. ``usage``: where quotas are set.
+        """Append the request's records that ``access`` allows. ``body`` belongs to this request and nobody changes it.
+        ``usage``: set if there are quotas.
 
-        No pieces answer a request with ``acks`` 0. Raises ``BadMessage``, and :class:`Unanswered` where such a
+        A request with ``acks`` 0 gets no answer pieces. Raises ``BadMessage``, and :class:`Unanswered` if such a
         request was refused.
         """
         request = decode_produce(version, body)
@@ -150,7 +150,7 @@ class Produce:
                 if item.error is ErrorCode.UNKNOWN_TOPIC_ID:
                     results[number] = item = self._elsewhere(item, by_id=version >= BY_ID)
                 elif item.error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-                    # Kafka never says so to a producer, and librdkafka would give the records up.
+                    # Kafka never returns this to a producer, and librdkafka would drop the records.
                     results[number] = item = item._replace(error=ErrorCode.NOT_ENOUGH_REPLICAS)
                 elif item.error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
                     results[number] = item = item._replace(error=ErrorCode.INVALID_TXN_STATE)
@@ -187,7 +187,7 @@ def _refused(topic_id: TopicId, partition: int, fault: tuple[ErrorCode, str]) ->
 
 
 def _format_fault(version: int, records: memoryview) -> tuple[ErrorCode, str] | None:
-    """The fault in the records' format for this version. Source: ``ProduceRequest.validateRecords``."""
+    """Return the error in the records' format for this version. Source: ``ProduceRequest.validateRecords``."""
     if version < BATCHES_FROM:
         return ErrorCode.UNSUPPORTED_VERSION, f"expected produce version {BATCHES_FROM} or later, found {version}"
     if len(records) < HEADER_SIZE:

@@ -1,4 +1,4 @@
-"""Kafka's data requests name topics, the replicas know them by id: the way there and back, by the newest image."""
+"""Maps topic names in Kafka's data requests to the ids of replicas and back, by the newest image."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidelog.security.acls import AclOperation
 
 
 def text_of(name: bytes) -> str:
-    """A name as it came, as text. What is no UTF-8 names no topic."""
+    """Decode a name. Invalid UTF-8 names no topic."""
     return name.decode("utf-8", "replace")
 
 
 class TopicNames:
-    """Looks up what one listener's requests name. Names are kept as they came, in UTF-8."""
+    """Looks up topics named by one listener's requests. Names are kept as received, in UTF-8."""
 
     def __init__(self, view: MetadataView, listener: str) -> None:
         self._view = view
@@ -29,7 +29,7 @@ class TopicNames:
         self._ids: dict[bytes, TopicId] = {}
 
     def id_of(self, name: bytes) -> TopicId | None:
-        """The topic's id, ``None`` if there is no such topic."""
+        """Return the topic's id, ``None`` if it does not exist."""
         image = self._view.image
         if image is not self._image:
             self._image = image
@@ -42,11 +42,11 @@ class TopicNames:
         return found
 
     def by_id(self, topic_id: TopicId, access: Access, operation: AclOperation) -> ErrorCode:
-        """Whether this may be done to a topic; one that may not be described is unknown."""
+        """Check an operation on a topic; one that may not be described is unknown."""
         return topic_by_id(self._view.image, topic_id, access, operation)
 
     def not_here(self, topic_id: TopicId, partition: int, *, by_id: bool) -> tuple[ErrorCode, NodeId, LeaderEpoch]:
-        """The error for a partition without a replica here, and its leader."""
+        """Return the error for a partition without a replica here, and its leader."""
         topic = self._view.image.topics.get(topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -57,13 +57,13 @@ class TopicNames:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, found.leader, found.leader_epoch
 
     def is_zstd(self, topic_id: TopicId) -> bool:
-        """Whether the topic's own ``compression.type`` has its batches in zstd."""
+        """Return whether the topic's own ``compression.type`` is zstd."""
         image = self._view.image
         topic = image.topics.get(topic_id)
         return topic is not None and image.config("topic", topic.name).get("compression.type") == "zstd"
 
     def endpoints(self, nodes: Iterable[NodeId]) -> list[NodeEndpoint]:
-        """The live brokers' addresses at this listener."""
+        """Return the live brokers' addresses at this listener."""
         image = self._view.image
         out = []
         for node_id in sorted(nodes):

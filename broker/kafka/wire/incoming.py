@@ -1,7 +1,7 @@
-"""Bytes from a socket into frames.
+"""Splits bytes from a socket into frames.
 
-Small frames are cut out of a buffer that all connections share; a large one gets memory of its own as it comes,
-never much more than has arrived, so that a length alone costs nothing.
+Small frames are cut from a buffer that all connections share. A large one gets its own memory as it arrives, never much
+more than has arrived, so that a mere length costs nothing.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from tidelog.proto.kafka.produce_codec import API_KEY as PRODUCE
 from tidelog.proto.kafka.wire import BadMessage
 
 SHARED_BYTES: Final = 64 * 1024
-"""Read at once where no large frame is under way."""
+"""How much to read at a time, unless a large frame is arriving."""
 _GROW_MIN: Final = 8 * 1024
-"""Memory given to a large frame at first; beyond it, as much again as has arrived."""
+"""Initial memory for a large frame; it grows by as much as has arrived."""
 _GROW_PROVEN: Final = 1024 * 1024
-"""The same on a connection that has sent a whole large frame before; one that only announces them gets less."""
+"""The same on a connection that has sent a whole large frame before."""
 FRAME_MIN: Final = 8
 """A request's header has at least API key, version and correlation id."""
 _LENGTH: Final = struct.Struct(">i")
 
 
 def shared_buffer() -> memoryview:
-    """The memory that all connections of a listener read into; a frame that lies in it lasts until the next reading."""
+    """Return the buffer that all connections of a listener read into. A frame in it is valid until the next read."""
     return memoryview(bytearray(SHARED_BYTES))
 
 
 class Incoming:
     """Bytes that one connection has received and nobody has taken yet.
 
-    :meth:`receive` reads; :meth:`next_frame` gives the frames that are whole. What is not taken until the next
-    reading of *any* connection of the listener must be kept with :meth:`keep`: the buffer is shared.
+    :meth:`receive` reads; :meth:`next_frame` returns complete frames. Data that is not taken before the next read of
+    *any* connection of the listener must be saved with :meth:`keep`, because the buffer is shared.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Incoming:
         self.frame_bytes_min = FRAME_MIN
         self._first_bytes_max = first_bytes_max
         self.proven = False
-        """Whether a request that came was well formed. Before, only a produce may be large."""
+        """Whether a request was well formed. Before that, only a produce may be large."""
         self._first = True
         self._data: memoryview | bytes = b""
         self._at = 0
@@ -72,23 +72,23 @@ class Incoming:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has come that was not taken."""
+        """Whether everything received has been taken."""
         return self._frame is None and self._at >= len(self._data)
 
     @property
     def in_large(self) -> bool:
-        """Whether a large frame is on its way."""
+        """Whether a large frame is arriving."""
         return self._frame is not None
 
     @property
     def held(self) -> int:
-        """Bytes of memory that are kept for this connection."""
+        """Bytes of memory held for this connection."""
         return (len(self._frame) if self._frame is not None else 0) + (
             len(self._data) if isinstance(self._data, bytes) else 0
         )
 
     def receive(self, sock: AnySocket) -> int:
-        """Read what is there; returns the number of bytes, 0 at the end. Raises ``OSError``."""
+        """Read what is available. Returns the number of bytes, 0 at the end. Raises ``OSError``."""
         frame = self._frame
         if frame is not None:
             with memoryview(frame) as view, view[self._filled :] as room:
@@ -104,10 +104,10 @@ class Incoming:
         return count
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, ``None`` if there is none yet.
+        """Return the next complete frame without its length, ``None`` if there is none yet.
 
-        Its memory is this frame's own, or the shared buffer. Raises ``BadMessage`` where what comes is no frame, and
-        ``GrpcCaller`` where a gRPC client begins.
+        Its memory belongs to this frame, or is the shared buffer. Raises ``BadMessage`` if the data is not a frame, and
+        ``GrpcCaller`` if a gRPC client starts.
         """
         if self._frame is not None:
             if self._filled < self._size:
@@ -125,7 +125,7 @@ class Incoming:
             if data[at : at + 4] == HTTP2:
                 raise GrpcCaller
             if (what := junk(bytes(data[at : at + 4]))) is not None:
-                raise BadMessage(f"expected Kafka's protocol, found {what}")
+                raise BadMessage(f"expected the Kafka protocol, found {what}")
         if not self.frame_bytes_min <= size <= self.frame_bytes_max:
             raise BadMessage(
                 f"expected a request of {self.frame_bytes_min} to {self.frame_bytes_max} bytes "
@@ -146,8 +146,8 @@ class Incoming:
         return None
 
     def wants_room(self, api_key: int) -> bool:
-        """Whether the next frame has begun to come and is large, or of this API: the frames that take memory for
-        longer than a moment. One that has been given its memory wants none."""
+        """Return whether a frame that takes memory for longer (a large one, or one of this API) has started to arrive
+        and has no memory yet."""
         if self._frame is not None:
             return False
         data, at = self._data, self._at
@@ -157,13 +157,13 @@ class Incoming:
         return bool(size + 4 > SHARED_BYTES or data[at + 4] << 8 | data[at + 5] == api_key)
 
     def keep(self) -> None:
-        """Take what is left of the shared buffer into memory of this connection's own."""
+        """Copy the rest of the shared buffer to memory of this connection."""
         if isinstance(self._data, memoryview) or self._at:
             self._data = bytes(self._data[self._at :])
             self._at = 0
 
     def rest(self) -> bytes:
-        """What has come and was not taken, of a connection that has sent no large frame."""
+        """Return the untaken bytes of a connection that has sent no large frame."""
         return bytes(self._data[self._at :])
 
     def drop(self) -> None:

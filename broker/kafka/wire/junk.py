@@ -1,4 +1,4 @@
-"""Recognises by its first bytes a client that took a port for another one."""
+"""Recognizes, by its first bytes, a client that connected to the wrong port."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ KAFKA_BYTES_MAX: Final = 2**20
 """More than the first request of any Kafka client."""
 _KAFKA_HEAD: Final = struct.Struct(">ihh")
 HTTP2: Final = b"PRI "
-"""So a client of gRPC begins."""
+"""How a gRPC client starts."""
 
 
 class GrpcCaller(Exception):
-    """A connection begins as gRPC does."""
+    """A connection starts as gRPC does."""
 
 
 def stranger(first: bytes) -> str | None:
-    """The protocol of a client that begins with these bytes at a port for HTTP; ``None`` if it may be HTTP."""
+    """Return the protocol of a client that starts with these bytes at an HTTP port; ``None`` if it may be HTTP."""
     if (found := _grpc_or_kafka(first)) is not None:
         return found
     return "a TLS hello" if first[0] == 0x16 and first[1:2] == b"\x03" else None
 
 
 def known_stranger(first: bytes) -> str | None:
-    """The protocol of a client that begins with these bytes, not TLS, at a port for TLS; ``None`` if unknown."""
+    """Return the protocol of a non-TLS client that starts with these bytes at a TLS port; ``None`` if unknown."""
     return _grpc_or_kafka(first) or ("HTTP" if first[:4] in _HTTP else _KNOWN.get(first[:4]))
 
 
@@ -45,7 +45,7 @@ def _grpc_or_kafka(first: bytes) -> str | None:
 
 
 def junk(first: bytes) -> str | None:
-    """The protocol of a connection that begins with these four bytes; ``None`` if it may be Kafka's."""
+    """Return the protocol of a connection that starts with these four bytes; ``None`` if it may be Kafka."""
     if first[0] == 0x16 and first[1] == 0x03:
         return "a TLS hello; this listener is plaintext"
     if first in _HTTP:

@@ -1,4 +1,5 @@
-"""Plain counters of a node's Kafka listeners; :mod:`tidelog.broker.node.metric_sources` reads them at a scrape."""
+"""Counters of a node's Kafka listeners, as plain integers; :mod:`tidelog.broker.node.metric_sources` reads them at a
+scrape."""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ class KafkaTraffic:
         """By API key and error code."""
         self.connections = 0
         self.accepted = 0
-        """So far, by all listeners of the node: the number of the newest connection."""
+        """Total of all listeners of the node; the number of the newest connection."""
         self.closed = 0
         self.refused = 0
         """Connections beyond ``max.connections`` or ``max.connections.per.ip``."""
         self.idle_closed = 0
         self.malformed = 0
-        """Connections closed for what they sent."""
+        """Connections closed because of what they sent."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.bytes_from_files = 0
-        """Of those, what the system sent from log files by itself."""
+        """The part of them that the system sent directly from log files."""
 
     def failed(self, api_key: int, error: int) -> None:
         """Count one refusal."""
@@ -54,7 +55,7 @@ class KafkaTraffic:
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code, or the number where we have no use for it."""
+    """Return Kafka's name of an error code, or the number if we do not use it."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -62,7 +63,7 @@ def error_name(code: int) -> str:
 
 
 def count_errors(traffic: KafkaTraffic, api_key: int, answer: Mapping[str, Any]) -> None:
-    """Count the error codes of an answer, those of its items included."""
+    """Count the error codes in an answer, including those of its items."""
     for name, value in answer.items():
         if name == "error_code":
             if value:

@@ -1,4 +1,4 @@
-"""A Kafka listener's limits for its peers; beyond one it refuses, stops reading or closes."""
+"""A Kafka listener's limits for its peers. Beyond a limit, it refuses, stops reading or closes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from tidelog.model.settings.broker_config import NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class KafkaLimits:
-    """Each with the setting that it comes from, where there is one."""
+    """Each limit with the setting that it comes from, if any."""
 
     frame_bytes_max: int = 100 * 2**20
     """``socket.request.max.bytes``: a larger request closes its connection."""
     first_bytes_max: int = 512 * 1024
-    """Largest first request of a connection, but for a produce; so much Kafka takes before a login
-    (``sasl.server.max.receive.size``). Some clients ask for versions on one connection only, and begin the others
-    with a produce."""
+    """Maximum first request of a connection, unless it is a produce; Kafka accepts as much before a login
+    (``sasl.server.max.receive.size``). Some clients request versions on one connection only, and start the others with
+    a produce."""
     first_request_ms: int = 10_000
-    """A connection without a first request, whole and well formed, is closed after so long."""
+    """A connection without a complete, well-formed first request is closed after this time."""
     call_bytes_max: int = 16 * 2**20
-    """Largest request that is not a produce: its fields take several times its size once they are read."""
+    """Maximum size of a request other than a produce: its decoded fields take several times its size."""
     connections_max: int = 10_000
-    """``max.connections``: a further one is closed at once."""
+    """``max.connections``: further ones are closed immediately."""
     idle_ms: int = 600_000
-    """``connections.max.idle.ms``: without progress and without a request under way for so long, a connection is
-    closed; below 0 never."""
+    """``connections.max.idle.ms``: a connection without progress and without a request in progress is closed after this
+    time; below 0 never."""
     requests_max: int = 64
-    """``queued.max.requests``: unanswered requests of a connection; then it is not read."""
+    """``queued.max.requests``: unanswered requests of a connection, beyond which it is not read."""
     held_bytes_max: int = 16 * 2**20
-    """Bytes of a connection's unanswered produce requests; then it is not read."""
+    """Bytes of a connection's unanswered produce requests, beyond which it is not read."""
     unsent_bytes_max: int = 2**20
-    """Bytes in memory of answers that a connection has not taken; then no more of its requests is begun. What the
-    system sends from files is not in memory."""
+    """Bytes in memory of answers that a connection has not taken, beyond which none of its requests is started. Data
+    that the system sends from files is not in memory."""
 
     @classmethod
     def of(cls, config: NodeConfig) -> KafkaLimits:
-        """As a node's configuration says."""
+        """Return the limits of a node's configuration."""
         return cls(
             frame_bytes_max=config.socket_request_max_bytes,
             connections_max=config.max_connections,

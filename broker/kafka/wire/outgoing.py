@@ -1,4 +1,4 @@
-"""Answers on their way into a socket: bytes scattered over buffers, and stretches of files that the system sends."""
+"""Answers being written to a socket: scattered buffers, and ranges of files that the system sends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.proto.transport.frames import RecordsInFile
 
 
 class Receipt:
-    """Stands behind what is in memory and counted; ``release`` is called once that is sent, or dropped."""
+    """Accounts for bytes in memory; ``release`` is called once they are sent or dropped."""
 
     __slots__ = ("release",)
 
@@ -25,50 +25,50 @@ class Receipt:
 Piece = Buffer | RecordsInFile | Receipt
 
 BUFFERS_MAX: Final = 64
-"""Buffers handed to one call of the system."""
+"""Buffers per system call."""
 TURN_BYTES_MAX: Final = 4 * 2**20
-"""Bytes sent before other connections have their turn."""
+"""Bytes sent before other connections get their turn."""
 _TAIL_MAX: Final = 64 * 1024
 _JOINED_MAX: Final = 4 * 1024
 _TLS_JOINED_MAX: Final = 16 * 1024
-"""What one record of TLS holds."""
+"""The capacity of one TLS record."""
 SENDFILE_MIN: Final = 16 * 1024
-"""Below it a stretch is read and sent together with what surrounds it: one call instead of two."""
+"""A shorter range is read and sent together with its surroundings: one system call instead of two."""
 _CHUNK: Final = 256 * 1024
-"""Bytes after which no more is gathered for one call, or read at once where the system cannot send from files."""
+"""Bytes to gather for one call at most, or to read at a time if the system cannot send from files."""
 _HAS_SENDFILE: Final = hasattr(os, "sendfile")
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
 class FileCut(Exception):
-    """A log's file ended before the stretch to send: an unclean election cut it off."""
+    """A log's file ended before the range to send: an unclean election truncated it."""
 
 
 class Outgoing:
     """Bytes that one connection has not sent yet. ``size`` counts those in memory.
 
-    Stretches of files are released once they are sent or dropped.
+    Ranges of files are released once they are sent or dropped.
     """
 
     __slots__ = ("_left", "_pieces", "_position", "_tail", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[Piece] | None = None
-        """Made when there is something: an empty one takes as much memory as all else of an idle connection."""
+        """Created on demand: an empty one takes as much memory as all else of an idle connection."""
         self._tail: bytearray | None = None
-        """The last piece, where small answers are joined: cheaper than a buffer for each."""
+        """The last piece, into which small answers are joined: cheaper than a buffer for each."""
         self._position = 0
-        """How far the first piece is sent; of a file, where to go on in it."""
+        """How far the first piece has been sent; for a file, where to continue in it."""
         self._left = 0
-        """The rest of the file that is the first piece."""
+        """The rest of the file in the first piece."""
         self.size = 0
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def add_answer(self, pieces: Sequence[Piece] | None) -> None:
-        """Add one answer, its length before it; nothing where there are no pieces."""
+        """Add one answer, prefixed with its length. Does nothing without pieces."""
         if not pieces:
             return
         if self._pieces is None:
@@ -109,16 +109,16 @@ class Outgoing:
                 piece.release()
 
     def send(self, sock: AnySocket) -> tuple[int, int]:
-        """Send until all is sent, the socket takes no more, or it is others' turn.
+        """Send until everything is sent, the socket takes no more, or others get their turn.
 
-        Returns the bytes sent, and how many of them from files by the system. Raises ``OSError`` where the
-        connection is gone or a file cannot be read, and :class:`FileCut`.
+        Returns the bytes sent, and how many of them the system sent from files. Raises ``OSError`` if the connection is
+        gone or a file cannot be read, and :class:`FileCut`.
         """
         total = from_files = 0
         pieces = self._pieces
         if pieces is None:
             return 0, 0
-        self._tail = None  # what is being sent does not grow
+        self._tail = None  # a buffer that is being sent must not grow
         try:
             while pieces and total < TURN_BYTES_MAX:
                 first = pieces[0]
@@ -176,7 +176,7 @@ class Outgoing:
         return sent
 
     def _send_joined(self, sock: TlsSocket, pieces: deque[Piece], first: Buffer) -> int:
-        """Send small buffers as one: each sending makes a record of TLS's own."""
+        """Send small buffers as one, because each send makes its own TLS record."""
         if not self._position and len(first) < _TLS_JOINED_MAX:
             buffers, gathered = [], 0
             while pieces and gathered < _TLS_JOINED_MAX and isinstance(piece := pieces[0], _BUFFERS):
@@ -208,7 +208,7 @@ class Outgoing:
         return sent
 
     def _read_file(self, pieces: deque[Piece], piece: RecordsInFile) -> None:
-        """Put the next of a long stretch into memory, before what is left of it."""
+        """Read the next part of a long range into memory, before the rest of it."""
         data = os.pread(piece.fileno(), _CHUNK, piece.position)
         if len(data) < min(_CHUNK, piece.size):
             raise FileCut
@@ -223,7 +223,7 @@ class Outgoing:
 
 
 def _read(piece: RecordsInFile) -> bytes:
-    """A short stretch, read. Raises :class:`FileCut`."""
+    """Read a short range. Raises :class:`FileCut`."""
     data = os.pread(piece.fileno(), piece.size, piece.position)
     if len(data) < piece.size:
         raise FileCut
@@ -232,7 +232,7 @@ def _read(piece: RecordsInFile) -> bytes:
 
 
 class _Rest:
-    """The rest of a stretch of a file."""
+    """The rest of a range of a file."""
 
     __slots__ = ("_whole", "position", "size")
 

@@ -12,9 +12,9 @@ Pieces = Sequence[Piece]
 
 
 class Pending:
-    """An answer to come: ``finish`` makes it of the future's result; called once if that was not cancelled.
+    """A future answer: ``finish`` makes it from the future's result; called once, unless that was cancelled.
 
-    ``held`` are the bytes that the request keeps in memory until then.
+    ``held``: the bytes that the request keeps in memory until then.
     """
 
     __slots__ = ("finish", "future", "held")
@@ -26,8 +26,8 @@ class Pending:
 
 
 class CloseConnection(Exception):
-    """The request is answered by closing the connection; the text says why."""
+    """Close the connection instead of answering; the text says why."""
 
 
 class Unanswered(CloseConnection):
-    """A produce request that wanted no answer was refused: this is how its sender learns of it."""
+    """A produce request that wanted no answer was refused: closing is how its sender learns of it."""

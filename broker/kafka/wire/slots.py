@@ -17,7 +17,7 @@ class Slot:
         self.held = held
 
     def drop(self) -> None:
-        """Let go of an answer that nobody will get."""
+        """Release an answer that nobody will get."""
         pending, self.pending = self.pending, None
         if pending is not None and not pending.future.cancel() and not pending.future.cancelled():
             try:

@@ -1,4 +1,4 @@
-"""An accepted socket under TLS, with as much of a socket's interface as a Kafka connection uses."""
+"""An accepted socket under TLS, with the part of a socket's interface that a Kafka connection uses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidelog.model.buffer import Buffer
 
 
 class TlsSocket:
-    """What would wait raises ``BlockingIOError``, as a socket does; everything else that fails is an ``OSError``.
+    """Operations that would wait raise ``BlockingIOError``, as with a socket; all other failures are ``OSError``.
 
-    There is no sending from files: the system would send them as they are, not encrypted.
+    It cannot send from files: the system would send them unencrypted.
     """
 
     __slots__ = ("_ssl",)
@@ -24,11 +24,11 @@ class TlsSocket:
 
     @property
     def pending(self) -> bool:
-        """Whether decrypted bytes wait here, of which the event loop, which watches the socket, hears nothing."""
+        """Whether decrypted bytes wait here. The event loop, which watches the socket, does not notice them."""
         return self._ssl.pending() > 0
 
     def recv_into(self, view: memoryview) -> int:
-        """Fill the view as far as records have come; TLS gives one record, at most 16 KiB, at a time."""
+        """Fill the view as far as records have arrived; TLS yields one record, at most 16 KiB, at a time."""
         count = 0
         try:
             while count < len(view):
@@ -48,7 +48,7 @@ class TlsSocket:
             raise BlockingIOError from None
 
     def send(self, data: Buffer) -> int:
-        """Send a part. What is not sent must be given again, at the same place of the same bytes."""
+        """Send a part. Unsent bytes must be passed again, from the same position of the same buffer."""
         try:
             return self._ssl.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -63,7 +63,8 @@ class TlsSocket:
         self._ssl.close()
 
     def _say_end(self) -> None:
-        """Send TLS's own end, so that the peer knows that nothing was cut off; its answer is not waited for."""
+        """Send TLS's close notification, so that the peer knows that nothing was truncated; does not wait for its
+        answer."""
         try:
             self._ssl.unwrap()
         except (OSError, ValueError):

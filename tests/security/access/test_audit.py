@@ -592,7 +592,7 @@ def test_a_refused_certificate_is_told(node: Audited, tmp_path: Path) -> None:
     with pytest.raises(confluent_kafka.KafkaException):
         client.list_topics(timeout=3)
     (line, *_) = node.found(lambda line: line["class_uid"] == 3002 and line["status"] == "Failure")
-    assert "expected a client certificate of an authority in the truststore" in line["message"]
+    assert "expected a client certificate from an authority in the truststore" in line["message"]
     assert line["unmapped"]["listener"] == "KAFKA"
 
 

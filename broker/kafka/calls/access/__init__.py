@@ -1,1 +1,1 @@
-"""Calls of logins, and about users, access control, quotas and tokens."""
+"""Calls for logins, users, access control, quotas and tokens."""

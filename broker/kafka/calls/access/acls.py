@@ -74,7 +74,7 @@ async def delete_acls(request: Any, _: int, context: KafkaContext) -> Answer:
 
 
 def _results(answer: CreateAclsResponse | DeleteAclsResponse, count: int) -> list[dict[str, Any]]:
-    """What is said of the whole call, Kafka's answers say of each item."""
+    """Return one result per item. Kafka's answers repeat for each item what ours say for the whole call."""
     if answer.error is not ErrorCode.NONE:
         return [{"error_code": answer.error, "error_message": answer.error_message} for _ in range(count)]
     return [{"error_code": each.error, "error_message": each.error_message or None} for each in answer.results]
@@ -102,7 +102,7 @@ def _shown(entry: AclEntry) -> dict[str, Any]:
 
 
 def _name(of: type[AclNumber], number: int) -> str:
-    """The name of a number; the number itself for one that Kafka does not have, which is refused then."""
+    """Return the name of a number, or the number itself if Kafka does not have it; it is refused later."""
     return of(number).name.lower() if number in of._value2member_map_ else str(number)
 
 

@@ -20,7 +20,7 @@ from tidelog.proto.calls.delegation_token_api import (
 )
 
 REQUESTER_FROM: Final = 3
-"""Version of CreateDelegationToken and DescribeDelegationToken from which answers tell who asked for a token."""
+"""The version of CreateDelegationToken and DescribeDelegationToken from which answers name a token's requester."""
 
 
 async def create(request: Any, version: int, context: KafkaContext) -> Answer:
@@ -60,7 +60,7 @@ async def describe(request: Any, version: int, context: KafkaContext) -> Answer:
 
 
 def _fields(token: DescribedDelegationToken, version: int) -> dict[str, Any]:
-    """What an answer says of a token. Before KIP-373 it had nothing but its owner."""
+    """Return the fields of a token. Before KIP-373, it only has its owner."""
     values: dict[str, Any] = {
         **_parts(token.owner),
         "issue_timestamp": token.issue_timestamp_ms,

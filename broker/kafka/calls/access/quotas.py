@@ -22,7 +22,7 @@ from tidelog.proto.calls.quota_api import (
 )
 
 _MATCHES: Final = (EXACT, DEFAULT, SPECIFIED)
-"""By Kafka's numbers."""
+"""By Kafka's number."""
 
 
 async def describe_client_quotas(request: Any, _: int, context: KafkaContext) -> Answer:

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate where there is no login, or when it is over.
+"""SaslHandshake and SaslAuthenticate when there is no login, or it is over.
 
 The login itself is :mod:`tidelog.broker.kafka.login`. Source: Kafka's ``KafkaApis.handleSaslHandshakeRequest``.
 """
@@ -16,7 +16,7 @@ async def handshake(_: Any, __: int, ___: KafkaContext) -> Answer:
 
 
 async def authenticate(_: Any, __: int, ___: KafkaContext) -> Answer:
-    text = "SaslAuthenticate is for a login, after SaslHandshake, on a listener of SASL_PLAINTEXT or SASL_SSL"
+    text = "SaslAuthenticate is part of a login, after SaslHandshake, on a SASL_PLAINTEXT or SASL_SSL listener"
     return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "error_message": text, "auth_bytes": b""}
 
 

@@ -47,7 +47,7 @@ async def alter_users(request: Any, _: int, context: KafkaContext) -> Answer:
     answer: AlterUserScramCredentialsResponse = await context.call(asked)
     if answer.error is ErrorCode.NONE:
         results = [(found.user, found.error, found.error_message) for found in answer.results]
-    else:  # what is said of the whole call, Kafka's answer says of each user
+    else:  # Kafka's answer repeats for each user what ours says for the whole call
         results = [(name, answer.error, answer.error_message) for name in asked.users]
     return {
         "results": [{"user": user, "error_code": error, "error_message": text or None} for user, error, text in results]

@@ -1,1 +1,1 @@
-"""Calls about the cluster: its brokers, its features, what a client must know first."""
+"""Calls about the cluster: its brokers, its features, and what clients need first."""

@@ -1,7 +1,7 @@
-"""The APIs of this listener: the answer to ApiVersions, which every client sends first.
+"""ApiVersions, which every client sends first: the APIs of this listener.
 
-A request in a version that we do not know gets an answer of version 0 with error 35 and all versions we serve,
-so that a newer client can ask again; the header of an ApiVersions response never has tagged fields (KIP-511).
+A request in an unknown version gets an answer of version 0 with error 35 and all supported versions, so that a newer
+client can ask again. The header of an ApiVersions response never has tagged fields (KIP-511).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ CONSUMER_GROUP_APIS: Final = frozenset((68, 69))
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe."""
 _SOFTWARE_FROM: Final = 3
 _ZERO_LEVELS_FROM: Final = 4
-"""From this version on a feature's lowest level may be 0. Older clients fail on one, so Kafka leaves such a feature
-out of what is supported (KAFKA-17492)."""
+"""From this version on, a feature's lowest level may be 0. Older clients fail on 0, so Kafka leaves such a feature out
+of the supported ones (KAFKA-17492)."""
 
 
 class ApiVersions:
-    """Answers out of the table of APIs and the features of the metadata, encoded anew when the metadata changed."""
+    """Answers from the table of APIs and the features in the metadata; encoded anew when the metadata changed."""
 
     def __init__(self, apis: Mapping[int, Api], traffic: KafkaTraffic, image: Callable[[], MetadataImage]) -> None:
         self._traffic = traffic
         self._image = image
         ranges = {key: (api.least, api.most) for key, api in apis.items()}
-        # Versions 0 to 2 of Produce are refused when they are used; some librdkafka compress only if they are named.
+        # Versions 0 to 2 of Produce are refused when used, but some librdkafka compress only if they are listed.
         ranges[produce_codec.API_KEY] = (0, produce_codec.MOST)
         ranges[fetch_codec.API_KEY] = (fetch_codec.LEAST, fetch_codec.MOST)
         ranges[API_VERSIONS] = (0, MOST)
@@ -48,7 +48,7 @@ class ApiVersions:
         self._bodies: dict[tuple[int, int], tuple[Offset, bytes]] = {}
 
     def answer(self, header: RequestHeader, body: memoryview, told: Callable[[str, str], None]) -> bytes:
-        """The whole response with its header. ``told`` hears what the client's software is called, and its version.
+        """Return the whole response with its header. ``told`` gets the name and version of the client's software.
         Raises ``BadMessage``."""
         version, error = header.api_version, ErrorCode.NONE
         if not 0 <= version <= MOST:
@@ -78,13 +78,13 @@ class ApiVersions:
         return found[1]
 
     def _keys_for(self, image: MetadataImage) -> list[dict[str, int]]:
-        """The consumer protocol is offered once its feature is on."""
+        """Return the APIs. The consumer protocol is offered once its feature is enabled."""
         return self._keys if CONSUMER_PROTOCOL.is_open(image.features) else self._keys_below_groups
 
 
 def _features(version: int, image: MetadataImage) -> dict[str, Any]:
-    """A feature whose highest level is 0 is not there yet, and not mentioned. The epoch is the metadata's offset, as in
-    Kafka: clients believe the node that says the highest."""
+    """Return the features. A feature whose highest level is 0 does not exist yet, and is left out. The epoch is the
+    metadata's offset, as in Kafka: clients believe the node with the highest."""
     return {
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}

@@ -35,7 +35,7 @@ BROKERS: Final = 1
 CONTROLLERS: Final = 2
 MISMATCHED_ENDPOINT_TYPE: Final = 114
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
-"""Kafka's error numbers that only this listener says."""
+"""Kafka error numbers that only this listener uses."""
 
 
 def apis(config: NodeConfig, view: MetadataView) -> tuple[Api, ...]:
@@ -57,7 +57,7 @@ def apis(config: NodeConfig, view: MetadataView) -> tuple[Api, ...]:
 async def describe_cluster(
     request: Any, _: int, context: KafkaContext, node_id: NodeId, image: MetadataImage
 ) -> Answer:
-    """The brokers at this listener (KIP-700); from version 2 also those that are fenced, where asked for (KIP-1073)."""
+    """Describe the brokers at this listener (KIP-700); from version 2 on also fenced ones, if requested (KIP-1073)."""
     kind = field(request, "endpoint_type", BROKERS)
     if kind != BROKERS:
         known = kind == CONTROLLERS
@@ -88,13 +88,13 @@ async def describe_cluster(
 
 
 async def unregister_broker(request: Any, _: int, context: KafkaContext) -> Answer:
-    """A live broker is refused, where Kafka forgets it until its next heartbeat."""
+    """Unregister a broker. A live one is refused, whereas Kafka forgets it until its next heartbeat."""
     answer: UnregisterBrokerResponse = await context.call(UnregisterBrokerRequest(NodeId(request.broker_id)))
     return {"error_code": answer.error, "error_message": answer.error_message or None}
 
 
 async def alter_replica_log_dirs(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Move replicas of this broker to other directories of it (KIP-113)."""
+    """Move replicas of this broker to others of its directories (KIP-113)."""
     wanted = AlterReplicaLogDirsRequest(
         tuple(
             AlterReplicaLogDir(topic.name, partition, directory.path)
@@ -111,7 +111,7 @@ async def alter_replica_log_dirs(request: Any, _: int, context: KafkaContext) ->
 
 
 async def describe_log_dirs(request: Any, _: int, context: KafkaContext) -> Answer:
-    """The directories of this broker, with the replicas asked for (KIP-113, KIP-827, KIP-1066)."""
+    """Describe this broker's directories, with the requested replicas (KIP-113, KIP-827, KIP-1066)."""
     wanted = None if request.topics is None else {topic.topic: frozenset(topic.partitions) for topic in request.topics}
     answer = await context.call(DescribeLogDirsRequest())
     return {"error_code": answer.error, "results": [_log_dir(found, wanted) for found in answer.dirs]}
@@ -140,7 +140,7 @@ def _log_dir(found: LogDir, wanted: Mapping[str, frozenset[int]] | None) -> dict
 
 
 async def describe_quorum(request: Any, _: int, context: KafkaContext, config: NodeConfig) -> Answer:
-    """The controllers and how far their logs reach, and brokers without a vote as observers (KIP-595, KIP-836)."""
+    """Describe the controllers and their log ends, with non-voting brokers as observers (KIP-595, KIP-836)."""
     asked = [(topic.topic_name, [item.partition_index for item in topic.partitions]) for topic in request.topics]
     if asked != [(METADATA_LOG, [0])]:
         text = f"expected partition 0 of {METADATA_LOG} alone"

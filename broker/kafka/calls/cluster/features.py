@@ -1,4 +1,4 @@
-"""UpdateFeatures, translated. The levels in use, and those that this node knows, are in the answer to ApiVersions."""
+"""UpdateFeatures, translated. The answer to ApiVersions contains current and supported levels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidelog.proto.calls.api import FeatureUpdate, UpdateFeaturesRequest, Update
 from tidelog.proto.kafka.messages import field
 
 _NO_RESULTS: Final = 2
-"""From this version on there is one error for all features (KIP-1022): all are updated, or none."""
+"""From this version on, there is one error for all features (KIP-1022): all are updated, or none."""
 
 
 async def update_features(request: Any, version: int, context: KafkaContext) -> Answer:
-    """All levels are changed, or none. As in Kafka, features have results of their own only if all were changed."""
+    """Change all levels, or none. As in Kafka, features have their own results only if all were changed."""
     updates = tuple(
         FeatureUpdate(each.feature, each.max_version_level, _upgrade_type(each)) for each in request.feature_updates
     )

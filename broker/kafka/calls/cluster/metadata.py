@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions: partitions with their leaders, and the brokers' addresses.
 
-Every client asks for it at its start and on each change of a leader, so its bytes are kept: a topic's until
-the topic or some broker's registration changes, whole answers until the image does.
+Every client requests it at its start and on each leader change, so its bytes are cached: a topic's until the topic or
+some broker's registration changes, whole answers until the image changes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tidelog.security.authorizer import Who
 ANSWERS_KEPT_MAX: Final = 64
 ANSWER_BYTES_KEPT_MAX: Final = 16 * 2**20
 TOPIC_BYTES_KEPT_MAX: Final = 32 * 2**20
-"""Beyond these bounds what is kept is dropped and made again as it is asked for."""
+"""Limit of the cache; beyond it, everything is dropped and rebuilt on demand."""
 FORMS_OF_TOPIC: Final = 8
-"""Versions and forms of each topic of the image that may be kept at a time: more are of topics that are gone."""
+"""Cached versions and forms per topic of the image; more would belong to deleted topics."""
 FORMS_LEAST: Final = 64
 PARTITIONS_MAX: Final = 2_000
-"""Most partitions of one answer of DescribeTopicPartitions (Kafka's ``max.request.partition.size.limit``)."""
+"""Maximum partitions in an answer to DescribeTopicPartitions (Kafka's ``max.request.partition.size.limit``)."""
 
 
 def apis(view: MetadataView, node_id: NodeId) -> tuple[Api, ...]:
-    """``node_id`` is that of the broker that answers."""
+    """Return the APIs. ``node_id``: the answering broker."""
     return (Api(3, 0, 13, KafkaMetadata(view, node_id).handle), Api(75, 0, 0, describe_topic_partitions))
 
 
@@ -96,7 +96,7 @@ class KafkaMetadata:
             return topic_bytes(topic, version, shown)
         key = (version, shown, topic.topic_id)
         known = self._topics.get(key)
-        # Unchanged topics are one object: see the handler.
+        # Unchanged topics are the same object: see the handler.
         if known is not None and known[0] is topic:
             return known[1]
         made = topic_bytes(topic, version, shown)
@@ -114,8 +114,8 @@ class KafkaMetadata:
 
 
 def _holds(answer: MetadataResponse, image: MetadataImage) -> bool:
-    """Whether the same is to be said as long as the image is the same: an error may be answered otherwise the next
-    time, since the topic is being made, and a fenced broker is named for a while only."""
+    """Return whether the answer is valid as long as the image is. An error may change, because the topic is being
+    created, and a fenced broker is named only for a while."""
     return all(topic.error is ErrorCode.NONE for topic in answer.topics) and not any(
         _fenced(image, broker.node_id) for broker in answer.brokers
     )
@@ -127,7 +127,7 @@ def _fenced(image: MetadataImage, node_id: NodeId) -> bool:
 
 
 def _asked(request: Any, version: int) -> MetadataRequest | None:
-    """The request in our own call's form; ``None`` for one that this version cannot express
+    """Convert the request to our own call; ``None`` if this version cannot express it
     (``KafkaApis.handleTopicMetadataRequest``)."""
     create = field(request, "allow_auto_topic_creation", True)
     if request.topics is None or (version == 0 and not request.topics):
@@ -142,11 +142,11 @@ def _asked(request: Any, version: int) -> MetadataRequest | None:
 
 
 def reachable_controller(answer: MetadataResponse, own: NodeId) -> NodeId:
-    """The broker that clients are to send to what is for the controller: each passes it on.
+    """Return the broker to which clients should send controller requests; any broker forwards them.
 
-    It is the one that answers, ``own``, since that one lives and the asker reaches it. The true controller may
-    have died a moment ago, or be no broker at all, and some clients wait for it as long as they are let
-    (Kafka names any live broker: ``MetadataCache.getRandomAliveBrokerId``).
+    It is the answering broker, ``own``, because it is alive and reachable. The real controller may have just died, or
+    may not be a broker, and some clients would wait for it as long as they can (Kafka names any live broker:
+    ``MetadataCache.getRandomAliveBrokerId``).
     """
     nodes = [broker.node_id for broker in answer.brokers]
     if own in nodes or not nodes:
@@ -155,7 +155,7 @@ def reachable_controller(answer: MetadataResponse, own: NodeId) -> NodeId:
 
 
 async def describe_topic_partitions(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Topics a page at a time, in the order of their names (KIP-966, ``DescribeTopicPartitionsRequestHandler``)."""
+    """Describe topics page by page, ordered by name (KIP-966, ``DescribeTopicPartitionsRequestHandler``)."""
     names = tuple(sorted({topic.name for topic in request.topics}))
     cursor = request.cursor
     first_partition = 0

@@ -1,4 +1,4 @@
-"""The bytes of a Metadata response, topic by topic, so that what did not change is not encoded again.
+"""The bytes of a Metadata response, topic by topic, so that unchanged topics are not encoded again.
 
 Layout of every version: Kafka's ``MetadataResponse.json``; a test compares with the general encoder.
 """
@@ -26,7 +26,7 @@ _I32: Final = struct.Struct(">i")
 
 
 def topic_bytes(topic: TopicMetadata, version: int, operations: int) -> bytes:
-    """One topic of the response. ``operations``: those that the asker may do, as bits."""
+    """Encode one topic of the response. ``operations``: the caller's allowed operations, as bits."""
     out = bytearray(_I16.pack(topic.error))
     if version >= FLEXIBLE_FROM:
         nameless = topic.error is ErrorCode.UNKNOWN_TOPIC_ID and version >= 12
@@ -51,7 +51,7 @@ def _write_partition(out: bytearray, found: PartitionMetadata, version: int) -> 
     if version >= 7:
         out += _PARTITION_AND_EPOCH.pack(found.error, found.partition, found.leader, found.leader_epoch)
     else:
-        # Before version 6 nobody knows the error of a leader without this listener.
+        # Clients before version 6 do not know the error for a leader without this listener.
         unheard = version < 6 and found.error is ErrorCode.LISTENER_NOT_FOUND
         error = ErrorCode.LEADER_NOT_AVAILABLE if unheard else found.error
         out += _PARTITION.pack(error, found.partition, found.leader)
@@ -76,7 +76,7 @@ def _write_length(out: bytearray, length: int, version: int) -> None:
 
 
 def with_throttle_time(response: bytes, version: int, throttle_ms: int) -> bytes:
-    """The same response, which tells its client to wait."""
+    """Return the same response with a time for the client to wait."""
     return response if version < THROTTLE_FROM else _I32.pack(throttle_ms) + response[_I32.size :]
 
 
@@ -88,7 +88,7 @@ def response_bytes(
     controller_id: NodeId,
     cluster_operations: int,
 ) -> bytes:
-    """The whole response around its topics, which are as many as ``answer`` has."""
+    """Encode the whole response around its topics, which are as many as in ``answer``."""
     write_string = wire.write_compact_string if version >= FLEXIBLE_FROM else wire.write_string
     out = bytearray()
     if version >= THROTTLE_FROM:

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions and PushTelemetry, translated (KIP-714). Who may connect may push, as in Kafka."""
+"""GetTelemetrySubscriptions and PushTelemetry, translated (KIP-714). Anyone who may connect may push, as in Kafka."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tidelog.model.errors import ErrorCode
 from tidelog.proto.records.compression import Compression
 
 COMPRESSIONS: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)
-"""In the order in which clients had better try them (``SUPPORTED_COMPRESSION_TYPES``)."""
+"""In order of preference for clients (``SUPPORTED_COMPRESSION_TYPES``)."""
 
 
 def apis(telemetry: Telemetry) -> Iterable[Api]:
     async def get_subscriptions(request: Any, _: int, context: KafkaContext) -> Answer:
-        """Counters are asked for as they stand, not as differences: a client may go on with another node."""
+        """Answer with a subscription. Counters are requested as totals, not as deltas, because a client may continue
+        with another node."""
         instance_id = request.client_instance_id
         found = telemetry.subscribe(instance_id, _client(instance_id, context))
         if found.error is not ErrorCode.NONE:

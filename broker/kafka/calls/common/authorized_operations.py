@@ -1,7 +1,6 @@
-"""Which operations a caller may do, as Kafka's answers say it: bits by the numbers of ``AclOperation`` (KIP-430).
+"""The caller's allowed operations in Kafka's form: bits by ``AclOperation`` number (KIP-430).
 
-Without access control everybody may do everything that there is to do with a resource
-(``AclEntry.supportedOperations``).
+Without access control, everybody may do every operation that a resource supports (``AclEntry.supportedOperations``).
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from tidelog.security.acls import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperati
 
 
 def operations_on(access: Access | None, resource_type: ResourceType, name: str) -> int:
-    """What may be done to a resource."""
+    """Return the allowed operations on a resource."""
     if access is None:
         return sum(1 << operation for operation in SUPPORTED_OPERATIONS[resource_type])
     return access.operations(resource_type, name)
 
 
 def operations_on_cluster(access: Access | None) -> int:
-    """What may be done to the cluster; nothing, if it may not be described (``KafkaApis``)."""
+    """Return the allowed operations on the cluster; none if it may not be described (``KafkaApis``)."""
     if access is not None and not access.quiet.cluster(AclOperation.DESCRIBE):
         return 0
     return operations_on(access, ResourceType.CLUSTER, CLUSTER_NAME)

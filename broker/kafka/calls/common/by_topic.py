@@ -1,4 +1,4 @@
-"""Kafka's requests and answers name partitions topic by topic, our calls one by one."""
+"""Kafka's requests and answers group partitions by topic, our calls list them one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class AtPartition(Protocol):
-    """Something about one partition."""
+    """An item about one partition."""
 
     @property
     def topic(self) -> str: ...
@@ -27,8 +27,8 @@ def by_topic(
     partitions: str = "partitions",
     partition: str = "partition_index",
 ) -> list[dict[str, Any]]:
-    """Group what is about partitions, in the order in which topics appear: first those of ``topics``, which are there
-    even without a partition. The names are those of the answer's fields."""
+    """Group items by topic, in order of first appearance: first those of ``topics``, which appear even without a
+    partition. The names are those of the answer's fields."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in topics}
     for item in items:
         found.setdefault(item.topic, []).append({partition: item.partition, **fields(item)})

@@ -1,6 +1,6 @@
 """Groups of the consumer protocol (KIP-848): ConsumerGroupHeartbeat and ConsumerGroupDescribe, translated.
 
-Both are offered once the feature ``group.version`` stands at 1.
+Both are offered once the feature ``group.version`` is at 1.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidelog.proto.kafka.messages import field
 from tidelog.security.acls import ResourceType
 
 _MEMBERS_OWN_ID: Final = 1
-"""From this version on a member makes its own id (KIP-1082), so that a lost answer leaves no member behind."""
+"""From this version on, a member makes its own id (KIP-1082), so that a lost answer leaves no member behind."""
 _CONSUMER: Final = 1
-"""``MemberType`` of a member of this protocol."""
+"""``MemberType`` for a member of this protocol."""
 
 
 async def heartbeat(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:

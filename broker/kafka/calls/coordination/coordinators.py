@@ -1,4 +1,4 @@
-"""FindCoordinator. Since version 4 it asks for several keys at once; version 0 knows of groups alone."""
+"""FindCoordinator. From version 4 on it takes several keys; version 0 only knows groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups as an administrator sees them: DescribeGroups, ListGroups, DeleteGroups."""
+"""Administration of groups: DescribeGroups, ListGroups, DeleteGroups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.proto.kafka.messages import field
 from tidelog.security.acls import ResourceType
 
 _NOT_FOUND: Final = 6
-"""From this version of DescribeGroups on a group that is not there is an error (KIP-1043); before, it is dead."""
+"""From this version of DescribeGroups on, a missing group is an error (KIP-1043); before, it is reported as dead."""
 
 
 async def describe_groups(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:

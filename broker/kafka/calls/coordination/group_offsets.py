@@ -1,4 +1,4 @@
-"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. From version 10 on the first two name topics by id."""
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete. From version 10 on, the first two name topics by id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidelog.proto.kafka.messages import field
 from tidelog.security.acls import AclOperation
 
 _GROUP_ERROR: Final = 2
-"""From this version on an answer of OffsetFetch has an error of its own, beside those of partitions."""
+"""From this version on, an answer to OffsetFetch has its own error besides those of partitions."""
 _SEVERAL_GROUPS: Final = 8
 _BY_ID: Final = 10
 
@@ -36,7 +36,7 @@ _BY_ID: Final = 10
 def committed_partitions(
     topics: Any, name: Callable[[Any], str | None] = attrgetter("name")
 ) -> tuple[OffsetCommitPartition, ...]:
-    """The partitions of an OffsetCommit, or of a TxnOffsetCommit."""
+    """Convert the partitions of an OffsetCommit or TxnOffsetCommit."""
     return tuple(
         OffsetCommitPartition(
             name(topic) or "",
@@ -55,7 +55,7 @@ def error_only(result: OffsetCommitResult) -> dict[str, Any]:
 
 
 class _Topics:
-    """The topics of one request by name, whether it names them so or by id, and the way back. A topic that the sender
+    """The topics of one request by name, whether it uses names or ids, and the mapping back. A topic that the sender
     may not describe has no id here."""
 
     def __init__(self, view: MetadataView, version: int, context: KafkaContext) -> None:
@@ -64,7 +64,7 @@ class _Topics:
         self._access = None if context.access is None else context.access.quiet
 
     def name(self, topic: Any) -> str | None:
-        """``None``: there is no topic of this id."""
+        """Return the name; ``None`` if no topic has this id."""
         if not self._by_id:
             return str(topic.name)
         found = self._image.topics.get(topic.topic_id)
@@ -78,8 +78,8 @@ class _Topics:
     def answered(
         self, asked: Any, found: list[dict[str, Any]], missing: Callable[[Any], list[dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        """``found`` as the request names topics; ``missing`` makes the partitions of one that is not there. Without an
-        id is left out what was not ``asked`` for: offsets of a topic that is deleted."""
+        """Return ``found`` with topics identified as in the request; ``missing`` makes the partitions of a missing one.
+        Offsets of a deleted topic have no id; they are left out unless they were ``asked`` for."""
         if not self._by_id:
             return found
         gone = [topic for topic in asked or () if self.name(topic) is None]
@@ -92,7 +92,8 @@ class _Topics:
 
 
 async def offset_commit(request: Any, version: int, context: KafkaContext, view: MetadataView) -> dict[str, Any]:
-    """Retention times, which versions before 5 may name, are passed over: the life of the group decides (KIP-211)."""
+    """Commit offsets. Retention times, which versions before 5 may contain, are ignored: the group's lifetime decides
+    (KIP-211)."""
     generation_id = field(request, "generation_id_or_member_epoch", NO_GENERATION)
     topics = _Topics(view, version, context)
     known = topics.known(request.topics)
@@ -146,7 +147,8 @@ def _named(topics: _Topics, asked: Any) -> tuple[GroupPartition, ...]:
 
 
 def _fetched(asked: Any, found: OffsetFetchResult, version: int, topics: _Topics) -> dict[str, Any]:
-    """If the group itself is refused, its error stands alone, or in the oldest version at each partition."""
+    """Answer OffsetFetch. If the group itself is refused, only its error is returned, or in the oldest version each
+    partition has it."""
     refused = found.error is not ErrorCode.NONE and version >= _GROUP_ERROR
     names = () if refused else [topics.name(topic) or "" for topic in topics.known(asked.topics)]
     offsets = by_topic(() if refused else found.offsets, _offset, topics=names)
@@ -181,7 +183,7 @@ async def offset_delete(request: Any, _: int, context: KafkaContext) -> dict[str
 
 
 def apis(view: MetadataView) -> tuple[Api, ...]:
-    """``view`` turns ids of topics into their names."""
+    """Return the APIs. ``view`` maps topic ids to names."""
 
     async def commit(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
         return await offset_commit(request, version, context, view)

@@ -22,9 +22,9 @@ from tidelog.proto.calls.group_api import (
 from tidelog.proto.kafka.messages import field
 
 _MEMBER_ID_REQUIRED: Final = 4
-"""From this version of JoinGroup on clients come back with the id that they are given (KIP-394)."""
+"""From this version of JoinGroup on, clients rejoin with the id that they are given (KIP-394)."""
 _NO_PROTOCOL: Final = 7
-"""From this version of JoinGroup on an answer without a protocol has null, and not an empty one (KIP-559)."""
+"""From this version of JoinGroup on, an answer without a protocol has null instead of an empty one (KIP-559)."""
 _SKIP_ASSIGNMENT: Final = 9
 _SEVERAL_LEAVE: Final = 3
 
@@ -46,7 +46,7 @@ async def join_group(request: Any, version: int, context: KafkaContext) -> dict[
     )
     leader, members = answer.leader, answer.members
     if answer.skip_assignment and version < _SKIP_ASSIGNMENT:
-        # It cannot be told that it leads and yet need not assign: so it is not told that it leads, as in Kafka.
+        # It cannot be told that it leads without having to assign, so it is not told that it leads, as in Kafka.
         leader, members = "", ()
     absent = None if version >= _NO_PROTOCOL else ""
     return {
@@ -93,7 +93,7 @@ async def heartbeat(request: Any, _: int, context: KafkaContext) -> dict[str, An
 
 
 async def leave_group(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    """Of the oldest versions the one member's own error is the answer's."""
+    """Leave the group. In the oldest versions, the only member's error is that of the answer."""
     if version >= _SEVERAL_LEAVE:
         leaving = tuple(
             LeavingMember(each.member_id, each.group_instance_id, field(each, "reason", None) or "")

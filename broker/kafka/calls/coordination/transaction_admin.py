@@ -1,9 +1,7 @@
-"""Transactions as an administrator sees and ends them: DescribeTransactions, ListTransactions, DescribeProducers,
-WriteTxnMarkers.
+"""Administration of transactions: DescribeTransactions, ListTransactions, DescribeProducers, WriteTxnMarkers.
 
-Kafka's tools end a hanging transaction by writing an abort marker themselves, under the epochs that
-DescribeProducers names. They know no prepared transactions: to them, as in Kafka's coordinator (KIP-939), these are
-ongoing.
+Kafka's tools end a hanging transaction by writing an abort marker themselves, with the epochs that DescribeProducers
+returns. They do not know prepared transactions: these are reported as ongoing, as in Kafka's coordinator (KIP-939).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from tidelog.proto.kafka.messages import field
 from tidelog.transactions.transitions import TransactionState
 
 _OWN_EPOCH: Final = 1
-"""The version of a marker that carries its transaction's epoch, and not the one after."""
+"""The version of a marker that carries its transaction's epoch, instead of the next one."""
 _STATES: Final = {state.value.lower() for state in TransactionState}
 _ONGOING: Final = TransactionState.ONGOING.value
 _PREPARED: Final = TransactionState.PREPARED.value
@@ -56,7 +54,7 @@ def _described(each: DescribedTransaction) -> dict[str, Any]:
 
 
 async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
-    """States that do not exist match nothing, and are named."""
+    """List transactions. Unknown states match nothing, and are returned."""
     states = tuple(request.state_filters)
     if _ONGOING.lower() in {name.lower() for name in states}:
         states = (*states, _PREPARED)

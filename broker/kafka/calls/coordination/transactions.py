@@ -1,12 +1,12 @@
-"""Transactions of Kafka's clients, in both protocols.
+"""Transactions of Kafka clients, in both protocols.
 
-Which one a client speaks shows in the versions: with ``transaction.version`` 2 finalised, a client of the second
-protocol ends with EndTxn 5 and commits offsets with TxnOffsetCommit 5, and lets leaders and coordinators take
-partitions into its transactions. One of the first adds them itself (AddPartitionsToTxn, AddOffsetsToTxn) and
-keeps its epoch, so that its requests bring the number of their connection: the coordinator refuses those that come
-on one that the client has left (:meth:`tidelog.transactions.transaction.Entry.heard`). That refusal closes the
-connection. No error code would do: a client that is gone receives none, and a client that is there and has several
-connections would ask on the same one again for ever, or take the error for fatal; so it comes again on a new one.
+The versions show which protocol a client uses. With ``transaction.version`` 2 finalized, a client of the second
+protocol ends with EndTxn 5 and commits offsets with TxnOffsetCommit 5, and lets leaders and coordinators add partitions
+to its transactions. A client of the first protocol adds them itself (AddPartitionsToTxn, AddOffsetsToTxn) and keeps its
+epoch. So its requests carry the number of their connection, and the coordinator refuses those on a connection that the
+client has left (:meth:`tidelog.transactions.transaction.Entry.heard`). That refusal closes the connection. No error
+code would do: a client that is gone receives none, and a client with several connections would retry on the same one
+indefinitely, or take the error as fatal. This way it reconnects.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SEVERAL_TRANSACTIONS: Final = 4
 
 
 def told(error: ErrorCode, version: int, *, fenced: int = 0, abortable: int = 0) -> ErrorCode:
-    """The error as a client of this version knows it: PRODUCER_FENCED since version ``fenced`` of the request,
-    TRANSACTION_ABORTABLE since ``abortable``. Source: ``KafkaApis``, ``AddPartitionsToTxnManager``."""
+    """Map the error to one that a client of this version knows: PRODUCER_FENCED from version ``fenced`` of the request
+    on, TRANSACTION_ABORTABLE from ``abortable`` on. Source: ``KafkaApis``, ``AddPartitionsToTxnManager``."""
     if error is ErrorCode.PRODUCER_FENCED and version < fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < abortable:
@@ -49,7 +49,7 @@ def told(error: ErrorCode, version: int, *, fenced: int = 0, abortable: int = 0)
 
 
 async def _call(request: Any, context: KafkaContext) -> Any:
-    """Call with the number of the connection."""
+    """Make the call with the number of the connection."""
     numbered = replace(context.call_context, connection=context.connection)
     return await context.calls[type(request)](request, numbered)
 
@@ -78,7 +78,8 @@ async def init_producer_id(request: Any, version: int, context: KafkaContext) ->
 
 
 async def add_partitions(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    """Of clients one transaction; several, some only to be verified, of Kafka's brokers (since version 4)."""
+    """Add partitions: one transaction for clients; for Kafka brokers several, some only to be verified (from version 4
+    on)."""
     if version >= _SEVERAL_TRANSACTIONS:
         asked = tuple(
             AddPartitionsTransaction(
@@ -157,7 +158,8 @@ async def end_transaction(request: Any, version: int, context: KafkaContext) -> 
 
 
 async def commit_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    """An error about the member stands at each partition, by the names that version 3 brought (KIP-447)."""
+    """Commit offsets. Each partition carries an error about the member, by the names that version 3 introduced
+    (KIP-447)."""
     answer = await context.call(
         TxnOffsetCommitRequest(
             request.transactional_id,

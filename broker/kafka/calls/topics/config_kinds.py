@@ -1,4 +1,4 @@
-"""Kafka's numbers for what our calls name: kinds of resources, sources and types of settings, operations."""
+"""Maps Kafka's numbers to the names in our calls: kinds of resources, sources and types of settings, operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BROKER: Final = 4
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 LISTED: Final = (TOPIC, BROKER, CLIENT_METRICS, GROUP)
-"""Those that are listed where none is asked for."""
+"""The kinds that are listed if none is requested."""
 
 RESOURCES: Final = MappingProxyType(
     {TOPIC: "topic", BROKER: "broker", 8: "broker logger", CLIENT_METRICS: "client metrics", GROUP: "group"}
@@ -38,5 +38,5 @@ OPERATIONS: Final = MappingProxyType({0: "set", 1: "delete", 2: "append", 3: "su
 
 
 def resource_type(number: int) -> str:
-    """The name of a kind of resource; the number itself for one that Kafka does not have."""
+    """Return the name of a kind of resource, or the number itself if Kafka does not have it."""
     return RESOURCES.get(number, str(number))

@@ -28,7 +28,8 @@ from tidelog.proto.kafka.messages import field
 
 
 async def describe_configs(request: Any, version: int, context: KafkaContext) -> Answer:
-    """Version 1 and later say where a value comes from, version 3 and later what it is (KIP-226, KIP-569)."""
+    """Describe settings. From version 1 on the answer has a value's source, from version 3 on its type (KIP-226,
+    KIP-569)."""
     items = {(item.resource_type, item.resource_name): item for item in request.resources}.values()
     resources = tuple(ConfigResource(resource_type(item.resource_type), item.resource_name) for item in items)
     synonyms = request.include_synonyms
@@ -36,7 +37,7 @@ async def describe_configs(request: Any, version: int, context: KafkaContext) ->
     answer = await context.call(DescribeConfigsRequest(resources, synonyms))
     results = []
     for item, found in zip(items, answer.resources, strict=True):
-        wanted = frozenset(item.configuration_keys or ())  # none named: all are
+        wanted = frozenset(item.configuration_keys or ())  # none named means all
         results.append(
             {
                 "error_code": found.error,
@@ -68,7 +69,7 @@ def _described(config: DescribedConfig, documented: bool) -> dict[str, Any]:
 
 
 async def alter_configs(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Replaces all of a resource's settings: those that are not named go back to their defaults."""
+    """Replace all of a resource's settings: settings that are not named return to their defaults."""
     return await _altered(
         request,
         tuple(
@@ -84,7 +85,7 @@ async def alter_configs(request: Any, _: int, context: KafkaContext) -> Answer:
 
 
 async def incremental_alter_configs(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Settings that are not named stay (KIP-339)."""
+    """Change the named settings only (KIP-339)."""
     return await _altered(
         request,
         tuple(
@@ -121,7 +122,7 @@ async def _altered(request: Any, resources: tuple[AlterResource, ...], context: 
 
 
 async def list_config_resources(request: Any, version: int, context: KafkaContext) -> Answer:
-    """Version 0 asks for the resources of client metrics (KIP-714, KIP-1142)."""
+    """List resources. Version 0 asks for those of client metrics (KIP-714, KIP-1142)."""
     asked = tuple(dict.fromkeys(field(request, "resource_types", ())))
     if version == 0:
         asked = (CLIENT_METRICS,)

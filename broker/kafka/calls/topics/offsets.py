@@ -38,11 +38,11 @@ _SPECIAL_SINCE: Final = MappingProxyType(
         EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
     }
 )
-"""Time that is none → the version of ListOffsets that brought it."""
+"""Special timestamps → the version of ListOffsets that introduced them."""
 
 
 def apis(view: MetadataView) -> tuple[Api, ...]:
-    """``view`` turns names of topics into their ids."""
+    """Return the APIs. ``view`` maps topic names to ids."""
 
     async def epochs(request: Any, version: int, context: KafkaContext) -> Answer:
         return await offset_for_leader_epoch(request, version, context, view)
@@ -89,13 +89,14 @@ async def list_offsets(request: Any, version: int, context: KafkaContext) -> Ans
 
 
 def _unknown_time(timestamp: int, version: int) -> bool:
-    """Whether this version has no such thing (``ListOffsetsRequest.isListOffsetsTimestampUnsupported``)."""
+    """Return whether this version lacks the special timestamp
+    (``ListOffsetsRequest.isListOffsetsTimestampUnsupported``)."""
     return timestamp < 0 and version < _SPECIAL_SINCE.get(timestamp, _NEVER)
 
 
 async def offset_for_leader_epoch(request: Any, _: int, context: KafkaContext, view: MetadataView) -> Answer:
-    """A topic that this node's metadata does not have is answered as unknown; one that the sender may not describe is
-    refused, whether it is there or not."""
+    """Look up the end of an epoch. A topic that this node's metadata lacks is unknown; one that the sender may not
+    describe is refused, whether it exists or not."""
     names = {topic.topic for topic in request.topics if _may_describe(context, topic.topic)}
     ids = {name: found for name in names if (found := view.image.topic_ids.get(name)) is not None}
     answer = await context.call(
@@ -140,7 +141,7 @@ def _missing(name: str, described: set[str]) -> ErrorCode:
 
 
 def _epoch_end(found: EpochEnd) -> dict[str, Any]:
-    # A request by name gets names back: the id came from here.
+    # A request by name gets names back: the id was looked up here.
     unknown = found.error is ErrorCode.UNKNOWN_TOPIC_ID
     return {
         "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else found.error,

@@ -1,4 +1,4 @@
-"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments, translated; the controller judges."""
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments, translated; the controller decides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ELECTIONS: Final = {0: PREFERRED, 1: UNCLEAN}
 
 
 async def elect_leaders(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Version 0 knows preferred leaders alone. An election that nobody knows is refused by the controller."""
+    """Elect leaders. Version 0 only knows preferred leaders. The controller refuses an unknown election type."""
     number = field(request, "election_type", 0)
     topics = request.topic_partitions
     named = tuple(NamedPartition(at.topic, partition) for at in topics or () for partition in at.partitions)
@@ -40,8 +40,8 @@ async def elect_leaders(request: Any, _: int, context: KafkaContext) -> Answer:
 
 
 async def alter_reassignments(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Replicas that are null cancel what is under way. From version 1 on the number of replicas may be bound to stay
-    as it is (KIP-860)."""
+    """Alter reassignments. Null replicas cancel the current move. From version 1 on, the request may forbid changing
+    the replication factor (KIP-860)."""
     items = tuple(
         PartitionReassignment(topic.name, at.partition_index, cancel=True)
         if at.replicas is None
@@ -64,7 +64,7 @@ def _outcome(found: PartitionResult) -> dict[str, Any]:
 
 
 async def list_reassignments(request: Any, _: int, context: KafkaContext) -> Answer:
-    """Without topics, of all partitions."""
+    """List reassignments; without topics, those of all partitions."""
     topics = request.topics
     named = tuple(NamedPartition(topic.name, index) for topic in topics or () for index in topic.partition_indexes)
     answer = await context.call(ListPartitionReassignmentsRequest(named, topics is None, request.timeout))

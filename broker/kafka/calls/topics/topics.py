@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions, translated; the controller judges."""
+"""CreateTopics, DeleteTopics and CreatePartitions, translated; the controller decides."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tidelog.security.acls import AclOperation
 STRICT_CREATE_TOPICS: Final = 6
 STRICT_DELETE_TOPICS: Final = 5
 STRICT_CREATE_PARTITIONS: Final = 3
-"""From these versions on, a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""From these versions on, clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 def apis(settings: Callable[[], Settings]) -> tuple[Api, ...]:
-    """``settings`` returns the settings in force on this node."""
+    """Return the APIs. ``settings`` returns the settings in force on this node."""
 
     async def create(request: Any, version: int, context: KafkaContext) -> Answer:
         return await create_topics(request, version, context, settings)
@@ -40,7 +40,7 @@ def apis(settings: Callable[[], Settings]) -> tuple[Api, ...]:
 
 
 async def create_topics(request: Any, version: int, context: KafkaContext, settings: Callable[[], Settings]) -> Answer:
-    """From version 5 the answer says which settings the topic has (KIP-525)."""
+    """Create topics. From version 5 on, the answer contains the topic's settings (KIP-525)."""
     topics = tuple(map(_new_topic, request.topics))
     pays = charged(context.call_context, strict=version >= STRICT_CREATE_TOPICS)
     answer = await context.call(CreateTopicsRequest(topics, request.timeout, request.validate_only, pays))
@@ -96,7 +96,7 @@ def _created(made: CreatedTopic) -> dict[str, Any]:
 
 
 async def delete_topics(request: Any, version: int, context: KafkaContext) -> Answer:
-    """By name, and from version 6 by id (KIP-516). The answers stand in the order of what was asked."""
+    """Delete topics by name, and from version 6 on by id (KIP-516). Answers are in the order of the request."""
     items: list[tuple[str | None, TopicId]] = (
         [(topic.name, TopicId(topic.topic_id)) for topic in request.topics]
         if version >= 6
@@ -128,9 +128,9 @@ async def delete_topics(request: Any, version: int, context: KafkaContext) -> An
 def _deleted(done: TopicResult, asked: str | None, version: int) -> dict[str, Any]:
     error = done.error
     if error is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
-        error = ErrorCode.INVALID_REQUEST  # these versions do not know the other one
+        error = ErrorCode.INVALID_REQUEST  # these versions do not know the other error
     return {
-        "name": done.name or asked,  # an empty name may be asked for too
+        "name": done.name or asked,  # an empty name may be requested too
         "topic_id": done.topic_id,
         "error_code": error,
         "error_message": done.error_message or None,
@@ -154,11 +154,12 @@ async def create_partitions(request: Any, version: int, context: KafkaContext) -
 
 
 def _new_partitions(count: int, assignments: Sequence[Any] | None) -> tuple[ReplicaAssignment, ...]:
-    """The replicas of the last partitions of ``count``: Kafka names none, since they can be no others."""
+    """Return the replicas of the last partitions of ``count``. Kafka does not number them, because they can only be the
+    last."""
     if assignments is None:
         return ()
     if not assignments:
-        return (ReplicaAssignment(count, ()),)  # no replicas for as many: refused, unlike none at all
+        return (ReplicaAssignment(count, ()),)  # assignments for no partition are refused, unlike no assignments at all
     first = count - len(assignments)
     return tuple(
         ReplicaAssignment(first + at, tuple(map(NodeId, given.broker_ids))) for at, given in enumerate(assignments)
