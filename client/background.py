@@ -51,7 +51,7 @@ class BackgroundLoop:
             self.check()
             raise IllegalStateError(
                 "a blocking call was made on the client's own IO thread (in a delivery callback?), where it would "
-                "wait for itself for ever"
+                "wait for itself forever"
             )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -124,10 +124,10 @@ os.register_at_fork(after_in_child=_shared.forget)
 
 
 def acquire() -> BackgroundLoop:
-    """The process's loop, created if there is none. Give it back with :func:`release`."""
+    """Return the process's loop, creating it if necessary. Give it back with :func:`release`."""
     return _shared.acquire()
 
 
 def release(loop: BackgroundLoop) -> None:
-    """One user no longer needs the loop; the last one stops it."""
+    """Give back the loop. The last user stops it."""
     _shared.release(loop)

@@ -25,8 +25,8 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class RecordMetadata(NamedTuple):
-    """A record's place in the log. ``offset`` is -1 if the broker did not say (acks=0, or a duplicate of
-    an old batch). ``timestamp`` in ms: the record's own, or the broker's with LogAppendTime."""
+    """A record's position in the log. ``offset`` is -1 if the broker did not say (acks=0, or a duplicate of an old
+    batch). ``timestamp`` in ms: the record's own, or the broker's with LogAppendTime."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Timestamps(NamedTuple):
-    """Timestamps of consecutive records as runs: record ``starts[i]`` and those after it have ``times[i]``."""
+    """Timestamps of consecutive records as runs: records from ``starts[i]`` on have ``times[i]``."""
 
     starts: list[int]
     times: list[int]
@@ -44,7 +44,7 @@ class Timestamps(NamedTuple):
         return self.times[bisect_right(self.starts, index) - 1]
 
     def expand(self, count: int) -> list[int]:
-        """One timestamp for each of ``count`` records."""
+        """Return one timestamp for each of ``count`` records."""
         out: list[int] = []
         for time, start, stop in zip(self.times, self.starts, [*self.starts[1:], count], strict=True):
             out.extend(repeat(time, stop - start))
@@ -53,21 +53,21 @@ class Timestamps(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeliveredRange:
-    """``count`` records, starting with number ``first`` of the delivery, lie from ``base_offset`` on."""
+    """``count`` records, starting with number ``first`` of the delivery, written from ``base_offset`` on."""
 
     first: int
     count: int
     partition: int
     base_offset: int
     timestamp: int
-    """The broker's append time, or -1: the records' own timestamps hold."""
+    """The broker's append time, or -1 if the records keep their own timestamps."""
 
 
 Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 
 
 class Delivery:
-    """The fate of ``count`` records of one topic, handed over together.
+    """The outcome of ``count`` records of one topic, passed in together.
 
     Its pieces (batches, halves of a split batch) succeed or fail one by one through :meth:`succeed`
     and :meth:`fail`. It is done when every record has its answer. Thread-safe.
@@ -160,7 +160,7 @@ class Delivery:
         return sum(count for _, count, _ in self._failed)
 
     def metadata(self, index: int) -> RecordMetadata:
-        """The metadata of a delivered record."""
+        """Return the metadata of a delivered record."""
         for found in self._ranges:
             if found.first <= index < found.first + found.count:
                 offset = found.base_offset + index - found.first if found.base_offset >= 0 else UNKNOWN_OFFSET
@@ -218,7 +218,7 @@ class Delivery:
 
 
 def _copied(error: BaseException) -> BaseException:
-    """An error that is raised refers to frames, and they to futures. So what a delivery keeps is never raised."""
+    """Copy an error. A raised error refers to frames, and they to futures, so what a delivery keeps is never raised."""
     found = error.__class__.__new__(error.__class__, *error.args)
     found.__dict__.update(error.__dict__)
     if error.__cause__ is not None:
@@ -227,13 +227,13 @@ def _copied(error: BaseException) -> BaseException:
 
 
 class DeliveryFuture(Handle):
-    """The fate of one record. ``await`` it, or block on :meth:`result`, as often as you like."""
+    """The outcome of one record. ``await`` it, or block on :meth:`result`, as often as you like."""
 
     __slots__ = ()
     _delivery: Delivery
 
     def done(self) -> bool:
-        """Whether the record's batch has its answer."""
+        """Return whether the record's batch has been answered."""
         return self._delivery.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -292,7 +292,7 @@ class BulkResult:
 
 
 class BulkFuture:
-    """The fate of all records of one ``send_many``. ``await`` it, or block on :meth:`result`."""
+    """The outcome of all records of one ``send_many``. ``await`` it, or block on :meth:`result`."""
 
     __slots__ = ("_count", "_delivery")
 

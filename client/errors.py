@@ -71,13 +71,13 @@ class RecordTooLargeError(TidelogError):
 
 
 class InvalidTopicError(TidelogError):
-    """A topic name that Kafka's rules do not allow."""
+    """The topic name violates Kafka's rules."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class UnknownTopicOrPartitionError(TidelogError):
-    """The topic or partition does not exist, or the broker does not know of it yet."""
+    """The topic or partition does not exist, or the broker does not know it yet."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -89,8 +89,8 @@ class TopicExistsError(TidelogError):
 
 
 class ThrottlingQuotaExceededError(TidelogError):
-    """A quota on partitions created and deleted kept the change back until time was over. Nothing was changed
-    (Kafka's ``ThrottlingQuotaExceededException``, KIP-599)."""
+    """A quota on creating and deleting partitions delayed the change until the timeout. Nothing was changed (Kafka's
+    ``ThrottlingQuotaExceededException``, KIP-599)."""
 
     code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -122,12 +122,11 @@ class WrongAddressError(TidelogError):
 
 
 class SslAuthenticationError(WrongAddressError):
-    """No TLS connection could be made: a certificate was not accepted, or one end speaks plaintext."""
+    """TLS connection failed: a certificate was not accepted, or one end uses plaintext."""
 
 
 class SaslAuthenticationError(WrongAddressError):
-    """No login could be made: a wrong user or password, no login where one is needed, or a server that does not prove
-    itself."""
+    """Login failed: a wrong user or password, a missing login, or a server that did not prove its identity."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
@@ -137,9 +136,9 @@ class SerializationError(TidelogError):
 
 
 class RecordDeserializationError(SerializationError):
-    """A deserializer refused a record; ``seek`` past ``offset`` to go on. ``origin`` is ``"key"`` or ``"value"``.
-    ``key``, ``value``, ``headers`` and ``timestamp`` are the record as it was fetched, to put it aside
-    (Kafka's ``RecordDeserializationException``, KIP-334, KIP-1036)."""
+    """A deserializer refused a record; ``seek`` past ``offset`` to continue. ``origin`` is ``"key"`` or ``"value"``.
+    ``key``, ``value``, ``headers`` and ``timestamp`` are the record as it was fetched, so that you can save it (Kafka's
+    ``RecordDeserializationException``, KIP-334, KIP-1036)."""
 
     def __init__(
         self,
@@ -171,7 +170,7 @@ class IllegalStateError(TidelogError):
 
 
 class WakeupError(TidelogError):
-    """``wakeup()`` was called, to end a wait (Kafka's ``WakeupException``). The consumer goes on as before."""
+    """``wakeup()`` was called, to end a wait (Kafka's ``WakeupException``). The consumer continues as before."""
 
 
 class ClientClosedError(IllegalStateError):
@@ -201,7 +200,7 @@ class TransactionAbortedError(TidelogError):
 
 
 class SinkJobFencedError(TidelogError):
-    """A sink's job is over: it was aborted, or another job has taken over its batch."""
+    """The sink's job is over: it was aborted, or another job has taken over its batch."""
 
     code = ErrorCode.PRODUCER_FENCED
     fatal = True
@@ -226,7 +225,7 @@ class SinkDecisionTooLargeError(TidelogError):
 class RebalanceCallbackError(TidelogError):
     """The user's rebalance listener or assignor raised; ``__cause__`` is its exception.
 
-    The rebalance still completed: the assignment holds, and the next poll goes on.
+    The rebalance still completed: the assignment is valid, and the next poll continues.
     """
 
 
@@ -281,13 +280,13 @@ _OURS: Final[dict[ErrorCode, type[TidelogError]]] = {
 
 
 def exception_for(code: ErrorCode, message: str = "") -> TidelogError:
-    """Return the exception that stands for ``code``, which must not be ``NONE``."""
+    """Return the exception for ``code``, which must not be ``NONE``."""
     ours = _OURS.get(code)
     return error_for(code, message) if ours is None else ours(message or code.name)
 
 
 def __getattr__(name: str) -> type[TidelogError]:
-    """The rest of Kafka's errors by their class names, e.g. ``NotEnoughReplicasError``."""
+    """Return Kafka's other errors by class name, e.g. ``NotEnoughReplicasError``."""
     for found in EXCEPTIONS.values():
         if found.__name__ == name:
             return found

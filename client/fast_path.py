@@ -1,7 +1,7 @@
-"""What a producer does for each record: the shortest path into an open batch, and the handle that comes back.
+"""The per-record work of a producer: the shortest path into an open batch, and the returned handle.
 
-``client/_fast_path.pyx`` is the compiled twin, used where it was built (``setup.py``). The plain Python that it stands
-for is here, and :meth:`Taking.take_locked` of the producer.
+``client/_fast_path.pyx`` is the compiled twin, used if it was built (``setup.py``). The equivalent plain Python is
+here, and in :meth:`Taking.take_locked` of the producer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tidelog.proto.records.compiled_codec import find_compiled
 
 VERSION = 1
-"""What the Python code here expects of the compiled twin."""
+"""The version of the compiled twin that this Python code expects."""
 
 B = TypeVar("B")
 F = TypeVar("F")
@@ -24,8 +24,8 @@ COMPILED = find_compiled("tidelog.client._fast_path", VERSION)
 if TYPE_CHECKING or COMPILED is None:
 
     class Handle:
-        """One record of a delivery. The compiled one is unknown to the cyclic collector, so whatever it refers to must
-        let go of it by itself."""
+        """One record of a delivery. The cyclic collector does not track the compiled version, so whatever it refers to
+        must release it by itself."""
 
         __slots__ = ("_delivery", "_index")
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING or COMPILED is None:
             self._index = index
 
     class OpenColumns:
-        """What the shortest path changes of a batch that takes records."""
+        """The parts of an open batch that the shortest path changes."""
 
         __slots__ = ("count", "delivery", "keyed_tick_ns", "keys", "room", "tick_ns", "values")
         count: int
@@ -42,21 +42,21 @@ if TYPE_CHECKING or COMPILED is None:
         keys: list[bytes | None] | None
         values: list[bytes | None] | None
         room: int
-        """Bytes left until it is full."""
+        """Bytes left until the batch is full."""
         tick_ns: int
-        """Until this time (ns since the epoch) a value alone may join as it is: its timestamp and the other columns
-        need no entry."""
+        """Until this time (ns since the epoch), a value without a key may be added as it is: its timestamp and the
+        other columns need no entry."""
         keyed_tick_ns: int
         """The same for a key and a value."""
 
     class OpenBatches(Generic[B]):
-        """What the shortest path reads of a topic."""
+        """The parts of a topic that the shortest path reads."""
 
         __slots__ = ("open", "open_sticky", "partition_count")
         open: dict[int, B]
         """Each partition's open batch."""
         open_sticky: B | None
-        """That of the partition that takes keyless records now."""
+        """The open batch of the partition that takes keyless records now."""
         partition_count: int
 
     class Taking(Generic[F]):
@@ -70,7 +70,7 @@ if TYPE_CHECKING or COMPILED is None:
 
         def take(self, topic: str, value: Any, key: Any) -> F | None:
             """Add a record without headers, partition, timestamp and callback to an open batch, and return its future;
-            ``None`` if that takes more than this path can do."""
+            ``None`` if this path cannot do it."""
             return self.take_locked(topic, value, key)
 
         def take_locked(self, topic: str, value: Any, key: Any) -> F | None:
@@ -78,7 +78,8 @@ if TYPE_CHECKING or COMPILED is None:
             raise NotImplementedError
 
     def fast_send(slow: S) -> S:
-        """A ``send`` whose shortest path needs no Python code; ``slow`` does the rest, and all of it uncompiled."""
+        """Build a ``send`` whose shortest path needs no Python code; ``slow`` does the rest, and everything if
+        uncompiled."""
         return slow
 
 else:

@@ -1,4 +1,4 @@
-"""What users of a consumer group see: committed offsets, the member's identity, the rebalance listener."""
+"""Types for users of a consumer group: committed offsets, the member's identity, the rebalance listener."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ConsumerGroupMetadata:
 class ConsumerRebalanceListener:
     """Tells a consumer about changes to its partitions; override the methods that you need.
 
-    ``poll``, ``unsubscribe`` and ``close`` call these methods, in the calling thread (or task). With
-    ``tidelog.aio`` they may be coroutine functions. They may use the consumer, except for ``poll``, ``subscribe``
-    and similar calls, ``unsubscribe`` and ``close``. Their exceptions reach the
-    caller of ``poll`` as ``RebalanceCallbackError``; the rebalance itself goes on.
+    ``poll``, ``unsubscribe`` and ``close`` call these methods, in the calling thread (or task). With ``tidelog.aio``
+    they may be coroutine functions. They may use the consumer, except for ``poll``, ``subscribe`` and similar calls,
+    ``unsubscribe`` and ``close``. Their exceptions reach the caller of ``poll`` as ``RebalanceCallbackError``; the
+    rebalance itself continues.
     Source: Kafka's ``ConsumerRebalanceListener``.
     """
 

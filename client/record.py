@@ -1,4 +1,4 @@
-"""What a consumer hands out: records, and whole batches that are decoded only on use."""
+"""What a consumer returns: records, and whole batches that are decoded only on use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ConsumerBatch:
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first record handed out."""
+        """Offset of the first record in the batch from the consumer's position on."""
         return max(self._from, self._batch.base_offset)
 
     @property
@@ -72,7 +72,7 @@ class ConsumerBatch:
         return self._batch.size
 
     def __len__(self) -> int:
-        """How many records it holds; exact unless the position lies within a batch that was compacted."""
+        """Return the number of records; exact unless the position lies within a batch that was compacted."""
         batch = self._batch
         return batch.record_count if self._from <= batch.base_offset else max(0, batch.next_offset - self._from)
 
@@ -87,7 +87,7 @@ class ConsumerBatch:
         return found
 
     def values(self) -> list[bytes | None]:
-        """The values alone, the fastest way to read them. Raises ``CorruptRecordError``."""
+        """Return only the values, the fastest way to read them. Raises ``CorruptRecordError``."""
         try:
             if self._from > self._batch.base_offset:
                 return [field[3] for field in decode_fields(self._batch) if field[0] >= self._from]
@@ -110,7 +110,7 @@ class ConsumerBatch:
 
 
 def corrupt(topic: str, partition: int, offset: int, error: CorruptBatch) -> CorruptRecordError:
-    """The error text for an unreadable batch: its place, and how to get past it."""
+    """Return the error for an unreadable batch: its position, and how to get past it."""
     return CorruptRecordError(
-        f"{topic}-{partition}: the batch at offset {offset} cannot be read: {error}; seek past it to go on"
+        f"{topic}-{partition}: the batch at offset {offset} cannot be read: {error}; seek past it to continue"
     )

@@ -1,6 +1,6 @@
-"""What the parts of a program that writes to a sink pass to each other: jobs, messages, outcomes.
+"""Values that the parts of a program pass to each other when they write to a sink: jobs, messages, outcomes.
 
-All are plain values. You can pickle them, or write them as JSON, to send them between processes.
+All are plain values. You can pickle them, or convert them to JSON, to send them between processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SinkJob(NamedTuple):
         return cls(sink, batch, fresh_name(rng)).checked()
 
     def checked(self) -> SinkJob:
-        """Itself. Raises ``ValueError``."""
+        """Return the job itself, after validation. Raises ``ValueError``."""
         fault = sink_fault(self.sink) or job_fault(self.batch, self.job)
         if fault is not None:
             raise ValueError(fault)
@@ -63,7 +63,7 @@ class SinkMessage:
     already_committed: bool = False
 
     def to_json(self) -> str:
-        """The message as text, for a driver that passes it on."""
+        """Return the message as text, for a driver that passes it on."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
@@ -101,12 +101,13 @@ class SinkOutcome:
 
 
 def fresh_name(rng: random.Random | None) -> str:
-    """A unique name, from the operating system, which a forked process asks again."""
+    """Return a unique name from the operating system's randomness, which differs in a forked process."""
     return uuid.uuid4().hex if rng is None else f"{rng.getrandbits(128):032x}"
 
 
 def job_of(messages: Iterable[SinkMessage]) -> SinkJob | None:
-    """The job that all messages belong to; None without messages. Raises ``ValueError`` if they belong to several."""
+    """Return the job that all messages belong to; None without messages. Raises ``ValueError`` if they belong to
+    several."""
     jobs = {message.of for message in messages}
     if len(jobs) > 1:
         named = ", ".join(f"batch {job.batch} of {job.sink!r} by {job.job}" for job in sorted(jobs)[:3])
@@ -115,8 +116,8 @@ def job_of(messages: Iterable[SinkMessage]) -> SinkJob | None:
 
 
 def sink_error(code: ErrorCode, message: str) -> TidelogError:
-    """The exception for a ledger's refusal. ``abortable``: run the batch again as another job. ``fatal``: this job is
-    over, and another one decides whether to run the batch again."""
+    """Return the exception for a ledger's refusal. ``abortable``: run the batch again as another job. ``fatal``: this
+    job is over, and another one decides whether to run the batch again."""
     if code in FENCED:
         found: TidelogError = SinkJobFencedError(message)
     elif code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING):

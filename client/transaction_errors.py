@@ -1,4 +1,4 @@
-"""What an error means for a transaction: try again, abort it, or give up the producer.
+"""What an error means for a transaction: retry, abort it, or give up the producer.
 
 Source: KIP-1050 and the handlers of Kafka's ``TransactionManager``.
 """
@@ -23,7 +23,7 @@ class Meaning(enum.Enum):
 
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-"""The answers of partitions and coordinators for a transaction that has already ended: it timed out, or another process
+"""Answers of partitions and coordinators for a transaction that has already ended: it timed out, or another process
 ended it."""
 _NOT_IN_GROUP: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
@@ -38,12 +38,12 @@ _ABORTABLE_OFFSETS: Final = _NOT_IN_GROUP | {
 }
 _ABORTABLE_END: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE})
 """The second: the transaction to commit is already aborted, for example because it timed out. The abort that follows
-then gets the next identity, and the producer goes on; Kafka's would be lost (but see KIP-588)."""
+then gets the next identity, and the producer can continue; Kafka's would be lost (but see KIP-588)."""
 _FATAL_OF_RECORDS: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
 def of_coordinator(code: ErrorCode) -> Meaning:
-    """In an answer to InitProducerId, PrepareTransaction or EndTxn."""
+    """Interpret an error in an answer to InitProducerId, PrepareTransaction or EndTxn."""
     if code is ErrorCode.NONE:
         return Meaning.DONE
     if code.retriable:
@@ -52,7 +52,7 @@ def of_coordinator(code: ErrorCode) -> Meaning:
 
 
 def of_offsets(code: ErrorCode) -> Meaning:
-    """In an answer to TxnOffsetCommit."""
+    """Interpret an error in an answer to TxnOffsetCommit."""
     if code is ErrorCode.NONE:
         return Meaning.DONE
     if code.retriable:
@@ -61,13 +61,13 @@ def of_offsets(code: ErrorCode) -> Meaning:
 
 
 def of_records(code: ErrorCode) -> Meaning:
-    """The error for a batch that will not be sent again. A refusal because of its epoch is abortable, not fatal: only
-    the coordinator knows whether the producer is fenced or its transaction took too long (KIP-588)."""
+    """Interpret the error of a batch that will not be sent again. A refusal because of its epoch is abortable, not
+    fatal: only the coordinator knows whether the producer is fenced or its transaction took too long (KIP-588)."""
     return Meaning.GIVE_UP if code in _FATAL_OF_RECORDS else Meaning.ABORT
 
 
 def error_of(code: ErrorCode, message: str) -> TidelogError:
-    """The exception for a coordinator's refusal; an old epoch means the same as being fenced."""
+    """Return the exception for a coordinator's refusal; an old epoch means the same as being fenced."""
     if code in FENCED:
         said = "another producer with the same transactional_id has taken over"
         return exception_for(ErrorCode.PRODUCER_FENCED, f"{message}: {said}")

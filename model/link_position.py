@@ -1,8 +1,8 @@
-"""How far a link has come in a partition, as it is kept in the target cluster. Pure.
+"""A link's progress in a partition, as stored in the target cluster. Pure.
 
-It is a committed offset of the link's own group: the offset is the position, the leader epoch that of the source's
-batch before it, the metadata the rest. A pair of position and epoch that held once holds for ever, as long as the
-source's log is the same, so it does not matter if an older one is found.
+It is a committed offset of the link's own group: the offset is the position, the leader epoch is that of the source's
+previous batch, the metadata is the rest. A pair of position and epoch that was once valid stays valid as long as the
+source's log is the same, so finding an older one is harmless.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 GROUP_PREFIX: Final = "tidelog.link."
 """A link keeps what it knows of its partitions as the committed offsets of a group, which is named after it."""
 REASON_CHARS_MAX: Final = 600
-"""Of a reason, so that it fits into a committed offset's metadata."""
+"""Maximum length of a reason, so that it fits into a committed offset's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """``offset``: before it, the target has what the source has. ``epoch``: the source's leader epoch of the last batch
-    before it, -1 if there is none. ``source_end``: the source's high watermark at ``told_ms``, which like ``level_ms``,
-    when nothing was left to fetch, is in milliseconds since 1970. ``reason``: why the link has stopped here, or ""."""
+    before it, -1 if there is none. ``source_end``: the source's high watermark at ``told_ms``; that and ``level_ms``,
+    when nothing was left to fetch, are in milliseconds since 1970. ``reason``: why the link has stopped here, or ""."""
 
     offset: int
     epoch: int
@@ -33,11 +33,11 @@ class Position:
 
     @property
     def lag(self) -> int:
-        """Records that the source had more, by offsets."""
+        """How many more records the source had, by offsets."""
         return max(0, self.source_end - self.offset)
 
     def lag_ms(self, now_ms: int) -> int:
-        """For how long something was left to fetch, or nobody has looked."""
+        """Return for how long something was left to fetch, or nobody has checked."""
         return max(0, now_ms - self.level_ms)
 
     @property

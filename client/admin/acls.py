@@ -1,4 +1,4 @@
-"""The admin client's calls about access control lists, under the names of Kafka's ``Admin`` (KIP-140, KIP-290)."""
+"""Admin client calls for access control lists, under the names of Kafka's ``Admin`` (KIP-140, KIP-290)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tidelog.security.acls import AclBinding, AclFilter
 
 
 class AclAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about who may do what."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for access control."""
 
     async def create_acls(self, acls: Iterable[AclBinding], *, timeout: float | None = None) -> None:
-        """Allow or deny something to somebody. An entry that is there already stays as it is.
+        """Create entries that allow or deny operations. Existing entries are unchanged.
 
-        Raises ``SecurityDisabledError`` (the cluster has no authorizer), ``InvalidRequestError`` (an entry that makes
-        no sense; the others are made), ``ClusterAuthorizationFailedError``.
+        Raises ``SecurityDisabledError`` (the cluster has no authorizer), ``InvalidRequestError`` (an invalid entry; the
+        others are created), ``ClusterAuthorizationFailedError``.
         """
         wanted = list(acls)
         request = CreateAclsRequest(tuple(map(entry_of, wanted)))
@@ -42,7 +42,7 @@ class AclAdmin(AdminBase):
             raise_first(failed)
 
     async def describe_acls(self, wanted: AclFilter | None = None, *, timeout: float | None = None) -> list[AclBinding]:
-        """The entries that a filter matches; without one, all. Raises ``SecurityDisabledError``,
+        """Return the entries that match a filter; without one, all. Raises ``SecurityDisabledError``,
         ``ClusterAuthorizationFailedError``."""
         request = DescribeAclsRequest(filter_entry_of(wanted or AclFilter()))
         answer = await self._ask(request, lambda r: (r,), timeout)
@@ -50,7 +50,7 @@ class AclAdmin(AdminBase):
         return _bindings(answer.entries)
 
     async def delete_acls(self, filters: Iterable[AclFilter], *, timeout: float | None = None) -> list[AclBinding]:
-        """Delete every entry that one of the filters matches, and return them. Raises ``SecurityDisabledError``,
+        """Delete and return every entry that matches one of the filters. Raises ``SecurityDisabledError``,
         ``ClusterAuthorizationFailedError``."""
         request = DeleteAclsRequest(tuple(map(filter_entry_of, filters)))
         answer = await self._ask(request, lambda r: (_whole(r.error, r.error_message), *r.results), timeout)
@@ -59,7 +59,7 @@ class AclAdmin(AdminBase):
 
 
 def _whole(error: ErrorCode, text: str) -> Result:
-    """The outcome of a call as a whole, as one more item of it."""
+    """Return the outcome of a whole call as one more item."""
     return CreatedAcl(error, text)
 
 
@@ -68,6 +68,6 @@ def _bindings(entries: Iterable[AclEntry]) -> list[AclBinding]:
     for entry in entries:
         acl = binding_of(entry)
         if isinstance(acl, Refusal):
-            raise exception_for(acl.code, f"the broker speaks of what this client does not know: {acl.message}")
+            raise exception_for(acl.code, f"the broker's answer has a value that is unknown here: {acl.message}")
         found.append(acl)
     return sorted(found, key=lambda acl: (acl.resource_type, acl.resource_name, acl.pattern_type, str(acl)))

@@ -124,7 +124,7 @@ class AsyncAdmin(
         all_or_raise(answer.topics, lambda t: t.name)
 
     async def list_topics(self, *, internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
-        """All topics by name; internal ones only with ``internal``."""
+        """Return all topics by name; internal ones only with ``internal``."""
         answer = await self._ask(MetadataRequest(all_topics=True), None, timeout)
         return sorted(
             (
@@ -142,7 +142,7 @@ class AsyncAdmin(
         )
 
     async def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> list[TopicDescription]:
-        """Leaders, replicas and ISR per partition, in the order of ``names``.
+        """Return leaders, replicas and ISR per partition, in the order of ``names``.
 
         Raises ``UnknownTopicOrPartitionError``."""
         wanted = list(dict.fromkeys(names))
@@ -200,7 +200,7 @@ class AsyncAdmin(
         read_committed: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """Look up offsets: earliest, latest, by time. -1 where no record qualifies."""
+        """Look up offsets: earliest, latest, by time. -1 if no record qualifies."""
         self._check()
         found = await look_up(
             self._cluster,
@@ -215,7 +215,8 @@ class AsyncAdmin(
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, DescribedConfig]]:
-        """The settings of topics, brokers or other resources, each with its source. Each broker answers for its own."""
+        """Return the settings of topics, brokers or other resources, each with its source. Each broker answers for its
+        own."""
         found: dict[ConfigResource, dict[str, DescribedConfig]] = {}
         for node, group in _by_node(resources).items():
             answer = await self._ask(DescribeConfigsRequest(tuple(group)), lambda r: r.resources, timeout, node=node)
@@ -241,7 +242,8 @@ class AsyncAdmin(
     async def list_config_resources(
         self, resource_types: Iterable[str], *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """What has settings, of these types: "topic", "broker", "group", "client metrics"."""
+        """Return the names of resources that have settings, of these types: "topic", "broker", "group", "client
+        metrics"."""
         request = ListConfigResourcesRequest(tuple(resource_types))
         answer = await self._ask(request, lambda r: [r], timeout)
         all_or_raise([answer], lambda _: "settings")
@@ -250,13 +252,13 @@ class AsyncAdmin(
     async def alter_topic_configs(
         self, topic: str, changes: Mapping[str, str | None], *, timeout: float | None = None
     ) -> None:
-        """:meth:`alter_configs` of one topic."""
+        """Call :meth:`alter_configs` for one topic."""
         await self.alter_configs({ConfigResource("topic", topic): changes}, timeout=timeout)
 
     # --- cluster --------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, timeout: float | None = None) -> DescribeClusterResponse:
-        """Brokers (live or not), the active controller, the quorum's voters, feature levels.
+        """Return brokers (live or not), the active controller, the quorum's voters, feature levels.
 
         Raises ``ClusterAuthorizationFailedError``."""
         answer = await self._ask(DescribeClusterRequest(), lambda r: (r,), timeout)
@@ -264,7 +266,8 @@ class AsyncAdmin(
         return answer
 
     async def describe_features(self, *, timeout: float | None = None) -> FeatureMetadata:
-        """The feature levels in use, and those that the nodes support. Raises ``ClusterAuthorizationFailedError``."""
+        """Return the feature levels in use, and those that the nodes support. Raises
+        ``ClusterAuthorizationFailedError``."""
         answer = await self._ask(DescribeFeaturesRequest(), lambda r: (r,), timeout)
         all_or_raise((answer,), lambda _: "features")
         return FeatureMetadata(
@@ -282,8 +285,8 @@ class AsyncAdmin(
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change feature levels, all or none; 0 switches a feature off. ``upgrade_type``: "upgrade", "safe downgrade"
-        or "unsafe downgrade". Raises ``InvalidUpdateVersionError``; its text names the node that does not support a
+        """Change feature levels, all or none; 0 disables a feature. ``upgrade_type``: "upgrade", "safe downgrade" or
+        "unsafe downgrade". Raises ``InvalidUpdateVersionError``; its text names the node that does not support a
         level."""
         updates = tuple(FeatureUpdate(name, level, upgrade_type) for name, level in levels.items())
         request = UpdateFeaturesRequest(updates, validate_only)
@@ -291,8 +294,8 @@ class AsyncAdmin(
         all_or_raise((answer,), lambda _: "features")
 
     async def unregister_broker(self, node: int, *, timeout: float | None = None) -> None:
-        """Forget a broker that is gone for good: it no longer counts among those that must know a feature level.
-        Partitions that name it go on doing so. Raises ``BrokerIdNotRegisteredError``, and ``InvalidRequestError`` for
+        """Forget a broker that is gone for good, so that it no longer counts among those that must support a feature
+        level. Its replicas stay assigned to it. Raises ``BrokerIdNotRegisteredError``, and ``InvalidRequestError`` for
         a live broker."""
         answer = await self._ask(UnregisterBrokerRequest(NodeId(node)), lambda r: (r,), timeout)
         all_or_raise((answer,), lambda _: f"broker {node}")
@@ -300,7 +303,7 @@ class AsyncAdmin(
     async def describe_log_dirs(
         self, nodes: Iterable[int] = (), *, timeout: float | None = None
     ) -> dict[NodeId, tuple[LogDir, ...]]:
-        """The log directories of these (or all live) brokers, with sizes and contents.
+        """Return the log directories of these (or all live) brokers, with sizes and contents.
 
         Raises ``ClusterAuthorizationFailedError``, and ``BrokerNotAvailableError`` for a broker that was named."""
         self._check()
@@ -327,11 +330,11 @@ class AsyncAdmin(
     ) -> None:
         """Move replicas to other log directories of their brokers: for each (topic, partition, broker), the path.
 
-        Returns once the moves have begun; :meth:`describe_log_dirs` shows them as replicas with ``is_future``. The
-        replicas go on serving meanwhile. To end a move, give the directory in which the replica lies now. Raises
-        ``LogDirNotFoundError``, ``KafkaStorageError`` (a directory is out of service),
-        ``UnknownTopicOrPartitionError``, ``ClusterAuthorizationFailedError``, and ``ReplicaNotAvailableError`` where
-        the broker has no such replica; once it gets it, the replica will lie in that directory.
+        Returns once the moves have started; :meth:`describe_log_dirs` shows them as replicas with ``is_future``. The
+        replicas keep serving. To cancel a move, give the replica's current directory. Raises ``LogDirNotFoundError``,
+        ``KafkaStorageError`` (a directory is out of service), ``UnknownTopicOrPartitionError``,
+        ``ClusterAuthorizationFailedError``, and ``ReplicaNotAvailableError`` if the broker has no such replica; once it
+        gets one, the replica will be in that directory.
         """
         self._check()
         timeout_ms = self._timeout_ms(timeout)
@@ -375,7 +378,7 @@ def _changes(wanted: Mapping[str, str | None] | Sequence[ConfigChange]) -> tuple
 
 
 def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
-    """A named broker answers for itself; any broker knows the rest."""
+    """Group resources by node: a named broker answers for itself, any broker for the rest."""
     groups: dict[int | None, list[ConfigResource]] = {}
     for resource in resources:
         own = resource.resource_type == "broker" and resource.name.isdigit()

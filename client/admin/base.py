@@ -1,4 +1,4 @@
-"""The base of every admin call: the link to the cluster, start and close, and retries until time is over."""
+"""The base of every admin call: the link to the cluster, start and close, and retries until the timeout."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AdminBase:
     """An admin client without any calls; :class:`tidelog.client.admin.admin.AsyncAdmin` has them."""
 
     _link = ""
-    """The link for which it commits groups' offsets and deletes records, if any."""
+    """The link on whose behalf it commits groups' offsets and deletes records, if any."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class AdminBase:
     # --- lifecycle ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin. Returns at once; the client connects in the background."""
+        """Start. Returns immediately; the client connects in the background."""
         if not self._started:
             self._started = True
             self._cluster.start()
@@ -115,11 +115,11 @@ class AdminBase:
         return self._shown("aio.Admin")
 
     def _shown(self, name: str) -> str:
-        """The ``repr`` of the client called ``name``."""
+        """Return the ``repr`` of the client called ``name``."""
         return shown(name, self._cluster.servers, self._closed)
 
     def metrics(self) -> dict[str, int]:
-        """Counters by Kafka's metric names."""
+        """Return counters by Kafka's metric names."""
         return self._metrics.snapshot()
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -132,8 +132,7 @@ class AdminBase:
         *,
         node: int | None = None,
     ) -> R:
-        """Send until no item of the answer has a retriable error, or time is over. If one has, we ask
-        another broker the next time."""
+        """Send until no item of the answer has a retriable error, or the time is up. After one, ask another broker."""
         self._check()
         deadline = self._deadline(timeout)
         failures = 0
@@ -155,8 +154,8 @@ class AdminBase:
     async def _ask_by_topic(
         self, part: Callable[[tuple[W, ...], int], Request[C]], wanted: tuple[W, ...], timeout: float | None
     ) -> C:
-        """Have topics changed: ``part`` makes the request for some of ``wanted``. Only those that failed retriably are
-        asked for again: those that a quota keeps back when the broker says (KIP-599), others after a pause."""
+        """Change topics; ``part`` makes the request for some of ``wanted``. Only topics that failed retriably are
+        requested again: those held back by a quota when the broker says (KIP-599), others after a pause."""
         deadline = self._deadline(timeout)
         results: dict[int, Any] = {}
         due = dict.fromkeys(range(len(wanted)), 0)
@@ -182,8 +181,8 @@ class AdminBase:
             await asyncio.sleep(max(0, min(due.values()) - now) / 1_000)
 
     async def _ask_every_broker(self, request: Request[L], timeout: float | None) -> dict[NodeId, L]:
-        """Ask all live brokers what they coordinate, or have. If one dies before it answers, its groups or ids move to
-        others, so we ask all brokers again."""
+        """Ask all live brokers what they coordinate or have. If one dies before it answers, its groups or ids move to
+        others, so ask all brokers again."""
         self._check()
         deadline = self._deadline(timeout)
         answered: dict[NodeId, L] = {}
@@ -225,7 +224,7 @@ class AdminBase:
             await self._pause(failures)
 
     async def _know(self, nodes: Iterable[NodeId], timeout_ms: int) -> None:
-        """Make sure that we know the brokers' addresses. Raises ``BrokerNotAvailableError``."""
+        """Make sure that the brokers' addresses are known. Raises ``BrokerNotAvailableError``."""
         if all(node in self._cluster.cache.brokers for node in nodes):
             return
         try:
@@ -252,18 +251,18 @@ class AdminBase:
     def _left_ms(self, deadline: int, reason: TidelogError | None) -> int:
         left = deadline - self._cluster.clock.monotonic_ms()
         if left <= 0:
-            raise reason or RequestTimedOutError("time is over")
+            raise reason or RequestTimedOutError("timed out")
         return left
 
     def _check(self) -> None:
         if self._closed:
             raise ClientClosedError("this admin client is closed")
         if not self._started:
-            raise IllegalStateError("start() it first, or use it as 'async with Admin(...) as admin'")
+            raise IllegalStateError("call start() first, or use it as 'async with Admin(...) as admin'")
 
 
 def comes_right(code: ErrorCode) -> bool:
-    """Whether a retriable error passes by itself. A missing topic does not."""
+    """Return whether a retriable error passes by itself. A missing topic does not."""
     return code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -280,7 +279,7 @@ def all_or_raise(results: Sequence[T], name: Callable[[T], str]) -> Sequence[T]:
 
 
 def found_or_raise(outcomes: Mapping[K, V | TidelogError]) -> dict[K, V]:
-    """The items found, if none failed; else see :func:`raise_first`."""
+    """Return the items found, if none failed; else see :func:`raise_first`."""
     found: dict[K, V] = {}
     failed: dict[str, TidelogError] = {}
     for key, outcome in outcomes.items():

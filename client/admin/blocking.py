@@ -83,11 +83,11 @@ class Admin(BlockingAdmin):
         )
 
     def list_topics(self, *, internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
-        """All topics by name; internal ones only with ``internal``."""
+        """Return all topics by name; internal ones only with ``internal``."""
         return self._run(self._inner.list_topics(internal=internal, timeout=timeout))
 
     def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> list[TopicDescription]:
-        """Leaders, replicas and ISR per partition, in the order of ``names``.
+        """Return leaders, replicas and ISR per partition, in the order of ``names``.
 
         Raises ``UnknownTopicOrPartitionError``."""
         return self._run(self._inner.describe_topics(names, timeout=timeout))
@@ -106,13 +106,14 @@ class Admin(BlockingAdmin):
         read_committed: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """Look up offsets: earliest, latest, by time. -1 where no record qualifies."""
+        """Look up offsets: earliest, latest, by time. -1 if no record qualifies."""
         return self._run(self._inner.list_offsets(specs, read_committed=read_committed, timeout=timeout))
 
     def describe_configs(
         self, resources: Iterable[ConfigResource], *, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, DescribedConfig]]:
-        """The settings of topics, brokers or other resources, each with its source. Each broker answers for its own."""
+        """Return the settings of topics, brokers or other resources, each with its source. Each broker answers for its
+        own."""
         return self._run(self._inner.describe_configs(resources, timeout=timeout))
 
     def alter_configs(
@@ -130,23 +131,25 @@ class Admin(BlockingAdmin):
     def list_config_resources(
         self, resource_types: Iterable[str], *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """What has settings, of these types: "topic", "broker", "group", "client metrics"."""
+        """Return the names of resources that have settings, of these types: "topic", "broker", "group", "client
+        metrics"."""
         return self._run(self._inner.list_config_resources(resource_types, timeout=timeout))
 
     def alter_topic_configs(
         self, topic: str, changes: Mapping[str, str | None], *, timeout: float | None = None
     ) -> None:
-        """:meth:`alter_configs` of one topic."""
+        """Call :meth:`alter_configs` for one topic."""
         self._run(self._inner.alter_topic_configs(topic, changes, timeout=timeout))
 
     def describe_cluster(self, *, timeout: float | None = None) -> DescribeClusterResponse:
-        """Brokers (live or not), the active controller, the quorum's voters, feature levels.
+        """Return brokers (live or not), the active controller, the quorum's voters, feature levels.
 
         Raises ``ClusterAuthorizationFailedError``."""
         return self._run(self._inner.describe_cluster(timeout=timeout))
 
     def describe_features(self, *, timeout: float | None = None) -> FeatureMetadata:
-        """The feature levels in use, and those that the nodes support. Raises ``ClusterAuthorizationFailedError``."""
+        """Return the feature levels in use, and those that the nodes support. Raises
+        ``ClusterAuthorizationFailedError``."""
         return self._run(self._inner.describe_features(timeout=timeout))
 
     def update_features(
@@ -157,23 +160,23 @@ class Admin(BlockingAdmin):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change feature levels, all or none; 0 switches a feature off. ``upgrade_type``: "upgrade", "safe downgrade"
-        or "unsafe downgrade". Raises ``InvalidUpdateVersionError``; its text names the node that does not support a
+        """Change feature levels, all or none; 0 disables a feature. ``upgrade_type``: "upgrade", "safe downgrade" or
+        "unsafe downgrade". Raises ``InvalidUpdateVersionError``; its text names the node that does not support a
         level."""
         self._run(
             self._inner.update_features(levels, upgrade_type=upgrade_type, validate_only=validate_only, timeout=timeout)
         )
 
     def unregister_broker(self, node: int, *, timeout: float | None = None) -> None:
-        """Forget a broker that is gone for good: it no longer counts among those that must know a feature level.
-        Partitions that name it go on doing so. Raises ``BrokerIdNotRegisteredError``, and ``InvalidRequestError`` for
+        """Forget a broker that is gone for good, so that it no longer counts among those that must support a feature
+        level. Its replicas stay assigned to it. Raises ``BrokerIdNotRegisteredError``, and ``InvalidRequestError`` for
         a live broker."""
         self._run(self._inner.unregister_broker(node, timeout=timeout))
 
     def describe_log_dirs(
         self, nodes: Iterable[int] = (), *, timeout: float | None = None
     ) -> dict[NodeId, tuple[LogDir, ...]]:
-        """The log directories of these (or all live) brokers, with sizes and contents.
+        """Return the log directories of these (or all live) brokers, with sizes and contents.
 
         Raises ``ClusterAuthorizationFailedError``, and ``BrokerNotAvailableError`` for a broker that was named."""
         return self._run(self._inner.describe_log_dirs(nodes, timeout=timeout))
@@ -183,11 +186,11 @@ class Admin(BlockingAdmin):
     ) -> None:
         """Move replicas to other log directories of their brokers: for each (topic, partition, broker), the path.
 
-        Returns once the moves have begun; :meth:`describe_log_dirs` shows them as replicas with ``is_future``. The
-        replicas go on serving meanwhile. To end a move, give the directory in which the replica lies now. Raises
-        ``LogDirNotFoundError``, ``KafkaStorageError`` (a directory is out of service),
-        ``UnknownTopicOrPartitionError``, ``ClusterAuthorizationFailedError``, and ``ReplicaNotAvailableError`` where
-        the broker has no such replica; once it gets it, the replica will lie in that directory.
+        Returns once the moves have started; :meth:`describe_log_dirs` shows them as replicas with ``is_future``. The
+        replicas keep serving. To cancel a move, give the replica's current directory. Raises ``LogDirNotFoundError``,
+        ``KafkaStorageError`` (a directory is out of service), ``UnknownTopicOrPartitionError``,
+        ``ClusterAuthorizationFailedError``, and ``ReplicaNotAvailableError`` if the broker has no such replica; once it
+        gets one, the replica will be in that directory.
         """
         self._run(self._inner.alter_replica_log_dirs(replicas, timeout=timeout))
 
@@ -202,11 +205,11 @@ class Admin(BlockingAdmin):
         cancels its move.
 
         Returns when the move is decided, not when the replicas have moved; :meth:`list_partition_reassignments` shows
-        moves under way. A new request for a moving partition replaces the old one. You may name brokers that are down;
-        the reassignment waits for them. Each partition is judged by itself. Raises ``InvalidReplicaAssignmentError``
-        (no node, a node twice, an unregistered node, too few in-sync replicas that stay),
-        ``InvalidReplicationFactorError`` (another number of replicas, without ``allow_replication_factor_change``),
-        ``NoReassignmentInProgressError``, ``UnknownTopicOrPartitionError``.
+        moves in progress. A new request for a moving partition replaces the old one. You may name brokers that are
+        down; the reassignment waits for them. Partitions succeed or fail individually. Raises
+        ``InvalidReplicaAssignmentError`` (no node, a node twice, an unregistered node, too few in-sync replicas that
+        stay), ``InvalidReplicationFactorError`` (another number of replicas, without
+        ``allow_replication_factor_change``), ``NoReassignmentInProgressError``, ``UnknownTopicOrPartitionError``.
         """
         self._run(
             self._inner.alter_partition_reassignments(
@@ -217,8 +220,8 @@ class Admin(BlockingAdmin):
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, OngoingReassignment]:
-        """The partitions whose replicas are moving; all of them, or those among ``partitions``. Leaves out partitions
-        that do not exist or do not move."""
+        """Return the partitions whose replicas are moving; all of them, or those among ``partitions``. Leaves out
+        partitions that do not exist or are not moving."""
         return self._run(self._inner.list_partition_reassignments(partitions, timeout=timeout))
 
     def elect_leaders(
@@ -228,8 +231,8 @@ class Admin(BlockingAdmin):
         unclean: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, bool]:
-        """Let the preferred (first) replicas lead all partitions, or those named. True for each partition with a new
-        leader, False if the preferred replica led already; a call for all partitions leaves the latter out.
+        """Make the preferred (first) replicas lead all partitions, or the named ones. True for each partition with a
+        new leader, False if the preferred replica led already; a call for all partitions leaves the latter out.
 
         With ``unclean``, partitions without a leader get any live replica instead. Records that it lacks are lost, so
         use it only if no complete replica will come back. Raises ``PreferredLeaderNotAvailableError`` (not live, or not
@@ -245,8 +248,8 @@ class Admin(BlockingAdmin):
         protocol_types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """The cluster's groups by name; if given, only those with these states, types ("classic") and protocol types.
-        Raises ``ValueError`` for an unknown state (KIP-518, KIP-848)."""
+        """Return the cluster's groups by name; if given, only those with these states, types ("classic") and protocol
+        types. Raises ``ValueError`` for an unknown state (KIP-518, KIP-848)."""
         return self._run(
             self._inner.list_groups(states=states, types=types, protocol_types=protocol_types, timeout=timeout)
         )
@@ -258,19 +261,19 @@ class Admin(BlockingAdmin):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """:meth:`list_groups` for groups of consumers, and for groups that have only committed offsets."""
+        """Call :meth:`list_groups` for groups of consumers, and for groups that have only committed offsets."""
         return self._run(self._inner.list_consumer_groups(states=states, types=types, timeout=timeout))
 
     def describe_classic_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
-        """State, coordinator and members of groups of any protocol type. Raises ``GroupIdNotFoundError``."""
+        """Return state, coordinator and members of groups of any protocol type. Raises ``GroupIdNotFoundError``."""
         return self._run(self._inner.describe_classic_groups(group_ids, timeout=timeout))
 
     def describe_consumer_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
-        """State, coordinator, members and their assignments, of either protocol.
+        """Return state, coordinator, members and their assignments, for groups of either protocol.
 
         Raises ``GroupIdNotFoundError``, and ``InvalidGroupIdError`` for a group whose members are not consumers.
         """
@@ -311,10 +314,10 @@ class Admin(BlockingAdmin):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """A group's committed offsets, of these or all partitions. For several groups, pass a mapping of each to its
-        partitions (``None``: all). The answer omits partitions without a committed offset.
+        """Return a group's committed offsets for these or all partitions. For several groups, pass a mapping of each to
+        its partitions (``None``: all). The answer omits partitions without a committed offset.
 
-        With ``require_stable`` it waits for the end of transactions that commit offsets (KIP-447).
+        With ``require_stable``, wait for transactions that commit offsets to end (KIP-447).
         """
         ask: Callable[
             ...,
@@ -333,7 +336,7 @@ class Admin(BlockingAdmin):
     ) -> None:
         """Commit offsets for a group that has no members.
 
-        Raises ``UnknownMemberIdError`` if it has some, ``UnknownTopicOrPartitionError``,
+        Raises ``UnknownMemberIdError`` if it has members, ``UnknownTopicOrPartitionError``,
         ``OffsetMetadataTooLargeError``, and ``ValueError`` for a negative offset.
         """
         self._run(self._inner.alter_consumer_group_offsets(group_id, offsets, timeout=timeout))
@@ -341,7 +344,7 @@ class Admin(BlockingAdmin):
     def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """Delete a group's committed offsets of these partitions (KIP-496).
+        """Delete a group's committed offsets for these partitions (KIP-496).
 
         Raises ``GroupSubscribedToTopicError``, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
         """
@@ -372,8 +375,8 @@ class Admin(BlockingAdmin):
         duration_ms: int | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids in use, by name; if given, only those in these states, with these producer ids, or with
-        a transaction open for longer than ``duration_ms``. Raises ``ValueError`` for an unknown state."""
+        """Return the transactional ids in use, by name; if given, only those in these states, with these producer ids,
+        or with a transaction open for longer than ``duration_ms``. Raises ``ValueError`` for an unknown state."""
         return self._run(
             self._inner.list_transactions(
                 states=states, producer_ids=producer_ids, duration_ms=duration_ms, timeout=timeout
@@ -383,31 +386,31 @@ class Admin(BlockingAdmin):
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
-        """Coordinator, state, identity, and the open transaction. Raises ``TransactionalIdNotFoundError``."""
+        """Return coordinator, state, identity, and the open transaction. Raises ``TransactionalIdNotFoundError``."""
         return self._run(self._inner.describe_transactions(transactional_ids, timeout=timeout))
 
     def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, FencedProducer]:
-        """Fence the producers that have these ids; first abort their open transactions, prepared or not. An unused id
-        is in use from then on. Source: ``FenceProducersHandler``."""
+        """Fence the producers with these ids, after aborting their open transactions, prepared or not. An unused id
+        becomes used. Source: ``FenceProducersHandler``."""
         return self._run(self._inner.fence_producers(transactional_ids, timeout=timeout))
 
     def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
         """Abort a transactional id's open transaction, prepared or not, and fence its producer (KIP-939).
 
-        An outside decision can then no longer commit a prepared transaction. Raises ``TransactionalIdNotFoundError``.
+        An external decision can then no longer commit a prepared transaction. Raises ``TransactionalIdNotFoundError``.
         """
         self._run(self._inner.force_terminate_transaction(transactional_id, timeout=timeout))
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that each partition's leader knows, by id. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the producers that each partition's leader knows, by id. Raises ``UnknownTopicOrPartitionError``."""
         return self._run(self._inner.describe_producers(partitions, timeout=timeout))
 
     def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
-        """Write an abort marker into one partition, past the coordinator.
+        """Write an abort marker into one partition, bypassing the coordinator.
 
         Only for a transaction that *hangs*, that is, no coordinator knows of it. Any other would be torn; end that with
         :meth:`force_terminate_transaction`. Raises ``InvalidProducerEpochError`` and
@@ -416,18 +419,18 @@ class Admin(BlockingAdmin):
         self._run(self._inner.abort_transaction(spec, timeout=timeout))
 
     def list_sinks(self, *, timeout: float | None = None) -> list[SinkListing]:
-        """The sinks that have ledgers, by name."""
+        """Return the sinks that have ledgers, by name."""
         return self._run(self._inner.list_sinks(timeout=timeout))
 
     def describe_sinks(self, sinks: Iterable[str], *, timeout: float | None = None) -> dict[str, SinkDescription]:
-        """Their ledgers and their transactions. Raises ``TransactionalIdNotFoundError`` for one without a ledger."""
+        """Return ledgers and their transactions. Raises ``TransactionalIdNotFoundError`` for one without a ledger."""
         return self._run(self._inner.describe_sinks(sinks, timeout=timeout))
 
     def commit_sink_batch(
         self, job: SinkJob, winners: Sequence[SinkWinner], *, timeout: float | None = None
     ) -> SinkOutcome:
-        """Decide a batch: these transactions of the job are committed, all others of the sink aborted. May be
-        repeated; raises as :meth:`tidelog.client.sink.ledger.AsyncSinkLedger.commit_batch`."""
+        """Decide a batch: commit these transactions of the job, abort all others of the sink. May be repeated; raises
+        the errors of :meth:`tidelog.client.sink.ledger.AsyncSinkLedger.commit_batch`."""
         return self._run(self._inner.commit_sink_batch(job, winners, timeout=timeout))
 
     def abort_sink_job(self, job: SinkJob, *, timeout: float | None = None) -> SinkOutcome:
@@ -436,33 +439,33 @@ class Admin(BlockingAdmin):
         return self._run(self._inner.abort_sink_job(job, timeout=timeout))
 
     def delete_sink(self, sink: str, *, timeout: float | None = None) -> None:
-        """Forget a ledger, for good: the next program to use this name begins a new one, and would write its earlier
+        """Delete a ledger for good. The next program with this name starts a new one, and would write its earlier
         batches again. Raises ``SinkTransactionLostError`` while the sink has transactions,
         ``TransactionalIdNotFoundError`` if it has no ledger."""
         self._run(self._inner.delete_sink(sink, timeout=timeout))
 
     def create_acls(self, acls: Iterable[AclBinding], *, timeout: float | None = None) -> None:
-        """Allow or deny something to somebody. An entry that is there already stays as it is.
+        """Create entries that allow or deny operations. Existing entries are unchanged.
 
-        Raises ``SecurityDisabledError`` (the cluster has no authorizer), ``InvalidRequestError`` (an entry that makes
-        no sense; the others are made), ``ClusterAuthorizationFailedError``.
+        Raises ``SecurityDisabledError`` (the cluster has no authorizer), ``InvalidRequestError`` (an invalid entry; the
+        others are created), ``ClusterAuthorizationFailedError``.
         """
         self._run(self._inner.create_acls(acls, timeout=timeout))
 
     def describe_acls(self, wanted: AclFilter | None = None, *, timeout: float | None = None) -> list[AclBinding]:
-        """The entries that a filter matches; without one, all. Raises ``SecurityDisabledError``,
+        """Return the entries that match a filter; without one, all. Raises ``SecurityDisabledError``,
         ``ClusterAuthorizationFailedError``."""
         return self._run(self._inner.describe_acls(wanted, timeout=timeout))
 
     def delete_acls(self, filters: Iterable[AclFilter], *, timeout: float | None = None) -> list[AclBinding]:
-        """Delete every entry that one of the filters matches, and return them. Raises ``SecurityDisabledError``,
+        """Delete and return every entry that matches one of the filters. Raises ``SecurityDisabledError``,
         ``ClusterAuthorizationFailedError``."""
         return self._run(self._inner.delete_acls(filters, timeout=timeout))
 
     def describe_client_quotas(
         self, wanted: ClientQuotaEntity | None = None, *, strict: bool = False, timeout: float | None = None
     ) -> dict[ClientQuotaEntity, dict[str, float]]:
-        """The quotas of every entity that has what ``wanted`` names (and, with ``strict``, nothing else).
+        """Return the quotas of every entity that has what ``wanted`` names (and, with ``strict``, nothing else).
 
         Raises ``InvalidRequestError``, ``ClusterAuthorizationFailedError``.
         """
@@ -475,7 +478,7 @@ class Admin(BlockingAdmin):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Set quotas, or remove those whose value is ``None``; others stay as they are.
+        """Set quotas, or remove those whose value is ``None``; others are unchanged.
 
         Raises ``InvalidRequestError``, ``ClusterAuthorizationFailedError``.
         """
@@ -484,8 +487,8 @@ class Admin(BlockingAdmin):
     def describe_user_scram_credentials(
         self, users: Iterable[str] = (), *, timeout: float | None = None
     ) -> dict[str, list[ScramCredentialInfo]]:
-        """The credentials of these users, or of all. Raises ``ResourceNotFoundError``, ``DuplicateResourceError``,
-        ``ClusterAuthorizationFailedError``."""
+        """Return the credentials of these users, or of all. Raises ``ResourceNotFoundError``,
+        ``DuplicateResourceError``, ``ClusterAuthorizationFailedError``."""
         return self._run(self._inner.describe_user_scram_credentials(users, timeout=timeout))
 
     def alter_user_scram_credentials(
@@ -494,8 +497,8 @@ class Admin(BlockingAdmin):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Set and delete credentials, of each user at most one. The password itself stays here: a salted one goes to
-        the cluster.
+        """Set and delete credentials, at most one per user. The password itself stays here: only a salted one is sent
+        to the cluster.
 
         Raises ``ResourceNotFoundError``, ``DuplicateResourceError``, ``UnacceptableCredentialError``,
         ``PolicyViolationError`` (the connection is not encrypted), ``ClusterAuthorizationFailedError``.
@@ -510,12 +513,12 @@ class Admin(BlockingAdmin):
         max_lifetime_ms: int = -1,
         timeout: float | None = None,
     ) -> DelegationToken:
-        """Make a token of the caller's, or of ``owner``'s, that ``renewers`` may renew and expire as well. Principals
-        as ``User:alice``. ``max_lifetime_ms``: -1 for as long as the cluster lets it live. If the connection is lost
-        meanwhile, there may be a second one, which nobody knows and which expires.
+        """Create a token for the caller or for ``owner``, which ``renewers`` may also renew and expire. Principals as
+        ``User:alice``. ``max_lifetime_ms``: -1 for the cluster's maximum. If the connection is lost in the meantime,
+        there may be a second token, which nobody knows and which expires.
 
         Raises ``DelegationTokenAuthorizationFailedError``, ``InvalidPrincipalTypeError``, ``InvalidRequestError``,
-        ``PolicyViolationError`` (there are too many), ``RequestTimedOutError`` (it is unknown whether there is one).
+        ``PolicyViolationError`` (too many tokens), ``RequestTimedOutError`` (it is unknown whether one was created).
         """
         return self._run(
             self._inner.create_delegation_token(
@@ -526,8 +529,7 @@ class Admin(BlockingAdmin):
     def renew_delegation_token(
         self, hmac: bytes, *, renew_time_period_ms: int = -1, timeout: float | None = None
     ) -> int:
-        """Renew one's own token, or one that the caller may renew; return when it expires then. -1: as late as the
-        cluster lets it.
+        """Renew a token that the caller owns or may renew. Returns its new expiry time. -1: the cluster's maximum.
 
         Raises ``DelegationTokenNotFoundError``, ``DelegationTokenExpiredError``,
         ``DelegationTokenOwnerMismatchError``.
@@ -539,11 +541,11 @@ class Admin(BlockingAdmin):
     def expire_delegation_token(
         self, hmac: bytes, *, expiry_time_period_ms: int = -1, timeout: float | None = None
     ) -> int:
-        """Let a token expire after so long, or remove it at once (-1); return when it expires then. Connections that
-        logged in by it end with it.
+        """Let a token expire after this time, or remove it now (-1). Returns its new expiry time. Connections that
+        logged in with it are closed when it expires.
 
-        Raises ``DelegationTokenNotFoundError``, ``DelegationTokenExpiredError``,
-        ``DelegationTokenOwnerMismatchError``, ``RequestTimedOutError`` (it is unknown whether it is gone).
+        Raises ``DelegationTokenNotFoundError``, ``DelegationTokenExpiredError``, ``DelegationTokenOwnerMismatchError``,
+        ``RequestTimedOutError`` (it is unknown whether it was removed).
         """
         return self._run(
             self._inner.expire_delegation_token(hmac, expiry_time_period_ms=expiry_time_period_ms, timeout=timeout)
@@ -552,10 +554,10 @@ class Admin(BlockingAdmin):
     def describe_delegation_token(
         self, owners: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[DelegationToken]:
-        """The tokens that the caller may see: those that it owns, asked for or may renew, and what access control lists
-        allow. ``owners``: only those that one of these owns, asked for or may renew."""
+        """Return the tokens that the caller may see: those that it owns, requested or may renew, and those that access
+        control lists allow. ``owners``: only tokens that one of these owns, requested or may renew."""
         return self._run(self._inner.describe_delegation_token(owners, timeout=timeout))
 
     def metrics(self) -> dict[str, int]:
-        """Counters by Kafka's metric names."""
+        """Return counters by Kafka's metric names."""
         return self._inner.metrics()

@@ -1,4 +1,4 @@
-"""What is written by hand of ``tidelog.Admin``: its lifecycle. ``tools/dev/blocking_forms.py`` writes the rest."""
+"""The hand-written part of ``tidelog.Admin``: its lifecycle. ``tools/dev/blocking_forms.py`` generates the rest."""
 
 from __future__ import annotations
 

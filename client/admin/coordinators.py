@@ -1,7 +1,8 @@
-"""Requests about groups and transactional ids: each goes to its coordinator, and again if that has moved or is loading.
+"""Requests about groups and transactional ids: each goes to its coordinator, and is repeated if that has moved or is
+loading.
 
 Source of the rules: Kafka's ``AdminApiDriver`` and ``CoordinatorStrategy``: look-ups take many keys at once; after
-NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE, a key's coordinator is looked up anew.
+NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE, a key's coordinator is looked up again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ R = TypeVar("R", bound=Response)
 V = TypeVar("V")
 
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""The coordinator must be looked up anew."""
+"""The coordinator must be looked up again."""
 
 TRANSIENT: Final = MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -36,11 +37,11 @@ TRANSIENT: Final = MOVED | {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.REQUEST_TIMED_OUT,
 }
-"""Errors that pass by themselves at a coordinator."""
+"""Errors at a coordinator that pass by themselves."""
 
 
 class Said(NamedTuple, Generic[V]):
-    """A coordinator's answer about one key; ``value`` counts if there is no error."""
+    """A coordinator's answer about one key; ``value`` is valid if there is no error."""
 
     error: ErrorCode
     message: str
@@ -48,7 +49,7 @@ class Said(NamedTuple, Generic[V]):
 
 
 class Asked(NamedTuple):
-    """One request's keys. ``uncertain`` are those whose earlier request may have taken effect."""
+    """One request's keys. ``uncertain``: keys whose earlier request may have taken effect."""
 
     keys: tuple[str, ...]
     coordinator: CoordinatorNode
@@ -72,10 +73,10 @@ async def ask_coordinators(
     key_type: int = GROUP_COORDINATOR,
     singly: bool = False,
 ) -> dict[str, V | TidelogError]:
-    """Send ``request`` about some keys to each key's coordinator; return each key's outcome, in order.
+    """Send ``request`` about some keys to each key's coordinator. Returns each key's outcome, in order.
 
-    Retries transient errors until the deadline; then the last reason stands. After a lost connection it sends the
-    request again, so that must be safe to carry out twice. ``key_type`` is the keys' type (``GROUP_COORDINATOR``,
+    Retries transient errors until the deadline; then the last reason is the outcome. After a lost connection, it
+    repeats the request, so that must be safe to carry out twice. ``key_type`` is the keys' type (``GROUP_COORDINATOR``,
     ``TRANSACTION_COORDINATOR``); ``singly``: a request has room for one key.
     """
     wanted = tuple(dict.fromkeys(keys))
@@ -120,7 +121,7 @@ async def ask_coordinators(
                 uncertain.update(one.keys)
                 over = cluster.clock.monotonic_ms() >= deadline.at_ms
                 for key in one.keys:
-                    if not (over and key in reasons):  # that our own time ended during a request is no news
+                    if not (over and key in reasons):  # our own timeout during a request says nothing new
                         reasons[key] = answer
                     del where[key]
                 continue
@@ -148,7 +149,7 @@ async def ask_coordinators(
 async def _locate(
     cluster: Cluster, keys: list[str], key_type: int, timeout_ms: int
 ) -> dict[str, CoordinatorNode | TidelogError]:
-    """Ask any broker for the coordinators of these keys, and make sure that we know those brokers' addresses."""
+    """Ask any broker for the coordinators of these keys, and make sure that their addresses are known."""
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
             answer = await cluster.ask_anyone(FindCoordinatorRequest(tuple(keys), key_type))

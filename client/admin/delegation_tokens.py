@@ -1,4 +1,4 @@
-"""The admin client's calls about delegation tokens, under the names of Kafka's ``Admin`` (KIP-48, KIP-373)."""
+"""Admin client calls for delegation tokens, under the names of Kafka's ``Admin`` (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.security.delegation_tokens import password_of
 class DelegationToken:
     """A token that lets others log in as ``owner``. Principals as ``User:alice``, times in milliseconds since 1970.
 
-    To log in by it: ``sasl_mechanism="SCRAM-SHA-512"``, ``sasl_username=token.token_id``,
+    To log in with it: ``sasl_mechanism="SCRAM-SHA-512"``, ``sasl_username=token.token_id``,
     ``sasl_password=token.hmac_as_base64``, ``sasl_tokenauth=True``.
     """
 
@@ -30,22 +30,22 @@ class DelegationToken:
     renewers: tuple[str, ...]
     issue_timestamp: int
     expiry_timestamp: int
-    """When it expires, unless it is renewed."""
+    """When it expires unless renewed."""
     max_timestamp: int
     """When it expires at the latest."""
     hmac: bytes = field(repr=False)
-    """Whoever knows it can log in."""
+    """Anyone who knows it can log in."""
 
     @property
     def hmac_as_base64(self) -> str:
-        """The password that goes with the token."""
+        """The token's password."""
         return password_of(self.hmac)
 
 
 class DelegationTokenAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about delegation tokens. All its calls raise
-    ``DelegationTokenAuthDisabledError`` (the nodes have no key) and ``DelegationTokenRequestNotAllowedError`` (nobody
-    logged in, or by a token, or not over TLS)."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for delegation tokens. All of them raise
+    ``DelegationTokenAuthDisabledError`` (the nodes have no key) and ``DelegationTokenRequestNotAllowedError`` (the
+    caller is not logged in, or logged in with a token, or does not use TLS)."""
 
     async def create_delegation_token(
         self,
@@ -55,12 +55,12 @@ class DelegationTokenAdmin(AdminBase):
         max_lifetime_ms: int = -1,
         timeout: float | None = None,
     ) -> DelegationToken:
-        """Make a token of the caller's, or of ``owner``'s, that ``renewers`` may renew and expire as well. Principals
-        as ``User:alice``. ``max_lifetime_ms``: -1 for as long as the cluster lets it live. If the connection is lost
-        meanwhile, there may be a second one, which nobody knows and which expires.
+        """Create a token for the caller or for ``owner``, which ``renewers`` may also renew and expire. Principals as
+        ``User:alice``. ``max_lifetime_ms``: -1 for the cluster's maximum. If the connection is lost in the meantime,
+        there may be a second token, which nobody knows and which expires.
 
         Raises ``DelegationTokenAuthorizationFailedError``, ``InvalidPrincipalTypeError``, ``InvalidRequestError``,
-        ``PolicyViolationError`` (there are too many), ``RequestTimedOutError`` (it is unknown whether there is one).
+        ``PolicyViolationError`` (too many tokens), ``RequestTimedOutError`` (it is unknown whether one was created).
         """
         request = CreateDelegationTokenRequest(owner, tuple(renewers), max_lifetime_ms)
         answer = await self._ask(request, None, timeout)
@@ -71,8 +71,7 @@ class DelegationTokenAdmin(AdminBase):
     async def renew_delegation_token(
         self, hmac: bytes, *, renew_time_period_ms: int = -1, timeout: float | None = None
     ) -> int:
-        """Renew one's own token, or one that the caller may renew; return when it expires then. -1: as late as the
-        cluster lets it.
+        """Renew a token that the caller owns or may renew. Returns its new expiry time. -1: the cluster's maximum.
 
         Raises ``DelegationTokenNotFoundError``, ``DelegationTokenExpiredError``,
         ``DelegationTokenOwnerMismatchError``.
@@ -85,11 +84,11 @@ class DelegationTokenAdmin(AdminBase):
     async def expire_delegation_token(
         self, hmac: bytes, *, expiry_time_period_ms: int = -1, timeout: float | None = None
     ) -> int:
-        """Let a token expire after so long, or remove it at once (-1); return when it expires then. Connections that
-        logged in by it end with it.
+        """Let a token expire after this time, or remove it now (-1). Returns its new expiry time. Connections that
+        logged in with it are closed when it expires.
 
-        Raises ``DelegationTokenNotFoundError``, ``DelegationTokenExpiredError``,
-        ``DelegationTokenOwnerMismatchError``, ``RequestTimedOutError`` (it is unknown whether it is gone).
+        Raises ``DelegationTokenNotFoundError``, ``DelegationTokenExpiredError``, ``DelegationTokenOwnerMismatchError``,
+        ``RequestTimedOutError`` (it is unknown whether it was removed).
         """
         request = ExpireDelegationTokenRequest(hmac, expiry_time_period_ms)
         answer = await self._ask(request, None, timeout)
@@ -99,8 +98,8 @@ class DelegationTokenAdmin(AdminBase):
     async def describe_delegation_token(
         self, owners: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[DelegationToken]:
-        """The tokens that the caller may see: those that it owns, asked for or may renew, and what access control lists
-        allow. ``owners``: only those that one of these owns, asked for or may renew."""
+        """Return the tokens that the caller may see: those that it owns, requested or may renew, and those that access
+        control lists allow. ``owners``: only tokens that one of these owns, requested or may renew."""
         request = DescribeDelegationTokenRequest(() if owners is None else tuple(owners), owners is None)
         answer = await self._ask(request, lambda r: (r,), timeout)
         all_or_raise((answer,), lambda _: "delegation tokens")

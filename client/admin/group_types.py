@@ -10,25 +10,25 @@ from tidelog.model.ids import NodeId, TopicPartition
 
 
 class StateName(enum.StrEnum):
-    """States by the names that brokers give them."""
+    """States, by the names that brokers give them."""
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Read a broker's word, in any case; ``UNKNOWN`` for one that a later version may have."""
+        """Parse a broker's name for a state, ignoring case; ``UNKNOWN`` for one from a later version."""
         return next((state for state in cls if state.value.lower() == text.lower()), cls("Unknown"))
 
 
 class GroupState(StateName):
-    """Kafka's ``GroupState`` of both protocols; the values are Kafka's own words."""
+    """Kafka's ``GroupState`` for both protocols; the values are Kafka's own names."""
 
     PREPARING_REBALANCE = "PreparingRebalance"
     """The coordinator waits for members to join."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """The coordinator waits for the leader's assignment."""
     ASSIGNING = "Assigning"
-    """In the consumer protocol: the coordinator has yet to divide the partitions anew."""
+    """In the consumer protocol: the coordinator has not yet assigned the partitions again."""
     RECONCILING = "Reconciling"
-    """In the consumer protocol: members give partitions up and get others."""
+    """In the consumer protocol: members are giving up partitions and getting others."""
     STABLE = "Stable"
     """Every member has its assignment."""
     EMPTY = "Empty"

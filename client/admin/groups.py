@@ -1,4 +1,4 @@
-"""The admin client's calls about groups and their committed offsets, under the names of Kafka's ``Admin``.
+"""Admin client calls for groups and their committed offsets, under the names of Kafka's ``Admin``.
 
 Calls about a group go to its coordinator (:mod:`tidelog.client.admin.coordinators`). A list of groups combines the
 answers of all live brokers.
@@ -63,16 +63,16 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 REMOVED_BY_ADMIN: Final = "removed by an administrator"
 
 _MEANINGS: Final = {
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
-    ErrorCode.NON_EMPTY_GROUP: "expected a group without members, found one that has some; stop its consumers first",
-    ErrorCode.UNKNOWN_MEMBER_ID: "expected a group without members, found one that has some; stop its consumers first",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "expected a group without members; stop its consumers first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "expected a group without members; stop its consumers first",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group's members are subscribed to it; stop its consumers first",
 }
-"""Texts for these codes as answers to an administrator, if the broker gives none."""
+"""Texts for errors without one from the broker, worded for an administrator."""
 
 
 class GroupAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about groups."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for groups."""
 
     async def list_groups(
         self,
@@ -82,8 +82,8 @@ class GroupAdmin(AdminBase):
         protocol_types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """The cluster's groups by name; if given, only those with these states, types ("classic") and protocol types.
-        Raises ``ValueError`` for an unknown state (KIP-518, KIP-848)."""
+        """Return the cluster's groups by name; if given, only those with these states, types ("classic") and protocol
+        types. Raises ``ValueError`` for an unknown state (KIP-518, KIP-848)."""
         request = ListGroupsRequest(tuple(_state(state).value for state in states), tuple(types))
         wanted = frozenset(protocol_types)
         found: dict[str, GroupListing] = {}
@@ -102,20 +102,20 @@ class GroupAdmin(AdminBase):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """:meth:`list_groups` for groups of consumers, and for groups that have only committed offsets."""
+        """Call :meth:`list_groups` for groups of consumers, and for groups that have only committed offsets."""
         protocol_types = (CONSUMER_PROTOCOL_TYPE, "")
         return await self.list_groups(states=states, types=types, protocol_types=protocol_types, timeout=timeout)
 
     async def describe_classic_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
-        """State, coordinator and members of groups of any protocol type. Raises ``GroupIdNotFoundError``."""
+        """Return state, coordinator and members of groups of any protocol type. Raises ``GroupIdNotFoundError``."""
         return await self._of_groups(group_ids, DescribeGroupsRequest, _descriptions, timeout)
 
     async def describe_consumer_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
-        """State, coordinator, members and their assignments, of either protocol.
+        """Return state, coordinator, members and their assignments, for groups of either protocol.
 
         Raises ``GroupIdNotFoundError``, and ``InvalidGroupIdError`` for a group whose members are not consumers.
         """
@@ -170,10 +170,10 @@ class GroupAdmin(AdminBase):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata] | dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """A group's committed offsets, of these or all partitions. For several groups, pass a mapping of each to its
-        partitions (``None``: all). The answer omits partitions without a committed offset.
+        """Return a group's committed offsets for these or all partitions. For several groups, pass a mapping of each to
+        its partitions (``None``: all). The answer omits partitions without a committed offset.
 
-        With ``require_stable`` it waits for the end of transactions that commit offsets (KIP-447).
+        With ``require_stable``, wait for transactions that commit offsets to end (KIP-447).
         """
         wanted = {groups: partitions} if isinstance(groups, str) else groups
         asked = {
@@ -199,7 +199,7 @@ class GroupAdmin(AdminBase):
     ) -> None:
         """Commit offsets for a group that has no members.
 
-        Raises ``UnknownMemberIdError`` if it has some, ``UnknownTopicOrPartitionError``,
+        Raises ``UnknownMemberIdError`` if it has members, ``UnknownTopicOrPartitionError``,
         ``OffsetMetadataTooLargeError``, and ``ValueError`` for a negative offset.
         """
         items = tuple(_commit_item(at, offset) for at, offset in offsets.items())
@@ -212,7 +212,7 @@ class GroupAdmin(AdminBase):
     async def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """Delete a group's committed offsets of these partitions (KIP-496).
+        """Delete a group's committed offsets for these partitions (KIP-496).
 
         Raises ``GroupSubscribedToTopicError``, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
         """
@@ -248,7 +248,7 @@ class GroupAdmin(AdminBase):
         self._raise_failed(
             group_id,
             (
-                (r.group_instance_id or r.member_id, r.error, "there is no such member" if r.error is gone else "")
+                (r.group_instance_id or r.member_id, r.error, "the member does not exist" if r.error is gone else "")
                 for r in results
             ),
         )
@@ -313,7 +313,8 @@ def _descriptions(answer: DescribeGroupsResponse, asked: Asked) -> dict[str, Sai
 
 
 def _descriptions_if_classic(answer: DescribeGroupsResponse, asked: Asked) -> dict[str, Said[GroupDescription | None]]:
-    """None for a group of the consumer protocol: its coordinator tells which it speaks, and no more."""
+    """Read descriptions. None for a group of the consumer protocol: its coordinator only says which protocol it
+    uses."""
     found: dict[str, Said[GroupDescription | None]] = {}
     for group, said in zip(answer.groups, _descriptions(answer, asked).values(), strict=True):
         if said.error is ErrorCode.GROUP_ID_NOT_FOUND and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
@@ -352,7 +353,7 @@ def _consumer_descriptions(answer: ConsumerGroupDescribeResponse, asked: Asked) 
 
 
 def _deletions(answer: DeleteGroupsResponse, asked: Asked) -> dict[str, Said[None]]:
-    """If a group is gone after a request with an unknown outcome, that request deleted it."""
+    """Read deletions. If a group is gone after a request with an unknown outcome, that request deleted it."""
     return {
         r.group_id: Said(ErrorCode.NONE, "", None)
         if r.error is ErrorCode.GROUP_ID_NOT_FOUND and r.group_id in asked.uncertain
@@ -400,7 +401,7 @@ def _description(group: DescribedGroup, coordinator: CoordinatorNode) -> GroupDe
 
 
 def _member(member: GroupMember, is_consumer: bool) -> MemberDescription:
-    """No bytes mean that the member has no assignment yet."""
+    """Convert a member. No bytes mean that it has no assignment yet."""
     assignment: tuple[TopicPartition, ...] | None = None
     subscription: tuple[str, ...] | None = None
     if is_consumer:

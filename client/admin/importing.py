@@ -1,4 +1,4 @@
-"""Bringing batches into a partition at the offsets that they have, patiently; for restores and links."""
+"""Imports batches into a partition at their offsets, with retries; for restores and links."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def import_records(
     patience_s: float,
     link: str = "",
 ) -> int:
-    """Import whole batches behind ``end``, and return where the log ends once the in-sync replicas have them.
+    """Import whole batches after ``end``, and return where the log ends once the in-sync replicas have them.
 
-    Goes on for ``patience_s`` while leaders move or are missing, then raises the reason; other errors at once. Asked
-    again, it does no harm: see :class:`ImportRecordsRequest`.
+    Retries for ``patience_s`` while leaders move or are missing, then raises the reason; raises other errors
+    immediately. Repeating it is harmless: see :class:`ImportRecordsRequest`.
     """
     answer = await _ask(cluster, at, topic_id, end, records, patience_s, link)
     if answer.error is not ErrorCode.NONE:
@@ -40,8 +40,8 @@ async def import_records(
 async def refused_end(
     cluster: Cluster, at: TopicPartition, topic_id: TopicId, *, patience_s: float, link: str
 ) -> int | None:
-    """Where the leader's log ends if it refuses records of a link ("": of others), or ``None`` if it would take some.
-    The in-sync replicas may not have all of it yet. Raises what :func:`import_records` does."""
+    """Return where the leader's log ends if it refuses records of a link ("": of others), or ``None`` if it would
+    accept some. The in-sync replicas may not have all of it yet. Raises what :func:`import_records` does."""
     answer = await _ask(cluster, at, topic_id, 0, b"", patience_s, link)
     return answer.log_end_offset if answer.error is ErrorCode.INVALID_REQUEST else None
 
@@ -49,7 +49,7 @@ async def refused_end(
 async def _ask(
     cluster: Cluster, at: TopicPartition, topic_id: TopicId, end: int, records: bytes, patience_s: float, link: str
 ) -> ImportRecordsResponse:
-    """The answer of a leader: records taken, or INVALID_REQUEST."""
+    """Return a leader's answer: records accepted, or INVALID_REQUEST."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:

@@ -1,4 +1,4 @@
-"""The admin client's calls about client quotas, under the names of Kafka's ``Admin`` (KIP-546)."""
+"""Admin client calls for client quotas, under the names of Kafka's ``Admin`` (KIP-546)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tidelog.proto.calls.quota_api import (
 
 
 class QuotaAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about quotas."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for quotas."""
 
     async def describe_client_quotas(
         self, wanted: ClientQuotaEntity | None = None, *, strict: bool = False, timeout: float | None = None
     ) -> dict[ClientQuotaEntity, dict[str, float]]:
-        """The quotas of every entity that has what ``wanted`` names (and, with ``strict``, nothing else).
+        """Return the quotas of every entity that has what ``wanted`` names (and, with ``strict``, nothing else).
 
         Raises ``InvalidRequestError``, ``ClusterAuthorizationFailedError``.
         """
@@ -51,7 +51,7 @@ class QuotaAdmin(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Set quotas, or remove those whose value is ``None``; others stay as they are.
+        """Set quotas, or remove those whose value is ``None``; others are unchanged.
 
         Raises ``InvalidRequestError``, ``ClusterAuthorizationFailedError``.
         """

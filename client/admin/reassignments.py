@@ -1,4 +1,4 @@
-"""The admin client's calls about replicas and leaders, under the names of Kafka's ``Admin`` (KIP-455, KIP-460)."""
+"""Admin client calls for replicas and leaders, under the names of Kafka's ``Admin`` (KIP-455, KIP-460)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog.proto.calls.reassignment_api import (
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """A partition whose replicas are moving. ``replicas`` are all current ones, including those being added
+    """A partition whose replicas are moving. ``replicas``: all current ones, including those being added
     (``adding_replicas``) and removed (``removing_replicas``)."""
 
     replicas: tuple[NodeId, ...]
@@ -37,7 +37,7 @@ class OngoingReassignment:
 
 
 class ReassignmentAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` about the places of replicas and leaders."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for the placement of replicas and leaders."""
 
     async def alter_partition_reassignments(
         self,
@@ -50,11 +50,11 @@ class ReassignmentAdmin(AdminBase):
         cancels its move.
 
         Returns when the move is decided, not when the replicas have moved; :meth:`list_partition_reassignments` shows
-        moves under way. A new request for a moving partition replaces the old one. You may name brokers that are down;
-        the reassignment waits for them. Each partition is judged by itself. Raises ``InvalidReplicaAssignmentError``
-        (no node, a node twice, an unregistered node, too few in-sync replicas that stay),
-        ``InvalidReplicationFactorError`` (another number of replicas, without ``allow_replication_factor_change``),
-        ``NoReassignmentInProgressError``, ``UnknownTopicOrPartitionError``.
+        moves in progress. A new request for a moving partition replaces the old one. You may name brokers that are
+        down; the reassignment waits for them. Partitions succeed or fail individually. Raises
+        ``InvalidReplicaAssignmentError`` (no node, a node twice, an unregistered node, too few in-sync replicas that
+        stay), ``InvalidReplicationFactorError`` (another number of replicas, without
+        ``allow_replication_factor_change``), ``NoReassignmentInProgressError``, ``UnknownTopicOrPartitionError``.
         """
         items = tuple(
             PartitionReassignment(at[0], at[1], cancel=True)
@@ -64,7 +64,7 @@ class ReassignmentAdmin(AdminBase):
         )
         request = AlterPartitionReassignmentsRequest(items, self._timeout_ms(timeout), allow_replication_factor_change)
         cancels = None in reassignments.values()
-        # The broker itself asks until time is over. A cancellation whose outcome it does not know is not repeated: the
+        # The broker itself retries until the timeout. A cancellation with an unknown outcome is not repeated: the
         # move would not be found, though the first attempt has cancelled it.
         answer = await self._ask(
             request, None if cancels else lambda r: (_whole(r.error, r.error_message), *r.partitions), timeout
@@ -75,8 +75,8 @@ class ReassignmentAdmin(AdminBase):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, OngoingReassignment]:
-        """The partitions whose replicas are moving; all of them, or those among ``partitions``. Leaves out partitions
-        that do not exist or do not move."""
+        """Return the partitions whose replicas are moving; all of them, or those among ``partitions``. Leaves out
+        partitions that do not exist or are not moving."""
         request = ListPartitionReassignmentsRequest(_named(partitions), partitions is None, self._timeout_ms(timeout))
         answer = await self._ask(request, lambda r: (_whole(r.error, r.error_message),), timeout)
         _check(answer.error, answer.error_message)
@@ -94,8 +94,8 @@ class ReassignmentAdmin(AdminBase):
         unclean: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, bool]:
-        """Let the preferred (first) replicas lead all partitions, or those named. True for each partition with a new
-        leader, False if the preferred replica led already; a call for all partitions leaves the latter out.
+        """Make the preferred (first) replicas lead all partitions, or the named ones. True for each partition with a
+        new leader, False if the preferred replica led already; a call for all partitions leaves the latter out.
 
         With ``unclean``, partitions without a leader get any live replica instead. Records that it lacks are lost, so
         use it only if no complete replica will come back. Raises ``PreferredLeaderNotAvailableError`` (not live, or not
@@ -117,7 +117,7 @@ def _named(partitions: Iterable[TopicPartition] | None) -> tuple[NamedPartition,
 
 
 def _whole(error: ErrorCode, text: str) -> PartitionResult:
-    """The outcome of the whole call, as one more item."""
+    """Return the outcome of the whole call as one more item."""
     return PartitionResult("", -1, error, text)
 
 

@@ -1,4 +1,4 @@
-"""The admin client's calls about the ledgers of sinks. Calls about a sink go to its coordinator."""
+"""Admin client calls for the ledgers of sinks. Calls about a sink go to its coordinator."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class SinkTransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class SinkDescription:
-    """A ledger. ``last``: the batch decided last, and its job, at ``decided_ms`` (ms since 1970); ``current``: the
-    batch and job being written; ``fenced``: superseded jobs of undecided batches."""
+    """A ledger. ``last``: the last decided batch and its job, decided at ``decided_ms`` (ms since 1970); ``current``:
+    the batch and job being written; ``fenced``: superseded jobs of undecided batches."""
 
     sink: str
     coordinator: CoordinatorNode
@@ -73,10 +73,10 @@ class SinkDescription:
 
 
 class SinkAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about sinks."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for sinks."""
 
     async def list_sinks(self, *, timeout: float | None = None) -> list[SinkListing]:
-        """The sinks that have ledgers, by name."""
+        """Return the sinks that have ledgers, by name."""
         found = {
             one.sink: SinkListing(one.sink, _batch(one.last_batch), _batch(one.batch), one.transaction_count, node)
             for node, answer in (await self._ask_every_broker(ListSinksRequest(), timeout)).items()
@@ -85,7 +85,7 @@ class SinkAdmin(AdminBase):
         return [found[sink] for sink in sorted(found)]
 
     async def describe_sinks(self, sinks: Iterable[str], *, timeout: float | None = None) -> dict[str, SinkDescription]:
-        """Their ledgers and their transactions. Raises ``TransactionalIdNotFoundError`` for one without a ledger."""
+        """Return ledgers and their transactions. Raises ``TransactionalIdNotFoundError`` for one without a ledger."""
         if isinstance(sinks, str):
             raise TypeError(f"expected a list of sinks, found the string {sinks!r}")
         keys = {sink_key(_checked(sink)): sink for sink in sinks}
@@ -103,8 +103,8 @@ class SinkAdmin(AdminBase):
     async def commit_sink_batch(
         self, job: SinkJob, winners: Sequence[SinkWinner], *, timeout: float | None = None
     ) -> SinkOutcome:
-        """Decide a batch: these transactions of the job are committed, all others of the sink aborted. May be
-        repeated; raises as :meth:`tidelog.client.sink.ledger.AsyncSinkLedger.commit_batch`."""
+        """Decide a batch: commit these transactions of the job, abort all others of the sink. May be repeated; raises
+        the errors of :meth:`tidelog.client.sink.ledger.AsyncSinkLedger.commit_batch`."""
         return await self._decide(job, CommitBatchRequest(*job.checked(), tuple(winners)), timeout)
 
     async def abort_sink_job(self, job: SinkJob, *, timeout: float | None = None) -> SinkOutcome:
@@ -113,7 +113,7 @@ class SinkAdmin(AdminBase):
         return await self._decide(job, AbortJobRequest(*job.checked()), timeout)
 
     async def delete_sink(self, sink: str, *, timeout: float | None = None) -> None:
-        """Forget a ledger, for good: the next program to use this name begins a new one, and would write its earlier
+        """Delete a ledger for good. The next program with this name starts a new one, and would write its earlier
         batches again. Raises ``SinkTransactionLostError`` while the sink has transactions,
         ``TransactionalIdNotFoundError`` if it has no ledger."""
         key = sink_key(_checked(sink))

@@ -1,4 +1,4 @@
-"""The admin client's types about transactions: states, listings, descriptions, and what to abort."""
+"""The admin client's types for transactions: states, listings, descriptions, and what to abort."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidelog.model.ids import NodeId, TopicPartition
 
 class TransactionState(StateName):
     """The ``TransactionState`` of Kafka's ``Admin``, plus *Prepared*, which Kafka lacks. The values are the
-    coordinators' words."""
+    coordinators' names."""
 
     EMPTY = "Empty"
     """The id is in use, without a transaction."""
     ONGOING = "Ongoing"
     """A transaction is open."""
     PREPARED = "Prepared"
-    """A transaction waits for an outside decision; it never times out."""
+    """A transaction waits for an external decision; it never times out."""
     PREPARE_COMMIT = "PrepareCommit"
     """The commit is decided, markers are being written."""
     PREPARE_ABORT = "PrepareAbort"
@@ -56,7 +56,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class FencedProducer:
-    """The identity that a transactional id got when its producers were fenced; theirs is older."""
+    """The identity that a transactional id got when its producers were fenced; theirs are older."""
 
     producer_id: int
     producer_epoch: int
@@ -64,8 +64,8 @@ class FencedProducer:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """A partition leader's knowledge of a producer. ``last_sequence`` is -1 if the leader has seen only markers of this
-    epoch, ``last_timestamp_ms`` is when it last heard of the producer (ms since 1970), ``coordinator_epoch`` is
+    """What a partition's leader knows about a producer. ``last_sequence`` is -1 if the leader has seen only markers of
+    this epoch, ``last_timestamp_ms`` is when it last heard from the producer (ms since 1970), ``coordinator_epoch`` is
     ``None`` before the first marker, ``current_transaction_start_offset`` is ``None`` without an open transaction."""
 
     producer_id: int
@@ -88,5 +88,5 @@ class AbortTransactionSpec:
 
     @classmethod
     def of(cls, partition: TopicPartition, producer: ProducerState) -> AbortTransactionSpec:
-        """The specification that ends this producer's open transaction in ``partition``."""
+        """Return the specification that ends this producer's open transaction in ``partition``."""
         return cls(partition, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch or 0)

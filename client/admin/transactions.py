@@ -1,4 +1,4 @@
-"""The admin client's calls about transactions, under the names of Kafka's ``Admin`` (KIP-664, KIP-939, KIP-994).
+"""Admin client calls for transactions, under the names of Kafka's ``Admin`` (KIP-664, KIP-939, KIP-994).
 
 Calls about a transactional id go to its coordinator, calls about a partition to its leader; a list combines the answers
 of all live brokers.
@@ -47,17 +47,17 @@ OWN_EPOCH: Final = 1
 """The version of a marker that carries its transaction's own epoch, not the next one."""
 
 _MEANINGS: Final = {
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is no such transactional id",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "the transactional id does not exist",
     ErrorCode.INVALID_PRODUCER_EPOCH: "the producer has a later epoch: that transaction is over",
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: "a later coordinator has written a marker: that transaction is over",
     ErrorCode.CONCURRENT_TRANSACTIONS: "its transaction is still being ended",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "request_timeout_ms is over the broker's transaction.max.timeout.ms",
 }
-"""Texts for these codes as answers to an administrator, if the broker gives none."""
+"""Texts for errors without one from the broker, worded for an administrator."""
 
 
 class TransactionAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about transactions."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for transactions."""
 
     async def list_transactions(
         self,
@@ -67,8 +67,8 @@ class TransactionAdmin(AdminBase):
         duration_ms: int | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids in use, by name; if given, only those in these states, with these producer ids, or with
-        a transaction open for longer than ``duration_ms``. Raises ``ValueError`` for an unknown state."""
+        """Return the transactional ids in use, by name; if given, only those in these states, with these producer ids,
+        or with a transaction open for longer than ``duration_ms``. Raises ``ValueError`` for an unknown state."""
         wanted = tuple(_state(state).value for state in states)
         ids = tuple(ProducerId(producer_id) for producer_id in producer_ids)
         request = ListTransactionsRequest(wanted, ids, -1 if duration_ms is None else duration_ms)
@@ -84,7 +84,7 @@ class TransactionAdmin(AdminBase):
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
-        """Coordinator, state, identity, and the open transaction. Raises ``TransactionalIdNotFoundError``."""
+        """Return coordinator, state, identity, and the open transaction. Raises ``TransactionalIdNotFoundError``."""
         return await self._of_transactional_ids(
             transactional_ids, DescribeTransactionsRequest, _descriptions, timeout, singly=False
         )
@@ -92,8 +92,8 @@ class TransactionAdmin(AdminBase):
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, FencedProducer]:
-        """Fence the producers that have these ids; first abort their open transactions, prepared or not. An unused id
-        is in use from then on. Source: ``FenceProducersHandler``."""
+        """Fence the producers with these ids, after aborting their open transactions, prepared or not. An unused id
+        becomes used. Source: ``FenceProducersHandler``."""
         deadline_ms = self._timeout_ms(timeout)
         longest_ms = max(1, min(deadline_ms, self._config.request_timeout_ms))
         return await self._of_transactional_ids(
@@ -107,7 +107,7 @@ class TransactionAdmin(AdminBase):
     async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
         """Abort a transactional id's open transaction, prepared or not, and fence its producer (KIP-939).
 
-        An outside decision can then no longer commit a prepared transaction. Raises ``TransactionalIdNotFoundError``.
+        An external decision can then no longer commit a prepared transaction. Raises ``TransactionalIdNotFoundError``.
         """
         await self.describe_transactions([transactional_id], timeout=timeout)
         await self.fence_producers([transactional_id], timeout=timeout)
@@ -115,13 +115,13 @@ class TransactionAdmin(AdminBase):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that each partition's leader knows, by id. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the producers that each partition's leader knows, by id. Raises ``UnknownTopicOrPartitionError``."""
         return await self._of_leaders(
             partitions, lambda some: DescribeProducersRequest(_items(some)), _producers, timeout
         )
 
     async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
-        """Write an abort marker into one partition, past the coordinator.
+        """Write an abort marker into one partition, bypassing the coordinator.
 
         Only for a transaction that *hangs*, that is, no coordinator knows of it. Any other would be torn; end that with
         :meth:`force_terminate_transaction`. Raises ``InvalidProducerEpochError`` and
@@ -176,8 +176,8 @@ class TransactionAdmin(AdminBase):
         read: Callable[[R], Mapping[TopicPartition, Said[V]]],
         timeout: float | None,
     ) -> dict[TopicPartition, V]:
-        """Ask the leaders of these partitions, and ask again if leaders move or are missing, until time is over. Raises
-        the first failure; see ``raise_first``. A request may be carried out twice."""
+        """Ask the leaders of these partitions, and retry if leaders move or are missing, until the timeout. Raises the
+        first failure; see ``raise_first``. A request may be carried out twice."""
         self._check()
         deadline = self._deadline(timeout)
         wanted = tuple(dict.fromkeys(TopicPartition(*at) for at in partitions))

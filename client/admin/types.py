@@ -1,4 +1,4 @@
-"""An admin client's arguments and results, besides the plain answers of :mod:`tidelog.proto.calls.api`."""
+"""Arguments and results of the admin client, besides the plain answers of :mod:`tidelog.proto.calls.api`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def item(self) -> NewTopicItem:
-        """As it goes over the wire."""
+        """Return its form on the wire."""
         return NewTopicItem(
             self.name,
             self.num_partitions,
@@ -33,7 +33,7 @@ class NewTopic:
 
 
 def assignment_items(assignments: Mapping[int, Sequence[int]]) -> tuple[ReplicaAssignment, ...]:
-    """Replicas per partition, as they go over the wire."""
+    """Return replicas per partition in their form on the wire."""
     return tuple(
         ReplicaAssignment(partition, tuple(NodeId(node) for node in replicas))
         for partition, replicas in sorted(assignments.items())
@@ -76,9 +76,9 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class FeatureMetadata:
-    """Kafka's type of this name. ``finalized_features``: the levels in use; a feature that is off is missing.
-    ``supported_features``: lowest and highest level by the node that answered. ``nodes`` is ours: what each broker and
-    controller supports."""
+    """Kafka's type with this name. ``finalized_features``: the levels in use, without disabled features.
+    ``supported_features``: the lowest and highest level of the node that answered. ``nodes`` is ours: what each broker
+    and controller supports."""
 
     finalized_features: Mapping[str, int]
     finalized_features_epoch: Offset
@@ -94,22 +94,22 @@ class OffsetSpec:
 
     @classmethod
     def earliest(cls) -> OffsetSpec:
-        """The log start offset."""
+        """Select the log start offset."""
         return cls(-2)
 
     @classmethod
     def latest(cls) -> OffsetSpec:
-        """The high watermark."""
+        """Select the high watermark."""
         return cls(-1)
 
     @classmethod
     def max_timestamp(cls) -> OffsetSpec:
-        """The record of the highest timestamp."""
+        """Select the record with the highest timestamp."""
         return cls(-3)
 
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> OffsetSpec:
-        """The first record at or after that time. Raises ``ValueError`` for a negative time."""
+        """Select the first record at or after that time. Raises ``ValueError`` for a negative time."""
         if timestamp_ms < 0:
             raise ValueError(f"expected a time of 0 ms or more, found {timestamp_ms}")
         return cls(timestamp_ms)

@@ -1,4 +1,4 @@
-"""The admin client's calls about users that log in by password, under the names of Kafka's ``Admin`` (KIP-554)."""
+"""Admin client calls for users with passwords, under the names of Kafka's ``Admin`` (KIP-554)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SALT_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ScramCredentialInfo:
-    """A credential, as far as it is no secret. ``iterations``: 4096 to 16384."""
+    """The public part of a credential. ``iterations``: 4096 to 16384."""
 
     mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
     iterations: int = ITERATIONS_MIN
@@ -34,7 +34,7 @@ class ScramCredentialInfo:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialUpsertion:
-    """Give a user a password for one mechanism. ``salt``: left out, random."""
+    """Sets a user's password for one mechanism. ``salt``: random by default."""
 
     user: str
     password: str = field(repr=False)
@@ -44,20 +44,20 @@ class UserScramCredentialUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialDeletion:
-    """Take a user's password for one mechanism away."""
+    """Removes a user's password for one mechanism."""
 
     user: str
     mechanism: ScramMechanism
 
 
 class UserAdmin(AdminBase):
-    """The part of :class:`tidelog.client.admin.admin.AsyncAdmin` that is about users."""
+    """The calls of :class:`tidelog.client.admin.admin.AsyncAdmin` for users."""
 
     async def describe_user_scram_credentials(
         self, users: Iterable[str] = (), *, timeout: float | None = None
     ) -> dict[str, list[ScramCredentialInfo]]:
-        """The credentials of these users, or of all. Raises ``ResourceNotFoundError``, ``DuplicateResourceError``,
-        ``ClusterAuthorizationFailedError``."""
+        """Return the credentials of these users, or of all. Raises ``ResourceNotFoundError``,
+        ``DuplicateResourceError``, ``ClusterAuthorizationFailedError``."""
         request = DescribeUserScramCredentialsRequest(tuple(users))
         answer = await self._ask(request, lambda r: (_whole(r), *r.users), timeout)
         all_or_raise((_whole(answer), *map(_outcome, answer.users)), lambda each: each.user)
@@ -74,8 +74,8 @@ class UserAdmin(AdminBase):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Set and delete credentials, of each user at most one. The password itself stays here: a salted one goes to
-        the cluster.
+        """Set and delete credentials, at most one per user. The password itself stays here: only a salted one is sent
+        to the cluster.
 
         Raises ``ResourceNotFoundError``, ``DuplicateResourceError``, ``UnacceptableCredentialError``,
         ``PolicyViolationError`` (the connection is not encrypted), ``ClusterAuthorizationFailedError``.
@@ -92,7 +92,7 @@ class UserAdmin(AdminBase):
 
 
 def _whole(answer: DescribeUserScramCredentialsResponse | AlterUserScramCredentialsResponse) -> AlteredUser:
-    """The outcome of a call as a whole, as that of one more user."""
+    """Return the outcome of a whole call as that of one more user."""
     return AlteredUser("users", answer.error, answer.error_message)
 
 
@@ -101,10 +101,10 @@ def _outcome(found: DescribedUser) -> AlteredUser:
 
 
 def salted(wanted: UserScramCredentialUpsertion) -> ScramUpsertion:
-    """What travels in the password's place. Some milliseconds of work."""
+    """Return what is sent instead of the password. Takes some milliseconds."""
     mechanism, iterations = wanted.info.mechanism, wanted.info.iterations
     salt = wanted.salt or secrets.token_bytes(SALT_BYTES)
-    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:  # the cluster refuses it: why compute a million of them
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:  # the cluster would refuse it, so do not compute a million
         return ScramUpsertion(wanted.user, mechanism, iterations, salt, bytes(mechanism.key_bytes))
     made = salted_password(mechanism, wanted.password, salt, iterations)
     return ScramUpsertion(wanted.user, mechanism, iterations, salt, made)

@@ -1,1 +1,1 @@
-"""Backups of a cluster, and restores: the cut, the files, the way back."""
+"""Backups and restores of a cluster: the cut, the files, the restore."""

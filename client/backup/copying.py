@@ -1,7 +1,7 @@
-"""One partition's file of a backup: what has been copied, and which transactions are open at its end.
+"""One partition's file in a backup: what has been copied, and which transactions are open at its end.
 
-A transaction that is open where the file ends was not decided when the backup was cut. It gets an abort marker there,
-so that whoever reads the file later finds every transaction decided, and the same way as in all other files.
+A transaction that is open at the end of the file was undecided at the time of the cut. It gets an abort marker there,
+so that a reader of the file finds every transaction decided, and with the same outcome as in all other files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidelog.proto.records.control_batches import ControlKind, encode_control_ba
 from tidelog.proto.records.spans import gap_batch
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that are asked of a leader, or sent to one, at a time; one batch if that is larger."""
+"""Bytes to request from, or send to, a leader at a time; a larger batch comes whole."""
 
 
 class OpenTransactions:
-    """The transactions without a marker so far, of batches that come in the order of the log. Pure."""
+    """Tracks transactions without a marker so far. Batches must come in log order. Pure."""
 
     def __init__(self) -> None:
         self.open: dict[int, int] = {}
@@ -41,8 +41,8 @@ class OpenTransactions:
 
 
 def closing(open_transactions: OpenTransactions, position: int, end: int, timestamp: int) -> list[bytearray]:
-    """Pure. What to write behind a file's last batch: an empty batch from ``position`` up to ``end``, where the log has
-    no records any more, and a marker for each open transaction."""
+    """Return what to write after a file's last batch: an empty batch from ``position`` up to ``end``, where the log has
+    no more records, and a marker for each open transaction. Pure."""
     found: list[bytearray] = []
     if position < end:
         found.append(gap_batch(position, end, timestamp))
@@ -56,7 +56,7 @@ def closing(open_transactions: OpenTransactions, position: int, end: int, timest
 
 
 class PartitionFile:
-    """A file that grows by what is copied. Raises what the place does."""
+    """A file to which copied batches are appended. Raises the errors of its place."""
 
     def __init__(self, at: TopicPartition, place: Place) -> None:
         self.at = at
@@ -65,7 +65,7 @@ class PartitionFile:
         self.begin(0)
 
     def begin(self, start: int) -> None:
-        """Forget what was copied: the file begins at this offset."""
+        """Discard what was copied: the file starts at this offset."""
         self.start = self.position = start
         self.last_epoch = -1
         """The leader epoch of the last batch."""
@@ -76,7 +76,7 @@ class PartitionFile:
         self._place.begin(self._key)
 
     def append(self, batches: Iterable[Batch]) -> int:
-        """Write what lies behind the position; returns how many bytes that is."""
+        """Write the batches after the current position. Returns how many bytes that is."""
         fresh: list[Batch] = []
         for batch in batches:
             if batch.last_offset < self.position:
@@ -92,7 +92,7 @@ class PartitionFile:
         return self._write([batch.view for batch in fresh])
 
     def finish(self, end: int, timestamp: int) -> PartitionPart:
-        """Close the file at ``end``, bring it to disk, and read it back."""
+        """Close the file at ``end``, make it durable, and read it back."""
         if self.position > end:
             raise BackupError(f"{self.at}: expected a batch to end at offset {end}, found one up to {self.position}")
         position = self.position if self.size else max(end - 1, 0)  # so that an empty log keeps its end
@@ -105,7 +105,7 @@ class PartitionFile:
         return PartitionPart(self.at.partition, self.start, found.end, found.batches, found.size, found.sha256)
 
     def drop(self) -> None:
-        """The topic is gone."""
+        """Discard the file, because the topic is gone."""
         self._place.remove(self._key)
 
     def _write(self, batches: list[memoryview]) -> int:
@@ -120,7 +120,7 @@ class PartitionFile:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a partition's file holds. ``end`` is 0 if that is nothing."""
+    """What a partition's file contains. ``end`` is 0 if it is empty."""
 
     end: int
     batches: int
@@ -141,9 +141,9 @@ class Examination:
         self._end = self._batches = self._size = 0
 
     def pieces(self, start: int = 0) -> Iterator[memoryview]:
-        """The file in pieces of whole batches, about as many as the place reads at a time, from the batch on that
-        follows offset ``start``; what comes before is checked as well. Raises :class:`Damaged` where the file is no row
-        of batches in order that match their CRCs, :class:`BackupError` if ``start`` lies within a batch, and
+        """Yield the file in pieces of whole batches, about as many as the place reads at a time, from the batch after
+        offset ``start`` on; earlier batches are checked as well. Raises :class:`Damaged` if the file is not a sequence
+        of batches in order with matching CRCs, :class:`BackupError` if ``start`` lies within a batch, and
         :class:`OSError`."""
         rest: bytes | memoryview = b""
         for read in self._place.read(self._key):
@@ -171,7 +171,7 @@ class Examination:
         self._split(memoryview(rest))
 
     def found(self) -> Examined:
-        """What was in it, once all pieces were taken."""
+        """Return what was in the file, once all pieces were taken."""
         undecided = len(self._transactions.open)
         return Examined(self._end, self._batches, self._size, self._digest.hexdigest(), undecided)
 

@@ -1,9 +1,9 @@
-"""Makes a backup: copies every partition nearly up to its end, takes the cut, and copies the little that is left.
+"""Makes a backup: copies every partition nearly to its end, takes the cut, and copies the rest.
 
-The bulk comes first, so that the cut lies behind everything that was copied: what compaction removed before we came
-was replaced by something before the cut. Each piece comes from the partition's leader, by the way of a consumer, below
-the high watermark. A leader tells if what we have is not its own (after an unclean election); then the partition's
-file begins anew.
+The bulk comes first, so that the cut lies after everything that was copied: anything that compaction removed before we
+came was replaced by something before the cut. Each piece comes from the partition's leader, through a consumer's fetch,
+below the high watermark. A leader says if what we have is not in its log (after an unclean election); then the
+partition's file is started again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tidelog.proto.transport.frames import (
 from tidelog.proto.transport.network import ConnectionLost
 
 AT_ONCE: Final = 4
-"""Partitions copied at a time: so much is in memory, :data:`FETCH_BYTES` each."""
+"""How many partitions to copy at a time; each holds :data:`FETCH_BYTES` in memory."""
 PATIENCE_S: Final = 60.0
-"""How long a partition may have no leader that answers."""
+"""How long a partition may be without a leader that answers."""
 _ANSWER_S: Final = 30.0
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
 
@@ -52,9 +52,9 @@ class BackupMaker(AsyncAdmin):
     async def create_backup(
         self, place: Place, *, throttle: int | None = None, tell: Callable[[str], None] = lambda _: None
     ) -> Manifest:
-        """Back up the cluster's topics, groups and metadata into a place that is new or empty. ``throttle``: bytes
-        a second. Raises :class:`BackupError`, :class:`OSError`, and errors of the cluster; what it has written then is
-        no backup, and stays for you to remove."""
+        """Back up the cluster's topics, groups and metadata to a new or empty place. ``throttle``: bytes per second.
+        Raises :class:`BackupError`, :class:`OSError`, and errors of the cluster; what was written then is not a backup,
+        and you have to remove it."""
         self._check()
         self._raw = RawFetcher(self._cluster, FETCH_BYTES)
         await asyncio.to_thread(place.make)
@@ -87,7 +87,7 @@ class BackupMaker(AsyncAdmin):
     # --- Records --------------------------------------------------------------------------------------
 
     async def _copy(self, files: Iterable[PartitionFile], cut: Cut | None, pace: Pace) -> None:
-        """Copy up to the cut, or up to the high watermark that each partition has when we come."""
+        """Copy up to the cut, or up to the current high watermark of each partition."""
         room = asyncio.Semaphore(AT_ONCE)
 
         async def copy(file: PartitionFile) -> None:
@@ -147,14 +147,15 @@ class BackupMaker(AsyncAdmin):
         return found[at].offset
 
     async def _fetch(self, file: PartitionFile, may_be_gone: bool) -> FetchedPartition | None:
-        """What the leader has from the file's position on; None if the topic was deleted. Raises retriable errors."""
+        """Return what the leader has from the file's position on; None if the topic was deleted. Raises retriable
+        errors."""
         at = file.at
         try:
             await self._cluster.topic(at.topic, self._timeout_ms(None))
         except UnknownTopicOrPartitionError:
             if may_be_gone:
                 return None
-            raise BackupError(f"topic {at.topic} was deleted while it was copied: make the backup again") from None
+            raise BackupError(f"topic {at.topic} was deleted during the copy: make the backup again") from None
         if not file.size and file.position == 0:
             await asyncio.to_thread(file.begin, await self._earliest(at))
         assert self._raw is not None
@@ -220,4 +221,4 @@ def _texts(entry: AclEntry) -> tuple[str, ...]:
 def _expect_same(cut: Cut, ids: dict[str, TopicId]) -> None:
     for topic in cut.topics:
         if ids.get(topic.name, topic.topic_id) != topic.topic_id:
-            raise BackupError(f"topic {topic.name} was deleted and made again meanwhile: make the backup again")
+            raise BackupError(f"topic {topic.name} was deleted and created again in the meantime: try again")

@@ -1,15 +1,15 @@
 """The cut: where each partition of a backup ends, and what its groups had committed by then.
 
 No transaction straddles it. A hold keeps every coordinator from deciding (:mod:`tidelog.transactions.holding`), and
-what was decided before is complete, so while it lasts each transaction is either complete in all of its partitions or
-undecided in all of them. In that time we read what groups have committed, then the high watermark of every partition.
-So what a group has committed lies below the ends, and whatever its transactions wrote as well; a plain consumer's
-offset likewise, since it was committed before the ends were read.
+earlier decisions are complete. So while the hold lasts, each transaction is either complete in all of its partitions or
+undecided in all of them. In that time, we read what groups have committed, then the high watermark of every partition.
+So what a group has committed lies below the ends, and so does whatever its transactions wrote, and also a plain
+consumer's offset, because it was committed before the ends were read.
 
-A deposed leader that does not know it yet would tell an older state. So all is read between two looks at the metadata,
-each at least as new as the question (a change of the metadata that the broker has to wait for), and only leaders of the
-first are asked. If the second names the same leaders under the same epochs, nobody else led meanwhile. If the hold did
-not last until then, or a leader changed, the cut is thrown away and tried again.
+A deposed leader that does not know it yet would report an older state. So everything is read between two reads of the
+metadata, each at least as new as the question (a metadata change that the broker has to wait for), and only leaders in
+the first are asked. If the second has the same leaders with the same epochs, nobody else led in between. If the hold
+did not last until then, or a leader changed, the cut is discarded and tried again.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tidelog.proto.calls.request import Request, Response
 HOLD_MS: Final = 5_000
 """How long a hold lasts if we die."""
 SETTLE_S: Final = 3.0
-"""How long to hold decisions while markers are on their way; then let go, and try again."""
+"""How long to hold decisions while markers are on their way; then release the hold, and try again."""
 ATTEMPTS: Final = 10
 PAUSE_S: Final = 1.0
-"""Between two attempts, so that transactions can go on."""
+"""Pause between attempts, so that transactions can proceed."""
 CALL_MS: Final = 5_000
 _LOOK_AGAIN_S: Final = 0.02
 _GROUPS_PER_CALL: Final = 200
@@ -59,7 +59,7 @@ class NoCut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``topics``: those of clients. ``held_ms``: how long no transaction could be decided."""
+    """``topics``: clients' topics. ``held_ms``: how long no transaction could be decided."""
 
     topics: tuple[TopicMetadata, ...]
     ends: Mapping[TopicPartition, int]
@@ -69,7 +69,7 @@ class Cut:
 
 
 async def take_cut(cluster: Cluster) -> Cut:
-    """Raises :class:`BackupError` if no attempt succeeds, and errors of access at once."""
+    """Take the cut. Raises :class:`BackupError` if no attempt succeeds, and authorization errors immediately."""
     reason: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -90,7 +90,7 @@ async def take_cut(cluster: Cluster) -> Cut:
             return Cut(found.topics, found.ends, found.groups, found.ledgers, held_ms)
         finally:
             await hold.end()
-    raise BackupError(f"found no moment for a cut in {ATTEMPTS} attempts, the last one because: {reason}")
+    raise BackupError(f"no cut was possible in {ATTEMPTS} attempts, the last one because: {reason}")
 
 
 async def _cut(cluster: Cluster, hold: Hold) -> Cut:
@@ -99,7 +99,7 @@ async def _cut(cluster: Cluster, hold: Hold) -> Cut:
     before = await _newest(cluster)
     leaders = _leaders(before)
     expect_held(held, leaders)
-    # A coordinator has taken up its role once it answers under the epoch of it.
+    # A coordinator has taken up its role once it answers with that role's epoch.
     await _ends(cluster, [topic for topic in before if topic.name == GROUP_OFFSETS_TOPIC], leaders)
     groups = await _committed(cluster, leaders)
     topics = tuple(topic for topic in before if not topic.is_internal)
@@ -109,7 +109,7 @@ async def _cut(cluster: Cluster, hold: Hold) -> Cut:
     again = await hold.ask(HOLD_MS)
     expect_held(again, leaders)
     if not all(one.unbroken and one.settled for one in again):
-        raise NoCut("the hold ended before all was read")
+        raise NoCut("the hold ended before everything was read")
     ledgers = tuple(LedgerPart(one.sink, one.last_batch, one.last_job) for part in again for one in part.ledgers)
     return Cut(topics, ends, groups, tuple(sorted(ledgers, key=lambda one: one.sink)), 0)
 
@@ -123,7 +123,7 @@ class Hold:
         self._asked: set[NodeId] = set()
 
     async def ask(self, hold_ms: int) -> tuple[HeldPartition, ...]:
-        """Begin or prolong it everywhere. Raises :class:`NoCut`, or the error of a broker."""
+        """Start or prolong the hold everywhere. Raises :class:`NoCut`, or the error of a broker."""
         nodes = sorted(self._cluster.cache.brokers)
         self._asked.update(nodes)
         request = HoldTransactionsRequest(self._id, hold_ms)
@@ -147,7 +147,7 @@ class Hold:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def end(self) -> None:
-        """If a broker does not hear of it, its hold ends by itself after :data:`HOLD_MS`."""
+        """End the hold. If a broker is not reached, its hold ends by itself after :data:`HOLD_MS`."""
         request = HoldTransactionsRequest(self._id, 0)
         asked, self._asked = self._asked, set()
         calls = (self._cluster.call(request, timeout_ms=CALL_MS, node=node) for node in asked)
@@ -155,16 +155,16 @@ class Hold:
 
 
 def expect_held(held: Collection[HeldPartition], leaders: Leaders) -> None:
-    """Pure. Raise :class:`NoCut` unless every partition of the coordinators is held by its leader."""
+    """Raise :class:`NoCut` unless every coordinator partition is held by its leader. Pure."""
     wanted = {at.partition: epoch for at, (_, epoch) in leaders.items() if at.topic == TRANSACTION_STATE_TOPIC}
     found = {(one.partition, one.leader_epoch) for one in held}
     missing = [number for number, epoch in wanted.items() if (number, epoch) not in found]
     if missing:
-        raise NoCut(f"partitions {missing} of {TRANSACTION_STATE_TOPIC} are not led by those that hold them")
+        raise NoCut(f"partitions {missing} of {TRANSACTION_STATE_TOPIC} are not led by the brokers that hold them")
 
 
 async def _newest(cluster: Cluster) -> tuple[TopicMetadata, ...]:
-    """The metadata of a broker, at least as new as this question."""
+    """Return a broker's metadata, at least as new as this question."""
     reason: Exception = NoCut("no broker is known")
     for node in sorted(cluster.cache.brokers):
         try:
@@ -178,7 +178,7 @@ async def _newest(cluster: Cluster) -> tuple[TopicMetadata, ...]:
 
 
 def _leaders(topics: Iterable[TopicMetadata]) -> Leaders:
-    """Raises :class:`NoCut` if a partition has none."""
+    """Return the leaders. Raises :class:`NoCut` if a partition has none."""
     found = {}
     for topic in topics:
         for part in topic.partitions:
@@ -189,7 +189,7 @@ def _leaders(topics: Iterable[TopicMetadata]) -> Leaders:
 
 
 async def _committed(cluster: Cluster, leaders: Leaders) -> dict[str, tuple[CommittedPart, ...]]:
-    """What each group has committed, by the leader of the partition that holds it."""
+    """Return what each group has committed, from the leader of the partition that stores it."""
     by_partition = {at.partition: node for at, (node, _) in leaders.items() if at.topic == GROUP_OFFSETS_TOPIC}
     nodes = sorted(set(by_partition.values()))
     listed = await asyncio.gather(*(_of(cluster, node, ListGroupsRequest()) for node in nodes))
@@ -215,7 +215,7 @@ async def _committed(cluster: Cluster, leaders: Leaders) -> dict[str, tuple[Comm
 
 
 async def _ends(cluster: Cluster, topics: Iterable[TopicMetadata], leaders: Leaders) -> dict[TopicPartition, int]:
-    """The high watermarks, by leaders under these epochs alone."""
+    """Return the high watermarks, only from leaders with these epochs."""
     by_node: dict[NodeId, list[ListOffsetsPartition]] = {}
     for topic in topics:
         for part in topic.partitions:
@@ -236,7 +236,7 @@ async def _ends(cluster: Cluster, topics: Iterable[TopicMetadata], leaders: Lead
 
 
 async def _of(cluster: Cluster, node: int, request: Request[R]) -> R:
-    """Ask one broker. Raises the error that it answers."""
+    """Ask one broker. Raises the error in its answer."""
     answer = await cluster.call(request, timeout_ms=CALL_MS, node=node)
     error = getattr(answer, "error", ErrorCode.NONE)
     if error is not ErrorCode.NONE:

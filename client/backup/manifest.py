@@ -1,8 +1,8 @@
-"""A backup's table of contents: what is in it, and by which checksums it is whole. Pure.
+"""A backup's table of contents, with checksums. Pure.
 
-The file ``topics/<topic>/<partition>.batches`` holds a partition's record batches one after the other, byte for byte as
-its leader had them. ``manifest.json`` is written last, so a place without one holds no backup
-(:mod:`tidelog.client.backup.place`). It holds no records and no secrets.
+The file ``topics/<topic>/<partition>.batches`` contains a partition's record batches one after the other, byte for byte
+as its leader had them. ``manifest.json`` is written last, so a place without one is not a backup
+(:mod:`tidelog.client.backup.place`). It contains no records and no secrets.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CHECKSUM: Final = "sha256"
 
 
 class BackupError(Exception):
-    """A backup that cannot be made or used, and what to do. Nothing was changed, unless the text says so."""
+    """The backup cannot be made or used; the text says what to do. Nothing was changed, unless the text says so."""
 
 
 class Damaged(BackupError):
-    """A backup that is not what its manifest says."""
+    """The backup does not match its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PartitionPart:
 
 @dataclass(frozen=True, slots=True)
 class TopicPart:
-    """A topic. ``configs``: the settings that it has itself."""
+    """A topic. ``configs``: its own settings."""
 
     name: str
     topic_id: str
@@ -84,8 +84,8 @@ class QuotaPart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """See the module. ``producer_ids_below``: larger than every producer id in the records. ``acls``: the fields of
-    :class:`tidelog.proto.calls.acl_api.AclEntry`; None without an authorizer. ``users``: names alone."""
+    """See the module. ``producer_ids_below``: larger than any producer id in the records. ``acls``: the fields of
+    :class:`tidelog.proto.calls.acl_api.AclEntry`; None without an authorizer. ``users``: only names."""
 
     cluster_id: str
     created_ms: int
@@ -109,7 +109,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Raises :class:`BackupError`."""
+        """Parse a manifest. Raises :class:`BackupError`."""
         try:
             content = json.loads(text)
             found = content.pop(_CHECKSUM)
@@ -122,7 +122,7 @@ class Manifest:
                 "later one"
             )
         if found != _checksum({"format": version, **content}):
-            raise BackupError("expected a manifest that matches its own checksum, it does not: take another copy")
+            raise BackupError("expected a manifest that matches its own checksum, found damage: use another copy")
         return _manifest(content)
 
 
@@ -131,7 +131,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _manifest(content: dict[str, Any]) -> Manifest:
-    """Of content that matches its checksum, and so was written here."""
+    """Build a manifest from content that matches its checksum, and so was written here."""
     topics = tuple(
         TopicPart(**{**one, "partitions": tuple(PartitionPart(**part) for part in one["partitions"])})
         for one in content["topics"]

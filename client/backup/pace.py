@@ -1,4 +1,4 @@
-"""How fast backups and restores go, and what they say of it."""
+"""Limits the speed of backups and restores, and reports progress."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ TELL_S: Final = 5.0
 
 
 class Pace:
-    """Keeps to a number of bytes a second, and tells every :data:`TELL_S` how far it is."""
+    """Keeps to a number of bytes per second, and reports progress every :data:`TELL_S`."""
 
     def __init__(self, rate: int | None, tell: Callable[[int], None] | None = None) -> None:
-        """``rate`` None: no bound. ``tell`` gets the bytes so far."""
+        """``rate`` None: unlimited. ``tell`` gets the bytes so far."""
         self._rate = rate
         self._tell = tell
         self._free_at = self._told_at = 0.0
         self.moved = 0
 
     async def take(self, size: int) -> None:
-        """Wait until ``size`` bytes may go; they count as moved."""
+        """Wait until ``size`` bytes may be moved; they then count as moved."""
         now = asyncio.get_running_loop().time()
         self.moved += size
         if self._tell is not None and now - self._told_at >= TELL_S:
@@ -35,7 +35,7 @@ class Pace:
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Do it all at once; if one fails, the others end and its error is raised."""
+    """Run all work concurrently. If one fails, the others are ended and its error is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.gather(*tasks)

@@ -1,8 +1,8 @@
-"""Where a backup is: a directory, or a place in an object store.
+"""Where a backup is stored: a directory, or an object store.
 
-Both hold a few *files*, named by :func:`key_of`, each of which grows at its end, and a manifest that appears whole
-or not at all. In a directory a file is a file. Objects cannot grow, so in an object store a file is a row of them,
-numbered from 0 on, each of which appears whole.
+Both hold a few *files*, named by :func:`key_of`, which are appended to, and a manifest that appears whole or not at
+all. In a directory, a file is a file. Objects cannot grow, so in an object store a file is a series of objects,
+numbered from 0, each of which appears whole.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tidelog.model.buffer import Buffer
 
 TOPICS: Final = "topics"
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that are read from a file at a time; an object is read whole, and is one fetch's answer."""
-_FROM: Final = "credentials and the store's own address come from the environment: "
+"""Bytes to read from a file at a time; an object is read whole, and holds one fetch's answer."""
+_FROM: Final = "credentials and the store's address come from the environment: "
 HINTS: Final = {
     "s3": f"{_FROM}AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL",
     "gs": f"{_FROM}GOOGLE_SERVICE_ACCOUNT, the path of a key",
     "az": f"{_FROM}AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""By the beginning of an address: what to look at if the store refuses."""
+"""By URL scheme: what to check if the store refuses."""
 RETRIES: Final = 3
 RETRY_S: Final = 20
 
 
 def read_manifest(place: Place) -> Manifest:
-    """Raises :class:`BackupError`."""
+    """Read the manifest. Raises :class:`BackupError`."""
     try:
         return Manifest.from_json(place.read_manifest().decode())
     except FileNotFoundError:
         raise BackupError(
-            f"{place}: expected a {NAME}, found none: this is no backup, or one that was not finished; remove what is "
+            f"{place}: expected a {NAME}, found none: this is not a backup, or an unfinished one; remove what is "
             "there and make the backup again"
         ) from None
     except UnicodeDecodeError as error:
@@ -48,47 +48,47 @@ def read_manifest(place: Place) -> Manifest:
 
 
 def key_of(topic: str, partition: int) -> str:
-    """The name of a partition's file."""
+    """Return the name of a partition's file."""
     return f"{TOPICS}/{topic}/{partition}.batches"
 
 
 class Place(Protocol):
-    """The home of one backup. All of it raises :class:`BackupError` and ``OSError``; what is missing is
-    ``FileNotFoundError``."""
+    """The storage of one backup. All methods raise :class:`BackupError` and ``OSError``; ``FileNotFoundError`` if
+    something is missing."""
 
     def make(self) -> None:
-        """Take the place, which must be new or empty."""
+        """Claim the place, which must be new or empty."""
 
     def begin(self, key: str) -> None:
-        """Begin a file, or begin it anew."""
+        """Start a file, or start it again."""
 
     def append(self, key: str, data: Sequence[Buffer]) -> None:
-        """Write at the end of a file."""
+        """Append to a file."""
 
     def finish(self, key: str) -> None:
-        """Bring a file to disk."""
+        """Make a file durable."""
 
     def remove(self, key: str) -> None: ...
 
     def read(self, key: str) -> Iterator[bytes]:
-        """A file's bytes in order, in pieces of any size."""
+        """Yield a file's bytes in order, in pieces of any size."""
 
     def size(self, key: str) -> int | None:
-        """How long a file is; ``None`` if it is missing. (An empty file has no objects.)"""
+        """Return the length of a file; ``None`` if it is missing. (An empty file has no objects.)"""
 
     def write_manifest(self, text: str) -> None:
-        """The last step: everything else is there to stay when the manifest appears."""
+        """Write the manifest, last: everything else is durable when it appears."""
 
     def read_manifest(self) -> bytes: ...
 
 
 def place_of(text: str) -> Place:
-    """The place that a path or an address such as ``s3://bucket/path`` names. Raises :class:`BackupError`."""
+    """Return the place for a path or a URL such as ``s3://bucket/path``. Raises :class:`BackupError`."""
     scheme, found, _ = text.partition("://")
     if not found:
         return Directory(Path(text))
     if scheme not in HINTS:
-        raise BackupError(f"{text}: expected a directory or an address that begins with {', '.join(HINTS)}")
+        raise BackupError(f"{text}: expected a directory or a URL that begins with {', '.join(HINTS)}")
     return ObjectStore(text)
 
 
@@ -105,7 +105,7 @@ class Directory:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if any(self.path.iterdir()):
-                raise BackupError(f"{self.path}: expected a directory that is new or empty, found files in it")
+                raise BackupError(f"{self.path}: expected a new or empty directory, found files in it")
             (self.path / TOPICS).mkdir(mode=0o700)
         except (FileExistsError, NotADirectoryError):
             raise BackupError(f"{self.path}: expected a directory, found a file") from None
@@ -151,10 +151,10 @@ class Directory:
 
 
 class ObjectStore:
-    """A place in S3, or in another store of :data:`HINTS`, by the credentials of the environment."""
+    """A place in S3, or in another store of :data:`HINTS`, with credentials from the environment."""
 
     def __init__(self, address: str) -> None:
-        """Connects to nothing yet. Raises :class:`BackupError` for an address that cannot be one."""
+        """Prepare the place without connecting. Raises :class:`BackupError` for an invalid URL."""
         self._address = address.rstrip("/")
         self._counts: dict[str, int] = {}
         """The objects of each file so far."""
@@ -165,7 +165,7 @@ class ObjectStore:
                 f"{address}: object stores need a library that is not installed: pip install 'tidelog[object-store]'"
             ) from None
         if not address.partition("://")[2].partition("/")[2].strip("/"):
-            raise BackupError(f"{address}: expected a path behind the bucket's name, such as {self._address}/monday")
+            raise BackupError(f"{address}: expected a path after the bucket's name, such as {self._address}/monday")
         options = {"timeout": f"{RETRY_S}s"}
         if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             options["allow_http"] = "true"
@@ -181,7 +181,7 @@ class ObjectStore:
 
     def make(self) -> None:
         if next(self._names(""), None) is not None:
-            raise BackupError(f"{self}: expected a place that is new or empty, found objects in it")
+            raise BackupError(f"{self}: expected a new or empty place, found objects in it")
 
     def begin(self, key: str) -> None:
         if self._counts.get(key):
@@ -196,7 +196,7 @@ class ObjectStore:
         self._counts[key] += 1
 
     def finish(self, key: str) -> None:
-        """Each object is there to stay once it is put."""
+        """Do nothing: an object is durable once it is put."""
 
     def remove(self, key: str) -> None:
         with self._named():
@@ -231,12 +231,12 @@ class ObjectStore:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Says what the store refused, and what to do."""
+        """Translate the store's errors, and say what to do."""
         try:
             yield
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise BackupError(f"{self}: expected a bucket that is there, found none: make it first") from None
+                raise BackupError(f"{self}: expected an existing bucket, found none: create it first") from None
             raise
         except (ValueError, self._library.exceptions.BaseError) as error:
             text = str(error).partition("\n")[0]

@@ -1,9 +1,9 @@
-"""Brings a backup back into an empty cluster: topics under their ids, records at their offsets, groups.
+"""Restores a backup into an empty cluster: topics with their ids, records at their offsets, groups.
 
-Each file is read once, and checked on the way. Damage shows before any group has offsets; then the topics go again.
-A restore that was killed is repeated. It knows its topics by their ids, which no other topic can have, and goes on
-where each partition's log ends. Groups' offsets come last, so a group that has any of the backup's has all that they
-speak of.
+Each file is read once, and checked on the way. Damage shows before any group has offsets; then the topics are deleted
+again. A killed restore can be repeated: it recognizes its topics by their ids, which no other topic can have, and
+continues where each partition's log ends. Groups' offsets come last, so a group that has any offsets of the backup has
+all the records that they refer to.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tidelog.proto.records.batches import split_batches
 from tidelog.security.acls import AclBinding
 
 AT_ONCE: Final = 4
-"""Partitions that are filled at a time."""
+"""How many partitions to fill at a time."""
 SHOWN: Final = 5
-"""Names that a refusal gives."""
+"""How many names a refusal lists."""
 PATIENCE_S: Final = 120.0
-"""How long a partition may take nothing."""
+"""How long a partition may accept nothing."""
 
 
 class BackupRestorer(AsyncAdmin):
@@ -57,10 +57,10 @@ class BackupRestorer(AsyncAdmin):
         tell: Callable[[str], None] = lambda _: None,
     ) -> Manifest:
         """Restore a whole backup. ``replicas``: another replication factor for all topics; ``beside_others``: the
-        cluster may have other topics and groups; ``throttle``: bytes a second. Raises :class:`BackupError` before
-        anything is changed if the cluster is not empty, or files of the backup are missing or cut. If a file is damaged
-        in itself, the topics that this call has made are deleted again. Later errors say what happened, and the same
-        call goes on."""
+        cluster may have other topics and groups; ``throttle``: bytes per second. Raises :class:`BackupError` before
+        anything is changed if the cluster is not empty, or files of the backup are missing or truncated. If a file's
+        content is damaged, the topics that this call created are deleted again. Later errors say what happened;
+        repeating the call continues."""
         self._check()
         manifest = await asyncio.to_thread(survey, place)
         if replicas is not None:
@@ -100,7 +100,7 @@ class BackupRestorer(AsyncAdmin):
     # --- Before anything is changed -------------------------------------------------------------------
 
     async def _check_topics(self, manifest: Manifest) -> set[str]:
-        """The topics that an earlier attempt has made."""
+        """Return the topics that an earlier attempt created."""
         found = {topic.name: topic for topic in await self.list_topics()}
         ours = set()
         for topic in manifest.topics:
@@ -117,8 +117,8 @@ class BackupRestorer(AsyncAdmin):
         wanted = max((topic.replication_factor for topic in manifest.topics), default=0)
         if wanted > brokers:
             raise BackupError(
-                f"expected {wanted} live brokers, as many as topics have replicas, found {brokers}: start more, or ask "
-                "for fewer replicas (--replicas)"
+                f"expected {wanted} live brokers, as many as topics have replicas, found {brokers}: start more, or use "
+                "fewer replicas (--replicas)"
             )
         ends = await self._ends(topic for topic in manifest.topics if topic.name in ours)
         for at, end in ends.items():
@@ -126,7 +126,7 @@ class BackupRestorer(AsyncAdmin):
             if end > part.end:
                 raise BackupError(
                     f"{at}: expected at most the backup's records, up to offset {part.end}, found {end}: somebody has "
-                    "written to the topic since; this is no cluster to restore into"
+                    "written to the topic since; you cannot restore into this cluster"
                 )
         return ours
 
@@ -155,7 +155,7 @@ class BackupRestorer(AsyncAdmin):
         ]
         if found:
             raise BackupError(
-                f"expected an empty cluster, found {', '.join(found)}: restore into a new cluster, or say that these "
+                f"expected an empty cluster, found {', '.join(found)}: restore into a new cluster, or allow these to "
                 "stay beside what is restored (--beside-others)"
             )
 
@@ -207,7 +207,7 @@ class BackupRestorer(AsyncAdmin):
             await asyncio.to_thread(verify, place)
         except Damaged as error:
             damage = error
-        taken = "that were made from it are deleted again" if made else "were made or deleted"
+        taken = "created from it were deleted again" if made else "were created or deleted"
         raise Damaged(f"{damage}; {len(made) or 'no'} topics {taken}") from None
 
     # --- Records ----------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class BackupRestorer(AsyncAdmin):
             wanted = next(topic for topic in manifest.topics if topic.name == at.topic).partitions[at.partition].end
             if end != wanted:
                 raise BackupError(
-                    f"{at}: expected the log to end at {wanted}, found {end}: somebody writes to the cluster; keep "
+                    f"{at}: expected the log to end at {wanted}, found {end}: somebody is writing to the cluster; keep "
                     "clients away until the restore is done"
                 )
 
@@ -250,7 +250,7 @@ class BackupRestorer(AsyncAdmin):
             raise Damaged(fault)
 
     async def _import(self, at: TopicPartition, topic: TopicPart, end: int, piece: bytes) -> int:
-        """Import one piece behind ``end``, and return where the log ends then. Asked again, it does no harm."""
+        """Import one piece after ``end``. Returns where the log ends then. Repeating it is harmless."""
         topic_id = TopicId(bytes.fromhex(topic.topic_id))
         await import_records(self._cluster, at, topic_id, end, piece, patience_s=PATIENCE_S)
         return split_batches(piece)[-1].next_offset
@@ -265,7 +265,8 @@ class BackupRestorer(AsyncAdmin):
         return {at: one.offset for at, one in found.items()}
 
     async def _move_starts(self, manifest: Manifest) -> None:
-        """Where a log began. (One that is only compacted cannot be cut; it has no records before its start.)"""
+        """Move the logs' start offsets. (A log that is only compacted cannot be cut; it has no records before its
+        start.)"""
         wanted = {}
         for topic in manifest.topics:
             policies = topic.configs.get("cleanup.policy", DELETE).replace(" ", "").split(",")

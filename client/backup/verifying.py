@@ -1,4 +1,4 @@
-"""Reads a backup, and says what is wrong with it. Asks no cluster."""
+"""Reads a backup, and reports what is wrong with it. Contacts no cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidelog.client.backup.manifest import Damaged, Manifest, PartitionPart, Top
 from tidelog.client.backup.place import Place, key_of, read_manifest
 
 AT_ONCE: Final = 4
-"""Files that are read at a time; checksums are computed outside the interpreter's lock."""
+"""How many files to read at a time; checksums are computed without the interpreter's lock."""
 
 
 def survey(place: Place) -> Manifest:
-    """The manifest of a backup that has all of its files, each as long as it should be. Reads none of them. Raises
-    :class:`Damaged` that names everything found, other :class:`BackupError`, and :class:`OSError`."""
+    """Return the manifest of a backup that has all of its files, each with the right length. Reads none of them. Raises
+    :class:`Damaged` listing everything found, other :class:`BackupError`, and :class:`OSError`."""
     manifest = read_manifest(place)
     faults = []
     for topic in manifest.topics:
@@ -38,7 +38,7 @@ def survey(place: Place) -> Manifest:
 
 
 def verify(place: Place, tell: Callable[[str], None] = lambda _: None) -> Manifest:
-    """Read a backup from its first byte to its last. Raises as :func:`survey` does."""
+    """Read a backup from its first byte to its last. Raises the errors of :func:`survey`."""
     manifest = survey(place)
     faults: list[str] = []
     done = 0
@@ -53,11 +53,11 @@ def verify(place: Place, tell: Callable[[str], None] = lambda _: None) -> Manife
 
 def _check(place: Place, faults: Iterable[str]) -> None:
     if text := "; ".join(faults):
-        raise Damaged(f"{place}: the backup is damaged, take another copy: {text}")
+        raise Damaged(f"{place}: the backup is damaged, use another copy: {text}")
 
 
 def fault_of(where: str, found: Examined, part: PartitionPart) -> str:
-    """Pure. In what a file that was read is another one than the manifest's, or ""."""
+    """Return how a file that was read differs from the manifest, or "". Pure."""
     if found.size != part.size:
         return f"{where}: expected {part.size} bytes, found {found.size}"
     if found.sha256 != part.sha256:
@@ -68,7 +68,7 @@ def fault_of(where: str, found: Examined, part: PartitionPart) -> str:
 
 
 def _fault(place: Place, topic: TopicPart, part: PartitionPart) -> str:
-    """Say what is wrong with a partition's file. Raises :class:`OSError`."""
+    """Return what is wrong with a partition's file. Raises :class:`OSError`."""
     key = key_of(topic.name, part.partition)
     try:
         return fault_of(f"{place}/{key}", examine(place, key), part)

@@ -1,8 +1,8 @@
-"""A client's link to the cluster: bootstrap, metadata kept fresh, one connection per node.
+"""A client's link to the cluster: bootstrap, current metadata, one connection per node.
 
-Everything runs on one event loop. One request for metadata is under way at a time; callers that need it wait for the
-next answer. An unreachable node is left alone for growing periods; if no known broker answers, we ask the bootstrap
-servers again (KIP-899).
+Everything runs on one event loop. One metadata request is in flight at a time; callers that need metadata wait for the
+next answer. An unreachable node is left alone for growing periods; if no known broker answers, the bootstrap servers
+are asked again (KIP-899).
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from tidelog.proto.transport.network import (
 R = TypeVar("R", bound=Response)
 
 METADATA_TIMEOUT_S = 5.0
-"""Longest wait for one broker's metadata before we ask another."""
+"""How long to wait for one broker's metadata before asking another."""
 
 HEDGE_S = 0.5
-"""How long we wait for one broker before we also ask another, about things that any of them knows."""
+"""How long to wait for one broker before also asking another, if any of them knows the answer."""
 
 WARNED_MAX: Final = 100
-"""Most wrong addresses that the log names, each once."""
+"""Maximum wrong addresses to log, each once."""
 
 STAYS_MS: Final = 10_000
-"""How long a client stays with the broker that carried out its change. Other brokers know of it by then."""
+"""How long a client keeps using the broker that carried out its change. Other brokers know the change by then."""
 
 HANGING_MS: Final = 1_000
-"""After this long without an answer, we look for a new leader: the request's node may be frozen."""
+"""After this long without an answer, look for a new leader: the request's node may be frozen."""
 
 LOOK_AROUND_MS: Final = 5_000
-"""How long after a connection broke we ask for metadata again and again, if it goes on naming that broker: others will
-lead in its place. Backoffs grow meanwhile, and nobody should wait for the end of a long one to hear of a leader."""
+"""How long after a broken connection to keep asking for metadata, if it still names that broker: others will lead in
+its place. Backoffs grow in the meantime, and nobody should wait for the end of a long one to learn about a leader."""
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class _Peer:
     failures: int = 0
     usable_at_ms: int = -1 << 62
     lost_ms: int = -1 << 62
-    """When its connection broke that had worked before."""
+    """When its connection, which had worked before, broke."""
 
 
 class Cluster:
@@ -121,7 +121,7 @@ class Cluster:
         self._auto_create = allow_auto_topic_creation
         self._peers: dict[Address, _Peer] = {}
         self._elsewhere: dict[Address, Address] = {}
-        """Kafka listeners' addresses, with the gRPC listeners that they name."""
+        """Kafka listeners' addresses, with the gRPC listeners to which they refer."""
         self._stays_with: Address | None = None
         self._stays_until_ms = -1 << 62
         self.has_all_topics = False
@@ -150,10 +150,10 @@ class Cluster:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """If metadata is no longer refreshed, that is a bug; callers that wait for it get the error."""
+        """Handle the end of metadata refreshing, which is a bug: callers that wait for it get the error."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("the client's metadata failed", exc_info=error)
+            log.critical("refreshing the client's metadata failed", exc_info=error)
             self._closed = True
             self._failure = BrokerNotAvailableError(f"metadata is no longer available: {error!r}")
 
@@ -176,13 +176,13 @@ class Cluster:
         return self._failure
 
     def on_change(self, listener: Callable[[set[TopicPartition]], None]) -> None:
-        """After each answer, call ``listener`` with the partitions whose leader or epoch changed."""
+        """Call ``listener``, after each answer, with the partitions whose leader or epoch changed."""
         self._listeners.append(listener)
 
     # --- metadata -----------------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
-        """Keep a topic's metadata from now on; the first request for it goes out at once. Raises
+        """Keep a topic's metadata from now on; the first request for it is sent immediately. Raises
         ``InvalidTopicError`` for a name that no request could carry."""
         if topic not in self._wanted:
             try:
@@ -196,7 +196,7 @@ class Cluster:
                 self._wake.set()
 
     def unwant(self, topic: str) -> None:
-        """No longer keep it, unless it is pinned."""
+        """Stop keeping its metadata, unless it is pinned."""
         if topic not in self._pinned and self._wanted.pop(topic, self) is None and not self._all_topics:
             self.cache.forget(topic)
 
@@ -215,7 +215,7 @@ class Cluster:
     def request_refresh(self) -> None:
         """Ask for new metadata soon; requests are ``retry_backoff_ms`` apart."""
         if self._failures:
-            return  # the next attempt is due anyway, as soon as its backoff is over
+            return  # the next attempt is due anyway after its backoff
         soonest = self._last_refresh_ms + self._settings.retry_backoff_ms
         self._refresh_at_ms = min(self._refresh_at_ms, max(self.clock.monotonic_ms(), soonest))
         self._wake.set()
@@ -239,7 +239,7 @@ class Cluster:
     async def topic(self, name: str, timeout_ms: int) -> TopicView:
         """Return a topic's metadata, asking for it as often as needed within ``timeout_ms``.
 
-        Raises ``InvalidTopicError`` at once, and when time is over the reason: ``UnknownTopicOrPartitionError`` or
+        Raises ``InvalidTopicError`` immediately, and on timeout the reason: ``UnknownTopicOrPartitionError`` or
         ``BrokerNotAvailableError``.
         """
         reason: Exception | None = None
@@ -318,14 +318,14 @@ class Cluster:
             self._answered.notify_all()
 
     def _misses_a_broker(self) -> bool:
-        """Whether metadata names a broker to which we lost the connection not long ago."""
+        """Return whether metadata names a broker to which we recently lost the connection."""
         since_ms = self.clock.monotonic_ms() - LOOK_AROUND_MS
         named = (self._peers.get(address) for address in self.cache.brokers.values())
         return any(peer is not None and peer.failures and peer.lost_ms > since_ms for peer in named)
 
     async def ask_anyone(self, request: Request[R], accept: Callable[[R], bool] = lambda _: True) -> R:
-        """Ask brokers until one answers acceptably, beginning with those that worked last. If one is slow, we also ask
-        the next after ``HEDGE_S``, so the request must be safe to carry out twice.
+        """Ask brokers until one answers acceptably, starting with those that worked last. If one is slow, the next is
+        also asked after ``HEDGE_S``, so the request must be safe to carry out twice.
 
         Raises ``BrokerNotAvailableError`` if all fail, ``WrongAddressError`` if no retry can help.
         """
@@ -349,9 +349,9 @@ class Cluster:
                         response = task.result()
                         if accept(response):
                             for slow in list(tasks.values()):
-                                self._peer(slow).failures += 1  # others first, the next time
+                                self._peer(slow).failures += 1  # prefer others the next time
                             return response
-                        faults.append(f"{address}: has given no usable answer yet")
+                        faults.append(f"{address}: has not given a usable answer yet")
                     elif isinstance(error, (ConnectionLost, CallTimeout)):
                         faults.append(str(error))
                         if isinstance(error, NotServedHere):
@@ -380,8 +380,8 @@ class Cluster:
             log.warning("%s", text)
 
     def _candidates(self) -> list[Address]:
-        """Known brokers, then bootstrap servers (KIP-899), each group shuffled; recently failed ones come last. Brokers
-        to be left alone for now are included only if there are no others."""
+        """Return known brokers, then bootstrap servers (KIP-899), each group shuffled; recently failed ones come last.
+        Brokers to be left alone for now are included only if there are no others."""
         now = self.clock.monotonic_ms()
         known = list(dict.fromkeys(self.cache.brokers.values()))
         named = dict.fromkeys(self._elsewhere.get(address, address) for address in self._bootstrap)
@@ -394,7 +394,7 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------------
 
     def connection(self, node: int) -> Connection | None:
-        """The connection to a node; ``None`` while its address is unknown or the node is left alone."""
+        """Return the connection to a node; ``None`` while its address is unknown or the node is left alone."""
         address = self.cache.brokers.get(NodeId(node))
         if address is None:
             return None
@@ -402,12 +402,12 @@ class Cluster:
         return None if self.clock.monotonic_ms() < peer.usable_at_ms else peer.connection
 
     def usable_at_ms(self, node: int) -> int:
-        """When to call :meth:`connection` again."""
+        """Return when to call :meth:`connection` again."""
         address = self.cache.brokers.get(NodeId(node))
         return -1 << 62 if address is None else self._peer(address).usable_at_ms
 
     def failed(self, connection: Connection) -> None:
-        """A connection broke: leave its node alone for a while, and check whether leaders have moved."""
+        """Note that a connection broke: leave its node alone for a while, and check whether leaders have moved."""
         peer = self._peers.get(connection.address)
         now = self.clock.monotonic_ms()
         if peer is not None and peer.connection is connection and now >= peer.usable_at_ms:
@@ -419,20 +419,20 @@ class Cluster:
         self.request_refresh()
 
     def waited(self, connection: Connection, since_ms: int) -> int:
-        """A request on ``connection`` has waited for its answer since then: if that is long, check whether others lead.
-        Brokers fence a frozen node, and we give up requests to fenced nodes (:meth:`_drop_peers_that_left`). Returns
-        when to call this again."""
+        """Note that a request on ``connection`` has waited for its answer since then; if that is long, check whether
+        others lead. Brokers fence a frozen node, and requests to fenced nodes are given up
+        (:meth:`_drop_peers_that_left`). Returns when to call this again."""
         now = self.clock.monotonic_ms()
         if now < since_ms + HANGING_MS:
             return since_ms + HANGING_MS
         peer = self._peers.get(connection.address)
         if peer is not None and peer.connection is connection:
-            peer.failures = max(1, peer.failures)  # others are asked first
+            peer.failures = max(1, peer.failures)  # prefer others
         self.request_refresh()
         return now + (now - since_ms) // 2
 
     def succeeded(self, connection: Connection) -> None:
-        """A connection works."""
+        """Note that a connection works."""
         peer = self._peers.get(connection.address)
         if peer is not None and peer.failures:
             peer.failures = 0
@@ -441,9 +441,9 @@ class Cluster:
     async def call(self, request: Request[R], *, timeout_ms: int, node: int | None = None) -> R:
         """Send one request to ``node``, or to the first known broker that answers.
 
-        Raises ``BrokerNotAvailableError`` or ``RequestTimedOutError``; after the latter the outcome is
-        unknown. With ``node=None`` we ask another broker after a lost connection, so the request must be safe to carry
-        out twice. After a change we go on asking the same broker for ``STAYS_MS``, as long as it can be reached: its
+        Raises ``BrokerNotAvailableError`` or ``RequestTimedOutError``; after the latter the outcome is unknown. With
+        ``node=None``, another broker is asked after a lost connection, so the request must be safe to carry out twice.
+        After a change, the client keeps asking the same broker for ``STAYS_MS``, as long as it can be reached: its
         metadata shows the change, that of others may not yet.
         """
         deadline = self.clock.monotonic_ms() + timeout_ms
@@ -480,7 +480,7 @@ class Cluster:
                 fault = str(error) or fault
 
     def ask_others(self) -> None:
-        """No longer prefer the broker that carried out the last change: it could not help."""
+        """Stop preferring the broker that carried out the last change, because it could not help."""
         self._stays_with = None
 
     def _address_for(self, node: int | None) -> Address | None:
@@ -492,7 +492,7 @@ class Cluster:
         return candidates[0]
 
     async def _watched(self, address: Address, call: Coroutine[Any, Any, R]) -> R:
-        """Await ``call``, and notice meanwhile if the node is frozen."""
+        """Await ``call``, and notice if the node is frozen."""
         loop = asyncio.get_running_loop()
         connection, since_ms = self._peer(address).connection, self.clock.monotonic_ms()
         timer = loop.call_later(HANGING_MS / 1_000, lambda: look())
@@ -528,7 +528,7 @@ class Cluster:
         except (ConnectionLost, CallTimeout) as error:
             if not isinstance(error, NotServedHere) or error.elsewhere is None:
                 self.failed(connection)
-                # The broker that named this address may know a newer one by now.
+                # The broker that gave this address may know a newer one by now.
                 self._elsewhere = {at: other for at, other in self._elsewhere.items() if other != address}
             raise
         self.succeeded(connection)
@@ -542,13 +542,13 @@ class Cluster:
 
     def _drop_peers_that_left(self, before: set[Address]) -> None:
         """Close unused connections, and those to brokers that were named ``before`` and no longer are: a fenced broker
-        may be frozen, and then no answer comes."""
+        may be frozen, and then never answers."""
         here = set(self.cache.brokers.values())
         begins = {*self._bootstrap, *self._elsewhere.values()}
         for address in [a for a in self._peers if a not in here and (a in before or a not in begins)]:
             peer = self._peers.pop(address)
             if address in begins:
-                self._peers[address] = _Peer(self._network.connect(address), failures=1)  # others are asked first
+                self._peers[address] = _Peer(self._network.connect(address), failures=1)  # prefer others
             task = asyncio.ensure_future(peer.connection.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

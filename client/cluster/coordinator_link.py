@@ -1,4 +1,4 @@
-"""Finds the coordinator of a group or transactional id, asks it, and finds it again when it has moved."""
+"""Finds the coordinator of a group or transactional id, asks it, and finds it again after it has moved."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tidelog.proto.calls.request import Request, Response
 R = TypeVar("R", bound=Response)
 
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
-"""The coordinator must be looked up anew."""
+"""The coordinator must be looked up again."""
 CONCURRENT_BACKOFF: Final = Backoff(5, 100)
-"""Wait in ms before we ask again while the previous transaction's markers are being written, mostly a matter of
+"""Wait in ms before asking again while the previous transaction's markers are being written, usually a matter of
 milliseconds."""
 
 log = logging.getLogger(__name__)
 
 
 class CoordinatorLink:
-    """For the IO loop alone. Requests go out one at a time, because callers wait for the answers."""
+    """Used only on the IO loop. Requests are sent one at a time, because callers wait for the answers."""
 
     def __init__(self, cluster: Cluster, key: str, key_type: int, request_timeout_ms: int) -> None:
         self._cluster = cluster
@@ -39,11 +39,11 @@ class CoordinatorLink:
         """Why the last attempt at the current request failed."""
 
     async def ask(self, request: Request[R], code_of: Callable[[R], ErrorCode]) -> R:
-        """Send ``request`` until its answer is final, however long that takes: again after a lost connection, to a new
-        coordinator, and after transient errors. So it must be safe to carry out twice.
+        """Send ``request`` until its answer is final, however long that takes: it is repeated after a lost connection,
+        at a new coordinator, and after transient errors. So it must be safe to carry out twice.
 
-        ``code_of`` tells which error decides about an answer; answers with non-retriable errors are returned. Raises
-        permanent errors of the search for the coordinator.
+        ``code_of`` returns the error that decides about an answer; answers with non-retriable errors are returned.
+        Raises permanent errors of the search for the coordinator.
         """
         cluster = self._cluster
         failures = concurrent = 0
@@ -72,7 +72,7 @@ class CoordinatorLink:
             await asyncio.sleep(max(1, cluster.retry_backoff.after(failures, cluster.rng)) / 1_000)
 
     async def _find(self) -> NodeId:
-        """Raises ``BrokerNotAvailableError`` while there is none, and permanent errors."""
+        """Find the coordinator. Raises ``BrokerNotAvailableError`` if there is none, and permanent errors."""
         if self._node is not None:
             return self._node
         cluster = self._cluster

@@ -24,13 +24,13 @@ from tidelog.proto.transport.network import (
 R = TypeVar("R", bound=Response)
 
 KEPT_MAX: Final = 16
-"""Most connections kept for the next client; further ones are closed."""
+"""Maximum connections kept for the next client; further ones are closed."""
 
 
 class KeptConnections:
     """Implements :class:`tidelog.proto.transport.network.Network` over another one. For one event loop.
 
-    A connection has one user at a time. When that closes it, it is kept, unless a call on it failed.
+    A connection has one user at a time. When the user closes it, it is kept, unless a call on it failed.
     """
 
     def __init__(self, network: Network, kept_max: int = KEPT_MAX) -> None:
@@ -38,7 +38,7 @@ class KeptConnections:
         self._kept_max: Final = kept_max
         self._kept: dict[Address, list[Connection]] = {}
         self.elsewhere: dict[Address, Address] = {}
-        """Addresses that referred a client elsewhere, with the new address: the next client begins there."""
+        """Addresses that referred a client elsewhere, with the new address; the next client starts there."""
         self._closed = False
 
     async def serve(self, listener: str, address: Address, service: Service) -> Server:

@@ -1,4 +1,4 @@
-"""A client's knowledge of topics, leaders and brokers: a cache that only newer knowledge changes. Pure.
+"""A client's knowledge of topics, leaders and brokers: a cache that only newer information changes. Pure.
 
 Only a leader with at least the same leader epoch replaces a partition's leader (KIP-320), unless the topic was deleted
 and created again (another topic id, KIP-516).
@@ -17,7 +17,7 @@ from tidelog.proto.transport.network import Address
 
 @dataclass(slots=True)
 class PartitionView:
-    """A partition as last heard of. Mutable: the cache keeps it current."""
+    """A partition as last reported. Mutable: the cache keeps it current."""
 
     partition: int
     leader: NodeId
@@ -29,7 +29,7 @@ class PartitionView:
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic as last heard of; ``partitions[i]`` is partition ``i``."""
+    """A topic as last reported; ``partitions[i]`` is partition ``i``."""
 
     name: str
     topic_id: TopicId
@@ -38,7 +38,7 @@ class TopicView:
 
 
 class MetadataCache:
-    """Topics by name and by id, brokers by node id. ``version`` rises with each change."""
+    """Topics by name and by id, brokers by node id. ``version`` increases with each change."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -51,7 +51,7 @@ class MetadataCache:
         self._names: dict[TopicId, str] = {}
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The node that leads the partition, if its address is known; otherwise -1."""
+        """Return the node that leads the partition, if its address is known; otherwise -1."""
         view = self.topics.get(topic)
         if view is None or partition >= len(view.partitions):
             return NO_NODE
@@ -70,15 +70,15 @@ class MetadataCache:
         return self._names.get(topic_id)
 
     def with_leader(self, topic: str) -> list[int]:
-        """The topic's partitions with a reachable leader."""
+        """Return the topic's partitions with a reachable leader."""
         view = self.topics.get(topic)
         if view is None:
             return []
         return [p.partition for p in view.partitions if p.leader in self.brokers]
 
     def apply(self, response: MetadataResponse, asked: Iterable[str]) -> set[TopicPartition]:
-        """Take in an answer about the topics ``asked`` (topics that it leaves out are gone); return partitions whose
-        leader or epoch changed."""
+        """Apply an answer about the topics ``asked`` (topics missing from it are gone). Returns partitions whose leader
+        or epoch changed."""
         self.version += 1
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
@@ -115,14 +115,14 @@ class MetadataCache:
             partitions.append(_view(found))
             if before is None or (before.leader, before.leader_epoch) != (found.leader, found.leader_epoch):
                 changed.add(TopicPartition(topic.name, found.partition))
-        if old is not None:  # a topic only grows: the broker that answered has not heard of the rest yet
+        if old is not None:  # a topic only grows: the answering broker does not know the rest yet
             partitions += old.partitions[len(partitions) :]
         self.topics[topic.name] = TopicView(topic.name, topic.topic_id, topic.is_internal, partitions)
         self._names[topic.topic_id] = topic.name
         return changed
 
     def update_leader(self, topic: str, partition: int, leader: NodeId, epoch: LeaderEpoch) -> bool:
-        """Take in a broker's hint about the current leader (KIP-951). False if it is old news or the node is
+        """Apply a broker's hint about the current leader (KIP-951). Returns False if it is old or the node is
         unknown."""
         view = self.partition(topic, partition)
         if view is None or leader not in self.brokers or epoch <= view.leader_epoch or epoch == NO_LEADER_EPOCH:

@@ -39,7 +39,7 @@ _NAMES: Final = {
 
 @dataclass(slots=True)
 class ClientMetrics:
-    """All counters start at 0 and only rise, ``rebalance_latency_last_ms`` alone may fall."""
+    """All counters start at 0 and only increase; only ``rebalance_latency_last_ms`` may decrease."""
 
     requests: int = 0
     connections_lost: int = 0
@@ -68,12 +68,12 @@ class ClientMetrics:
     rebalance_latency_last_ms: int = 0
 
     def rebalanced(self, took_ms: int) -> None:
-        """A rebalance is complete, from the first JoinGroup to the last SyncGroup."""
+        """Note that a rebalance is complete, from the first JoinGroup to the last SyncGroup."""
         self.rebalances += 1
         self.rebalance_latency_ms += took_ms
         self.rebalance_latency_last_ms = took_ms
         self.rebalance_latency_max_ms = max(self.rebalance_latency_max_ms, took_ms)
 
     def snapshot(self) -> dict[str, int]:
-        """All counters by their metric name (``record-send-total`` …)."""
+        """Return all counters by their metric name (``record-send-total`` …)."""
         return {_NAMES[field.name]: getattr(self, field.name) for field in fields(self)}

@@ -12,9 +12,9 @@ from tidelog.security.tls_store import TlsStore
 def default_network(
     tls: TlsStore | None = None, login: Callable[[], ClientMechanism] | None = None, client_id: str = ""
 ) -> Network:
-    """The real network. Imported when needed, because gRPC takes a while to load. ``tls``: how its connections are
-    secured, ``None`` for plaintext. ``login`` begins a login, where brokers want one. ``client_id``: the name that
-    brokers know this client by."""
+    """Return the real network. Imported on demand, because gRPC takes a while to load. ``tls``: how connections are
+    secured, ``None`` for plaintext. ``login`` starts a login, if brokers require one. ``client_id``: the name by which
+    brokers know this client."""
     from tidelog.proto.transport.grpc_transport import GrpcNetwork
 
     return GrpcNetwork(tls=lambda _: tls, login=login, client_id=client_id)

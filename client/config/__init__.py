@@ -1,1 +1,1 @@
-"""Clients' settings, and the plug-ins that they name: serializers, partitioners, interceptors, assignors."""
+"""Client settings, and the plug-ins that they name: serializers, partitioners, interceptors, assignors."""

@@ -1,4 +1,4 @@
-"""What group members tell one another through the coordinator. Pure, except for users' assignors.
+"""What group members tell each other through the coordinator. Pure, except for users' assignors.
 
 Source: Kafka's ``ConsumerCoordinator`` (``metadata``, ``onLeaderElected``, ``validateCooperativeAssignment``).
 """
@@ -46,7 +46,7 @@ class Wish:
 
 
 def rebalance_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
-    """The highest protocol that all assignors know (KIP-429). Raises ``ConfigError`` if there is none."""
+    """Return the highest protocol that all assignors support (KIP-429). Raises ``ConfigError`` if there is none."""
     common = [p for p in RebalanceProtocol if all(p in assignor.protocols for assignor in assignors)]
     if not common:
         known = "; ".join(f"{a.name}: {', '.join(p.name for p in a.protocols)}" for a in assignors)
@@ -55,7 +55,7 @@ def rebalance_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
 
 
 def subscriptions_of(members: Iterable[JoinedMember]) -> dict[str, Subscription]:
-    """The members' subscriptions, by member id. Raises ``BadConsumerProtocol``."""
+    """Return the members' subscriptions, by member id. Raises ``BadConsumerProtocol``."""
     return {
         m.member_id: dataclasses.replace(decode_subscription(m.metadata), group_instance_id=m.group_instance_id)
         for m in members
@@ -63,7 +63,7 @@ def subscriptions_of(members: Iterable[JoinedMember]) -> dict[str, Subscription]
 
 
 def partitions_given(members: Iterable[GroupMember]) -> dict[str, int]:
-    """How many partitions of each topic the group's members have. Raises ``BadConsumerProtocol``."""
+    """Return how many partitions of each topic the group's members have. Raises ``BadConsumerProtocol``."""
     given = {at for m in members if m.assignment for at in decode_assignment(m.assignment).partitions}
     return dict(Counter(topic for topic, _ in given))
 
@@ -74,8 +74,8 @@ def divide(
     partitions_of: Mapping[str, int],
     members: Mapping[str, Subscription],
 ) -> tuple[MemberAssignment, ...]:
-    """Assign, as the group's leader. Raises what the assignor raises, and ``IllegalStateError`` if a
-    cooperative one takes a partition from its owner and gives it away in one step."""
+    """Assign, as the group's leader. Raises the assignor's exceptions, and ``IllegalStateError`` if a cooperative one
+    takes a partition from its owner and gives it away in one step."""
     parts = assignor.assign(partitions_of, members)
     if protocol is RebalanceProtocol.COOPERATIVE and assignor.name != "cooperative-sticky":
         added: set[TopicPartition] = set()

@@ -1,5 +1,4 @@
-"""How a client reaches the cluster: the settings that all clients share, with Kafka's names and defaults
-(``CommonClientConfigs``)."""
+"""Connection settings that all clients share, with Kafka's names and defaults (``CommonClientConfigs``)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class ConnectionSettings(SpeltOtherwise, total=False):
 class ClientConnection(ClientSecurity):
     """See the module."""
 
-    client_id: str = text("", "Name under which brokers know this client: quotas go by it, and groups list it.")
+    client_id: str = text("", "Name by which brokers know this client, for quotas and in lists of group members.")
     request_timeout_ms: int = integer(30_000, "Longest wait for the answer to one request.", at_least=1)
     retry_backoff_ms: int = long(100, "Wait before the first retry; doubles with each.", at_least=0, at_most=INT_MAX)
     retry_backoff_max_ms: int = long(1_000, "Longest wait before a retry.", at_least=0, at_most=INT_MAX)

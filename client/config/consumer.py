@@ -31,7 +31,7 @@ _REFUSED: Final = {
         "partition_assignment_strategy": "group_remote_assignor",
     },
 }
-"""Settings that a protocol does not know, and what to use instead. Kafka's consumer refuses the same."""
+"""Settings that a protocol does not support, and what to use instead. Kafka's consumer refuses the same."""
 
 
 class ConsumerSettings(ConnectionSettings, total=False):
@@ -79,7 +79,7 @@ class ConsumerConfig(ClientConnection):
     )
     group_remote_assignor: str | None = text(
         None,
-        "The coordinator's assignor, uniform or range; the one that most members ask for is taken. Needs "
+        "The coordinator's assignor, uniform or range; the one that most members request wins. Needs "
         "group_protocol=consumer.",
     )
     enable_auto_commit: bool = boolean(True, "Commit positions automatically in poll() and close(). Needs a group_id.")
@@ -148,11 +148,11 @@ class ConsumerConfig(ClientConnection):
 
     @property
     def effective_client_id(self) -> str:
-        """The prefix of the member ids that the coordinator makes (Kafka's default: ``consumer-`` and the group)."""
+        """The prefix of member ids made by the coordinator (Kafka's default: ``consumer-`` and the group)."""
         return self.client_id or "-".join(filter(None, ("consumer", self.group_id, self.group_instance_id)))
 
     def assignors(self) -> tuple[Assignor, ...]:
-        """The assignors in ``partition_assignment_strategy``: new instances for names and classes, and given
+        """Return the assignors in ``partition_assignment_strategy``: new instances for names and classes, and given
         instances."""
         return _assignors(self.partition_assignment_strategy)
 
@@ -169,7 +169,7 @@ def _check_group(config: ConsumerConfig, given: set[str]) -> None:
     for name in ("group_id", "group_instance_id", "group_remote_assignor"):
         value = getattr(config, name)
         if value is not None and not value.strip():
-            raise ConfigError(f"{name}: expected a name that is not empty, found {value!r}")
+            raise ConfigError(f"{name}: expected a non-empty name, found {value!r}")
     refused = _REFUSED[config.group_protocol]
     for name in sorted(given & refused.keys()):
         if getattr(config, name) is not None:
@@ -212,7 +212,7 @@ def _assignors(strategies: Strategy | Sequence[Strategy]) -> tuple[Assignor, ...
 
 
 CONSUMER_DEFINITION: Final = ConfigDef(ConsumerConfig)
-"""Every setting that is a plain value, with its type, default, bounds and meaning."""
+"""Every plain-value setting, with its type, default, bounds and meaning."""
 
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"

@@ -1,4 +1,4 @@
-"""Users' hooks around producing and consuming. The client logs and ignores their exceptions, as Kafka does."""
+"""User hooks around producing and consuming. The client logs and ignores their exceptions, as Kafka does."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class ProducerRecord:
 
 
 class Interceptor:
-    """What both kinds of interceptors have; override the methods that you need."""
+    """The common base of both kinds of interceptors; override the methods that you need."""
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Learn the client's settings by name, defaults included, before any other call. An exception from here, and
-        only from here, reaches the program: the client is not made."""
+        """Receive the client's settings by name, defaults included, before any other call. An exception from here, and
+        only from here, reaches the program: the client is not created."""
 
     def close(self) -> None:
         """The client has been closed; called in the thread (or task) that closed it."""
@@ -48,11 +48,11 @@ class ProducerInterceptor(Interceptor):
     """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """See a record in the sending thread, before serialization; the producer sends the returned one."""
+        """Receive a record in the sending thread, before serialization; the producer sends the returned one."""
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        """Learn a record's outcome. Runs on the producer's IO thread or loop, so it must be quick."""
+        """Receive a record's outcome. Runs on the producer's IO thread or loop, so it must be quick."""
 
 
 class ConsumerInterceptor(Interceptor):
@@ -62,13 +62,13 @@ class ConsumerInterceptor(Interceptor):
     """
 
     def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """See the records that ``poll`` is about to return; it returns this method's list instead. ``poll_batches`` and
-        ``poll_values`` do not ask."""
+        """Receive the records that ``poll`` is about to return; it returns this method's list instead. ``poll_batches``
+        and ``poll_values`` do not call it."""
         return records
 
     def on_commit(self, offsets: Offsets) -> None:
-        """Learn of offsets that were committed, automatically or not, though not within a transaction. Called in the
-        thread (or task) that polls, commits or closes."""
+        """Receive offsets that were committed, automatically or not, but not within a transaction. Called in the thread
+        (or task) that polls, commits or closes."""
 
 
 AnyInterceptor = TypeVar("AnyInterceptor", bound=Interceptor)
@@ -76,8 +76,8 @@ Passed = TypeVar("Passed")
 
 
 def interceptors_of(given: Iterable[Any], kind: type[AnyInterceptor], config: Any) -> list[AnyInterceptor]:
-    """The interceptors of ``interceptor_classes``, each told the settings of ``config``. Raises :class:`ConfigError`,
-    and what their ``configure`` raises."""
+    """Create the interceptors in ``interceptor_classes``, and pass each the settings of ``config``. Raises
+    :class:`ConfigError`, and the exceptions of their ``configure``."""
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     found: list[AnyInterceptor] = []
     for each in given:
@@ -92,7 +92,7 @@ def interceptors_of(given: Iterable[Any], kind: type[AnyInterceptor], config: An
 def passed_through(
     interceptors: Iterable[AnyInterceptor], found: Passed, call: Callable[[AnyInterceptor, Passed], Passed]
 ) -> Passed:
-    """What the last of them returns; if one raises, the next gets what that one got."""
+    """Pass a value through the interceptors. If one raises, the next gets the same input."""
     for interceptor in interceptors:
         try:
             found = call(interceptor, found)
@@ -111,5 +111,5 @@ def tell(interceptors: Iterable[AnyInterceptor], call: Callable[[AnyInterceptor]
 
 
 def made(given: Any) -> Any:
-    """A user's object, given as an instance or as its class."""
+    """Return a user's object, given as an instance or as its class."""
     return given() if isinstance(given, type) else given

@@ -16,11 +16,11 @@ from typing import Final, Protocol
 from tidelog.model.key_partition import murmur2
 
 KEYS_REMEMBERED_MAX: Final = 65_536
-"""Hashes kept per :class:`KeyPartitioner`; when full, all are forgotten."""
+"""Maximum hashes kept per :class:`KeyPartitioner`; when full, all are forgotten."""
 
 
 class Partitioner(Protocol):
-    """The user's own choice. The sending thread calls it with the serialized key and value."""
+    """The user's own partitioner. The sending thread calls it with the serialized key and value."""
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int | None:
         """Return one of ``partitions``, or ``None`` to leave the choice to the built-in one."""

@@ -1,4 +1,4 @@
-"""The producer's settings: Kafka's names and defaults (``ProducerConfig``), plus a few of our own, marked."""
+"""The producer's settings: Kafka's names and defaults (``ProducerConfig``), plus a few marked as our own."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ProducerConfig(ClientConnection):
     )
     batch_size_max: int = integer(
         262_144,
-        "Bytes to which a full batch keeps growing until it can be sent; batch_size turns this off. "
+        "Bytes to which a full batch keeps growing until it can be sent; batch_size disables this. "
         "Left out, it is at most 16 times batch_size. (Not in Kafka.)",
         at_least=0,
         at_most=1 << 30,
@@ -120,7 +120,7 @@ class ProducerConfig(ClientConnection):
     )
     transaction_two_phase_commit_enable: bool = boolean(
         False,
-        "Whether the producer may prepare transactions, which an outside decision then ends; they never time out "
+        "Whether the producer may prepare transactions, which an external decision then ends; they never time out "
         "(KIP-939). Brokers must allow it.",
     )
     partitioner_class: Partitioner | Callable[[], Partitioner] | None = None
@@ -172,7 +172,7 @@ class ProducerConfig(ClientConnection):
 
 
 def _against_idempotence(config: ProducerConfig) -> str:
-    """Say what an idempotent producer would need instead; empty if all is well. Kafka's rules."""
+    """Return what an idempotent producer would need instead; empty if nothing. Kafka's rules."""
     if config.acks_number != -1:
         return f"acks=all with it, found acks={config.acks}"
     if config.max_in_flight_requests_per_connection > 5:
@@ -184,7 +184,7 @@ def _against_idempotence(config: ProducerConfig) -> str:
 
 
 def _check_transactions(config: ProducerConfig) -> None:
-    """Kafka's rules (``ProducerConfig.postProcessParsedConfig``)."""
+    """Check Kafka's rules (``ProducerConfig.postProcessParsedConfig``)."""
     if config.transactional_id is None:
         if config.transaction_two_phase_commit_enable:
             raise ConfigError("transaction_two_phase_commit_enable: expected a transactional_id with it, found none")
@@ -200,4 +200,4 @@ def _check_transactions(config: ProducerConfig) -> None:
 
 
 PRODUCER_DEFINITION: Final = ConfigDef(ProducerConfig)
-"""Every setting that is a plain value, with its type, default, bounds and meaning."""
+"""Every plain-value setting, with its type, default, bounds and meaning."""

@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class Profiles:
-    """What the file holds: each profile's settings as text, by name, and which one is used if none is named."""
+    """The content of the file: each profile's settings as text, by name, and the default profile."""
 
     default: str | None = None
     named: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -50,12 +50,13 @@ class Profiles:
             return {}
         if wanted not in self.named:
             known = ", ".join(sorted(self.named)) or "none"
-            raise ConfigError(f"expected a profile of {location()} ({known}), found {wanted!r}")
+            raise ConfigError(f"expected a profile in {location()} ({known}), found {wanted!r}")
         return dict(self.named[wanted])
 
 
 def profile(name: str | None = None) -> dict[str, Any]:
-    """The settings of a profile, as keyword arguments for any client: ``Producer(**tidelog.profile("staging"))``.
+    """Return the settings of a profile, as keyword arguments for any client:
+    ``Producer(**tidelog.profile("staging"))``.
 
     Without a name: those of ``$TIDELOG_PROFILE``, else of the file's default, else none. Raises
     :class:`~tidelog.errors.ConfigError` if there is no such profile, or the file is wrong or may be read by others.
@@ -64,13 +65,13 @@ def profile(name: str | None = None) -> dict[str, Any]:
 
 
 def location() -> Path:
-    """Where the user's profiles are."""
+    """Return the path of the user's profiles."""
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "tidelog" / "profiles.toml"
 
 
 def load() -> Profiles:
-    """The user's profiles; none if there is no file. Raises :class:`ConfigError`."""
+    """Load the user's profiles; empty if there is no file. Raises :class:`ConfigError`."""
     path = location()
     try:
         with path.open("rb") as file:
@@ -79,7 +80,7 @@ def load() -> Profiles:
     except FileNotFoundError:
         return Profiles()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+        raise ConfigError(f"{path}: cannot read it: {error}") from None
     if mode & 0o077:
         raise ConfigError(f"{path}: expected mode 0600, found {mode:04o}; run: chmod 600 {path}")
     try:
@@ -89,7 +90,7 @@ def load() -> Profiles:
 
 
 def parse(text: str, folder: Path) -> Profiles:
-    """Profiles from the file's text; paths that are not absolute start at ``folder``."""
+    """Parse profiles; relative paths start at ``folder``."""
     given = tomllib.loads(text)
     for name in given:
         if name not in ("default", "profiles"):
@@ -103,7 +104,7 @@ def parse(text: str, folder: Path) -> Profiles:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if a profile may be called so. Raises :class:`ConfigError`."""
+    """Return ``name`` if it is a valid profile name. Raises :class:`ConfigError`."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"expected 1 to 64 letters, digits, - and _ as a profile's name, found {name!r}")
     return name
@@ -122,7 +123,7 @@ def _checked(name: str, table: Mapping[str, object], folder: Path) -> dict[str, 
         if setting not in SETTINGS:
             raise ConfigError(f"profile {name}: {unknown_setting(setting, SETTINGS)}")
         if not isinstance(value, str):
-            raise ConfigError(f"profile {name}: {setting}: expected a text, found {value!r}")
+            raise ConfigError(f"profile {name}: {setting}: expected a string, found {value!r}")
         found[setting] = os.path.join(folder, value) if setting.endswith("file") else value
     if BOOTSTRAP not in found:
         raise ConfigError(f"profile {name}: expected {BOOTSTRAP}, found {', '.join(found) or 'no settings'}")
@@ -131,7 +132,7 @@ def _checked(name: str, table: Mapping[str, object], folder: Path) -> dict[str, 
 
 
 def format_profiles(profiles: Profiles) -> str:
-    """The file's text: :func:`parse` of it gives ``profiles`` again, if their paths are absolute."""
+    """Return the file's text; :func:`parse` of it returns ``profiles`` again, if their paths are absolute."""
     lines = [] if profiles.default is None else [f"default = {_quoted(profiles.default)}"]
     for name, settings in sorted(profiles.named.items()):
         lines += ["", f"[profiles.{check_name(name)}]"]
@@ -140,5 +141,5 @@ def format_profiles(profiles: Profiles) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML has it. TOML knows all escapes of JSON, and wants one character more escaped."""
+    """Quote a string for TOML, which has all escapes of JSON and requires one more character to be escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

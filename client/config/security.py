@@ -27,7 +27,7 @@ OF_TOKENS: Final = (
     "sasl_oauthbearer_scope",
 )
 STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
-"""Settings of Kafka's clients with one value here: PEM."""
+"""Settings of Kafka clients that have only one possible value here: PEM."""
 KAFKA_NAMES: Final = {
     "ssl.truststore.location": "ssl_cafile",
     "ssl.ca.location": "ssl_cafile",
@@ -38,11 +38,11 @@ KAFKA_NAMES: Final = {
     "sasl.oauthbearer.client.credentials.client.id": "sasl_oauthbearer_client_id",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl_oauthbearer_client_secret",
 }
-"""Names of Kafka's Java clients and of librdkafka, with ours."""
+"""Names from Kafka's Java clients and librdkafka, with ours."""
 OTHER_SPELLINGS: Final = {name.replace(".", "_"): ours for name, ours in KAFKA_NAMES.items()}
-"""The same in Python's spelling, as keyword arguments."""
+"""The same names in Python's spelling, as keyword arguments."""
 JAAS: Final = "sasl.jaas.config"
-"""Where Kafka's Java clients have user and password."""
+"""Where Kafka's Java clients put user and password."""
 
 
 class SecuritySettings(TypedDict, total=False):
@@ -81,15 +81,15 @@ class ClientSecurity:
     """See the module."""
 
     security_protocol: str = text(
-        "PLAINTEXT", "How the brokers' listener is secured.", choices=tuple(SecurityProtocol.__members__)
+        "PLAINTEXT", "Security of the brokers' listener.", choices=tuple(SecurityProtocol.__members__)
     )
     ssl_cafile: str | None = text(
-        None, "PEM file of the authorities whose certificates are trusted. Left out, those that come with gRPC."
+        None, "PEM file of trusted certificate authorities. Default: those that come with gRPC."
     )
     ssl_certfile: str | None = text(
-        None, "PEM file of the client's certificate and those of intermediate authorities, if brokers ask for one."
+        None, "PEM file of the client's certificate with intermediate authorities, if brokers require one."
     )
-    ssl_keyfile: str | None = text(None, "PEM file of the certificate's private key. Left out, ssl_certfile has it.")
+    ssl_keyfile: str | None = text(None, "PEM file of the certificate's private key. Default: in ssl_certfile.")
     sasl_mechanism: str | None = text(
         None, "How the client logs in, with SASL_SSL or SASL_PLAINTEXT.", choices=MECHANISMS
     )
@@ -103,22 +103,22 @@ class ClientSecurity:
     )
     sasl_oauthbearer_client_id: str | None = text(None, "The client's id at that endpoint.")
     sasl_oauthbearer_client_secret: str | None = password(None, "The client's secret there.")
-    sasl_oauthbearer_scope: str | None = text(None, "The scope that the tokens are asked for.")
+    sasl_oauthbearer_scope: str | None = text(None, "The scope of the requested tokens.")
     sasl_oauth_token_provider: Callable[[], str] | None = None
-    """What returns a token for OAUTHBEARER, instead of an endpoint; called in a thread, for each login."""
+    """Returns a token for OAUTHBEARER, instead of an endpoint; called in a thread, for each login."""
 
     def login(self) -> Callable[[], ClientMechanism] | None:
-        """What begins a login, ``None`` without one. Raises :class:`ConfigError`."""
+        """Return a function that starts a login, ``None`` without one. Raises :class:`ConfigError`."""
         given = [name for name in ("sasl_mechanism", *OF_PASSWORDS, *OF_TOKENS) if getattr(self, name)]
         if not SecurityProtocol(self.security_protocol).sasl:
             if given:
                 found = self.security_protocol
-                raise ConfigError(f"security_protocol: expected SASL_SSL, as {given[0]} is set, found {found}")
+                raise ConfigError(f"security_protocol: expected SASL_SSL with {given[0]}, found {found}")
             return None
         how, user, secret = self.sasl_mechanism, self.sasl_username, self.sasl_password
         stray = set(given) & {*(OF_PASSWORDS if how == OAUTHBEARER else OF_TOKENS)}
         if how is not None and stray:
-            raise ConfigError(f"sasl_mechanism: expected another than {how}, as {', '.join(sorted(stray))} is set")
+            raise ConfigError(f"sasl_mechanism: expected one other than {how} with {', '.join(sorted(stray))}")
         if how == OAUTHBEARER:
             token = self.token_source()
             return lambda: OAuthClient(token)
@@ -130,13 +130,13 @@ class ClientSecurity:
         by_token = self.sasl_tokenauth
         if how == PLAIN:
             if by_token:
-                raise ConfigError(f"sasl_tokenauth: expected a mechanism of SCRAM, found {PLAIN}")
+                raise ConfigError(f"sasl_tokenauth: expected a SCRAM mechanism, found {PLAIN}")
             return lambda: PlainClient(user, secret)
         mechanism = BY_SASL_NAME[how]
         return lambda: ScramClient(mechanism, user, secret, secrets.token_urlsafe(NONCE_BYTES), by_token=by_token)
 
     def token_source(self) -> Callable[[], str]:
-        """What brings tokens, one for all connections of a client. Raises :class:`ConfigError`."""
+        """Return a function that gets tokens, one for all connections of a client. Raises :class:`ConfigError`."""
         provider, url = self.sasl_oauth_token_provider, self.sasl_oauthbearer_token_endpoint_url
         if (provider is None) == (url is None):
             raise ConfigError(
@@ -155,17 +155,17 @@ class ClientSecurity:
             raise ConfigError(f"sasl_oauthbearer_token_endpoint_url: {error}") from None
         if not is_file(url) and not (client and secret):
             raise ConfigError(
-                "sasl_oauthbearer_client_id: expected it and sasl_oauthbearer_client_secret, found not both"
+                "sasl_oauthbearer_client_id: expected this and sasl_oauthbearer_client_secret, found only one"
             )
         return TokenEndpoint(url, client, secret, self.sasl_oauthbearer_scope)
 
     def tls(self) -> TlsStore | None:
-        """The files as they are now, ``None`` for plaintext. Raises :class:`ConfigError`."""
+        """Return the current files, ``None`` for plaintext. Raises :class:`ConfigError`."""
         given = [name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile") if getattr(self, name) is not None]
         if not SecurityProtocol(self.security_protocol).tls:
             if given:
                 found = self.security_protocol
-                raise ConfigError(f"security_protocol: expected SSL or SASL_SSL, as {given[0]} is set, found {found}")
+                raise ConfigError(f"security_protocol: expected SSL or SASL_SSL with {given[0]}, found {found}")
             return None
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("ssl_certfile: expected the certificate of ssl_keyfile, found none")
@@ -179,7 +179,7 @@ class ClientSecurity:
 
 
 def _foreign(provider: Callable[[], str]) -> Callable[[], str]:
-    """A user's own callable, whose errors are those of a login."""
+    """Wrap a user's callable so that its errors become login errors."""
 
     def token() -> str:
         try:
@@ -191,6 +191,6 @@ def _foreign(provider: Callable[[], str]) -> Callable[[], str]:
 
 
 TEXTS: Final = {setting.name.replace(".", "_"): setting for setting in ConfigDef(ClientSecurity).settings.values()}
-"""Settings that a file may have."""
+"""Settings allowed in a file."""
 SECRETS: Final = frozenset(name for name, setting in TEXTS.items() if setting.value_type is ValueType.PASSWORD)
-"""Settings that nobody is shown."""
+"""Settings that are never shown."""

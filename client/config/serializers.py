@@ -18,7 +18,7 @@ Deserializer = Callable[[str, bytes | None], Any]
 
 
 def string_serializer(_topic: str, value: str | None) -> bytes | None:
-    """UTF-8, as Kafka's ``StringSerializer``."""
+    """Encode as UTF-8, as Kafka's ``StringSerializer`` does."""
     return None if value is None else value.encode()
 
 
@@ -27,7 +27,7 @@ def string_deserializer(_topic: str, data: bytes | None) -> str | None:
 
 
 def json_serializer(_topic: str, value: Any) -> bytes | None:
-    """Compact JSON in UTF-8; ``None`` becomes null (a tombstone), not the text ``null``."""
+    """Encode as compact JSON in UTF-8; ``None`` becomes null (a tombstone), not the text ``null``."""
     return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -36,7 +36,7 @@ def json_deserializer(_topic: str, data: bytes | None) -> Any:
 
 
 def int_serializer(_topic: str, value: int | None) -> bytes | None:
-    """Eight bytes, big-endian, signed, as Kafka's ``LongSerializer``."""
+    """Encode as eight bytes, big-endian, signed, as Kafka's ``LongSerializer`` does."""
     return None if value is None else value.to_bytes(8, "big", signed=True)
 
 
@@ -60,12 +60,12 @@ def serialize(serializer: Serializer | None, topic: str, value: Any, what: str) 
 
 
 def deserialize(deserializer: Deserializer, record: ConsumerRecord, origin: Literal["key", "value"]) -> Any:
-    """Apply a deserializer to a record as it was fetched. Raises :class:`RecordDeserializationError`."""
+    """Apply a deserializer to a record as fetched. Raises :class:`RecordDeserializationError`."""
     try:
         return deserializer(record.topic, record.key if origin == "key" else record.value)
     except Exception as error:
         at, offset = record.topic_partition, record.offset
-        why = f"{origin} of {at} at offset {offset}: {type(error).__name__}: {error}; seek past it to go on"
+        why = f"{origin} of {at} at offset {offset}: {type(error).__name__}: {error}; seek past it to continue"
         raise RecordDeserializationError(
             why, origin, at, offset, record.timestamp, record.key, record.value, record.headers
         ) from error

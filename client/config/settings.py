@@ -1,4 +1,4 @@
-"""Turns clients' keyword arguments (or texts) into a checked, frozen configuration.
+"""Converts clients' keyword arguments (or strings) to a checked, frozen configuration.
 
 A setting has Kafka's name, with underscores for dots. Values may be typed or, as in a properties file,
 text. Each field holds its setting's definition (type, default, bounds, documentation);
@@ -34,9 +34,9 @@ _PYTHON_TYPES: Final[dict[ValueType, tuple[type, ...]]] = {
 def build(config: type[C], definition: ConfigDef, values: Mapping[str, Any]) -> C:
     """Return ``config(**values)`` with every value checked against the definition.
 
-    Raises :class:`ConfigError` for an unknown name (naming the nearest known one), a wrong type or a
-    value out of bounds. A field without a setting (a serializer, an interceptor) is passed through. The names of
-    Kafka's Java clients and of librdkafka are good for what secures a client.
+    Raises :class:`ConfigError` for an unknown name (naming the nearest known one), a wrong type or a value out of
+    bounds. A field without a setting (a serializer, an interceptor) is passed through. For security settings, the names
+    of Kafka's Java clients and of librdkafka also work.
     """
     fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     checked: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def build(config: type[C], definition: ConfigDef, values: Mapping[str, Any]) -> 
         if name not in fields:
             raise ConfigError(unknown_setting(given, sorted(fields)))
         if name in checked:
-            raise ConfigError(f"{given}: expected it once, found {name} too, which is the same setting")
+            raise ConfigError(f"{given}: expected one name for it, found {name} too, which is the same setting")
         setting = definition.settings.get(name.replace("_", "."))
         checked[name] = value if setting is None else _check(name, setting, value)
     return config(**checked)
@@ -55,7 +55,7 @@ def build(config: type[C], definition: ConfigDef, values: Mapping[str, Any]) -> 
 def _check(name: str, setting: Setting, value: Any) -> Any:
     expected = _PYTHON_TYPES[setting.value_type]
     named = dataclasses.replace(setting, name=name)
-    if isinstance(value, str):  # blanks at the ends of a password are part of it
+    if isinstance(value, str):  # leading and trailing blanks are part of a password
         return Secret(value) if setting.value_type is ValueType.PASSWORD else named.parse(value)
     if value is None and setting.default is None:
         return None

@@ -38,7 +38,7 @@ class Consumer(BlockingConsumer):
     def close(self, timeout: float = 30.0) -> None:
         """Stop. In a group: commit (if ``enable_auto_commit``), tell the listener, and leave, within ``timeout``
         seconds. A waiting poll raises ``ClientClosedError``. May be called twice. Raises the listener's exception once
-        all is closed."""
+        everything is closed."""
         self._close(timeout)
 
     def __exit__(
@@ -57,17 +57,17 @@ class Consumer(BlockingConsumer):
         Replaces the previous subscription. Takes effect with the next poll. With ``group_protocol="consumer"`` the
         coordinator matches a pattern given as text, in RE2's syntax.
 
-        Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` if partitions were assigned by
-        hand, ``ValueError`` without topics or a pattern.
+        Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` if partitions were assigned
+        manually, ``ValueError`` without topics or a pattern.
         """
         self._inner.subscribe(topics, pattern=pattern, listener=listener)
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to: those named, or the known ones that match the pattern."""
+        """Return the subscribed topics: the named ones, or the known ones that match the pattern."""
         return self._inner.subscription()
 
     def unsubscribe(self, timeout: float | None = None) -> None:
-        """Give up all partitions and leave the group. Commits, and tells the listener, as :meth:`close` does."""
+        """Give up all partitions and leave the group. Commits, and calls the listener, as :meth:`close` does."""
         self._core.check()
         self._check_not_nested()
         if self._core.group is not None:
@@ -77,11 +77,11 @@ class Consumer(BlockingConsumer):
         self._core.unsubscribe()
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Make the group rebalance, beginning with the next poll (KIP-568)."""
+        """Make the group rebalance, starting with the next poll (KIP-568)."""
         self._inner.enforce_rebalance(reason)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """This consumer's current identity in its group."""
+        """Return this consumer's current identity in its group."""
         return self._inner.group_metadata()
 
     def commit(
@@ -90,7 +90,7 @@ class Consumer(BlockingConsumer):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit ``offsets`` (the next to read), by default everything handed out so far, and wait until that is done.
+        """Commit ``offsets`` (the next to read), by default everything returned so far, and wait until that is done.
         Retries for up to ``timeout`` seconds (default ``default_api_timeout_ms``).
 
         Raises ``CommitFailedError`` if this consumer is no longer in the group, ``RebalanceInProgressError``
@@ -111,15 +111,15 @@ class Consumer(BlockingConsumer):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """As :meth:`commit`, without waits or retries. A later poll, commit or close calls ``callback(offsets,
-        error)``; after ``RetriableCommitFailedError`` you may try again. Commits take effect in the order of the
-        calls."""
+        """Do the same as :meth:`commit`, without waits or retries. A later poll, commit or close calls
+        ``callback(offsets, error)``; after ``RetriableCommitFailedError`` you may try again. Commits take effect in the
+        order of the calls."""
         self._inner.commit_async(offsets, callback)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offset for each partition; ``None`` if there is none."""
+        """Return the group's committed offset for each partition; ``None`` if there is none."""
         return self._run(self._inner.committed(partitions, timeout))
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -128,13 +128,13 @@ class Consumer(BlockingConsumer):
         self._inner.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:
-        """The assigned partitions."""
+        """Return the assigned partitions."""
         return self._inner.assignment()
 
     def seek(self, partition: TopicPartition, offset: int, *, leader_epoch: int = -1) -> None:
-        """Read on from ``offset``. With the ``leader_epoch`` of the record before it, the consumer notices if the log
-        has been cut below it meanwhile (KIP-320), and reads nothing until it knows a leader of that epoch or a later
-        one."""
+        """Continue reading from ``offset``. With the ``leader_epoch`` of the record before it, the consumer notices if
+        the log was truncated below it in the meantime (KIP-320), and reads nothing until it knows a leader with that
+        epoch or a later one."""
         self._inner.seek(partition, offset, leader_epoch=leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -146,7 +146,7 @@ class Consumer(BlockingConsumer):
         self._inner.seek_to_end(*partitions)
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that poll will hand out; looked up if necessary.
+        """Return the offset of the next record that poll will return; looked up if necessary.
 
         Raises ``RequestTimedOutError`` after ``timeout`` seconds (default ``default_api_timeout_ms``).
         """
@@ -154,7 +154,7 @@ class Consumer(BlockingConsumer):
         return found if found is not None else self._find_position(partition, timeout)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing from these until :meth:`resume`; positions stay."""
+        """Return nothing from these until :meth:`resume`; positions are kept."""
         self._inner.pause(*partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -163,11 +163,11 @@ class Consumer(BlockingConsumer):
         self._data.set()
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that :meth:`pause` holds back."""
+        """Return the paused partitions."""
         return self._inner.paused()
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the high watermark, as of the last fetch; ``None`` before one."""
+        """Return the records between the position and the high watermark, as of the last fetch; ``None`` before one."""
         return self._inner.lag(partition)
 
     def poll(self, timeout: float = 0.0, *, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -176,7 +176,8 @@ class Consumer(BlockingConsumer):
 
         Raises ``OffsetOutOfRangeError``, ``LogTruncationError`` and ``NoOffsetForPartitionError`` if
         ``auto_offset_reset`` is ``none``; ``CorruptRecordError``; ``UnknownTopicOrPartitionError``;
-        ``RecordDeserializationError``. After one of these :meth:`seek` to go on. ``WakeupError`` after :meth:`wakeup`.
+        ``RecordDeserializationError``. After one of these, :meth:`seek` to continue. ``WakeupError`` after
+        :meth:`wakeup`.
         """
         count = self._config.max_poll_records if max_records is None else max_records
         return self._poll(lambda: self._core.take_records(count), timeout)
@@ -187,11 +188,12 @@ class Consumer(BlockingConsumer):
         return self._poll(self._core.take_batches, timeout)
 
     def poll_values(self, timeout: float = 0.0) -> list[bytes | None]:
-        """As :meth:`poll_batches`, but the values alone. Deserializers and interceptors do not apply."""
+        """Do the same as :meth:`poll_batches`, but return only the values. Deserializers and interceptors do not
+        apply."""
         return self._poll(self._core.take_values, timeout)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate without end. For automatic commits, a record counts as handed out when you ask for the next one."""
+        """Iterate without end. For automatic commits, a record counts as returned when you request the next one."""
         core = self._core
         while True:
             records = self.poll(60.0)
@@ -202,34 +204,35 @@ class Consumer(BlockingConsumer):
                     break
 
     def wakeup(self) -> None:
-        """End a wait from any thread: a ``poll`` (also an iteration's) or ``position`` that is under way raises
-        ``WakeupError``, or the next one if there is none. A rebalance's steps are not cut short."""
+        """End a wait from any thread: the current ``poll`` (also an iteration's) or ``position`` raises
+        ``WakeupError``, or the next one if there is none. A rebalance's steps are not interrupted."""
         self._inner.wakeup()
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
-        """The topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
         return self._run(self._inner.partitions_for(topic, timeout))
 
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each."""
+        """Return the first offset of each partition."""
         return self._run(self._inner.beginning_offsets(partitions, timeout))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record that can be read (the high watermark) of each."""
+        """Return the offset after the last readable record (the high watermark) of each partition."""
         return self._run(self._inner.end_offsets(partitions, timeout))
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Per partition the first record at or after a time (ms since the epoch); ``None`` if there is none."""
+        """Return, per partition, the first record at or after a time (ms since the epoch); ``None`` if there is
+        none."""
         return self._run(self._inner.offsets_for_times(timestamps, timeout))
 
     def metrics(self) -> dict[str, float]:
-        """Counters and gauges by Kafka's metric names; those of a partition begin with its name, such as
+        """Return counters and gauges by Kafka's metric names; those of a partition begin with its name, such as
         ``orders-0.records-lag``."""
         return self._inner.metrics()
 

@@ -1,4 +1,4 @@
-"""The consumer for asyncio: in a group, or with partitions assigned by hand."""
+"""The consumer for asyncio: in a group, or with manually assigned partitions."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class AsyncConsumer:
     consumer:``, or call :meth:`start` and :meth:`close`. Settings are keyword arguments
     (:class:`ConsumerSettings`); a wrong one raises ``ConfigError``.
 
-    ``async for record in consumer`` never ends. With a ``group_id`` all IO runs in a background
-    thread, one per process, so that heartbeats go on while the program blocks its loop.
+    ``async for record in consumer`` never ends. With a ``group_id`` all IO runs in a background thread, one per
+    process, so that heartbeats continue while the program blocks its loop.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class AsyncConsumer:
     # --- lifecycle ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin. Returns at once; the consumer connects in the background."""
+        """Start. Returns immediately; the consumer connects in the background."""
         if not self._started:
             self._started = True
             self._loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class AsyncConsumer:
     async def close(self, timeout: float = 30.0) -> None:
         """Stop. In a group: commit (if ``enable_auto_commit``), tell the listener, and leave, within ``timeout``
         seconds. A waiting poll raises ``ClientClosedError``. May be called twice. Raises the listener's exception once
-        all is closed."""
+        everything is closed."""
         await self._close(timeout)
 
     async def _close(self, timeout: float, *, failed: bool = False) -> None:
@@ -146,18 +146,18 @@ class AsyncConsumer:
         Replaces the previous subscription. Takes effect with the next poll. With ``group_protocol="consumer"`` the
         coordinator matches a pattern given as text, in RE2's syntax.
 
-        Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` if partitions were assigned by
-        hand, ``ValueError`` without topics or a pattern.
+        Raises ``InvalidGroupIdError`` without a ``group_id``, ``IllegalStateError`` if partitions were assigned
+        manually, ``ValueError`` without topics or a pattern.
         """
         self._core.subscribe(topics, pattern, listener)
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to: those named, or the known ones that match the pattern."""
+        """Return the subscribed topics: the named ones, or the known ones that match the pattern."""
         group = self._core.group
         return set(group.subscription.topics) if group is not None else set()
 
     async def unsubscribe(self, timeout: float | None = None) -> None:
-        """Give up all partitions and leave the group. Commits, and tells the listener, as :meth:`close` does."""
+        """Give up all partitions and leave the group. Commits, and calls the listener, as :meth:`close` does."""
         self._check_started()
         self._core.check()
         self._check_not_nested()
@@ -181,11 +181,11 @@ class AsyncConsumer:
             await self._io_loop.run(group.leave(reason, left_ms))
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Make the group rebalance, beginning with the next poll (KIP-568)."""
+        """Make the group rebalance, starting with the next poll (KIP-568)."""
         self._core.require_group().enforce_rebalance(reason or "rebalance enforced by user")
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """This consumer's current identity in its group."""
+        """Return this consumer's current identity in its group."""
         return self._core.require_group().metadata()
 
     # --- commits ------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class AsyncConsumer:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit ``offsets`` (the next to read), by default everything handed out so far, and wait until that is done.
+        """Commit ``offsets`` (the next to read), by default everything returned so far, and wait until that is done.
         Retries for up to ``timeout`` seconds (default ``default_api_timeout_ms``).
 
         Raises ``CommitFailedError`` if this consumer is no longer in the group, ``RebalanceInProgressError``
@@ -218,9 +218,9 @@ class AsyncConsumer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: CommitCallback | None = None,
     ) -> None:
-        """As :meth:`commit`, without waits or retries. A later poll, commit or close calls ``callback(offsets,
-        error)``; after ``RetriableCommitFailedError`` you may try again. Commits take effect in the order of the
-        calls."""
+        """Do the same as :meth:`commit`, without waits or retries. A later poll, commit or close calls
+        ``callback(offsets, error)``; after ``RetriableCommitFailedError`` you may try again. Commits take effect in the
+        order of the calls."""
         self._check_started()
         self._core.check()
         group = self._core.require_group()
@@ -230,7 +230,7 @@ class AsyncConsumer:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offset for each partition; ``None`` if there is none."""
+        """Return the group's committed offset for each partition; ``None`` if there is none."""
         self._check_started()
         self._core.check()
         group = self._core.require_group()
@@ -246,13 +246,13 @@ class AsyncConsumer:
         self._wake()
 
     def assignment(self) -> set[TopicPartition]:
-        """The assigned partitions."""
+        """Return the assigned partitions."""
         return set(self._core.assignment.partitions)
 
     def seek(self, partition: TopicPartition, offset: int, *, leader_epoch: int = -1) -> None:
-        """Read on from ``offset``. With the ``leader_epoch`` of the record before it, the consumer notices if the log
-        has been cut below it meanwhile (KIP-320), and reads nothing until it knows a leader of that epoch or a later
-        one."""
+        """Continue reading from ``offset``. With the ``leader_epoch`` of the record before it, the consumer notices if
+        the log was truncated below it in the meantime (KIP-320), and reads nothing until it knows a leader with that
+        epoch or a later one."""
         self._core.seek(partition, offset, leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -264,7 +264,7 @@ class AsyncConsumer:
         self._core.seek_by(partitions, "latest")
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that poll will hand out; looked up if necessary.
+        """Return the offset of the next record that poll will return; looked up if necessary.
 
         Raises ``RequestTimedOutError`` after ``timeout`` seconds (default ``default_api_timeout_ms``).
         """
@@ -286,7 +286,7 @@ class AsyncConsumer:
             raise RequestTimedOutError(f"{partition}: no position within {limit} ms") from None
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing from these until :meth:`resume`; positions stay."""
+        """Return nothing from these until :meth:`resume`; positions are kept."""
         self._core.set_paused(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -295,11 +295,11 @@ class AsyncConsumer:
         self._data.set()
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that :meth:`pause` holds back."""
+        """Return the paused partitions."""
         return self._core.paused()
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the high watermark, as of the last fetch; ``None`` before one."""
+        """Return the records between the position and the high watermark, as of the last fetch; ``None`` before one."""
         return self._core.lag(partition)
 
     # --- polling --------------------------------------------------------------------------------------
@@ -310,7 +310,8 @@ class AsyncConsumer:
 
         Raises ``OffsetOutOfRangeError``, ``LogTruncationError`` and ``NoOffsetForPartitionError`` if
         ``auto_offset_reset`` is ``none``; ``CorruptRecordError``; ``UnknownTopicOrPartitionError``;
-        ``RecordDeserializationError``. After one of these :meth:`seek` to go on. ``WakeupError`` after :meth:`wakeup`.
+        ``RecordDeserializationError``. After one of these, :meth:`seek` to continue. ``WakeupError`` after
+        :meth:`wakeup`.
         """
         count = self._config.max_poll_records if max_records is None else max_records
         return await self._poll(lambda: self._core.take_records(count), timeout)
@@ -321,11 +322,12 @@ class AsyncConsumer:
         return await self._poll(self._core.take_batches, timeout)
 
     async def poll_values(self, timeout: float = 0.0) -> list[bytes | None]:
-        """As :meth:`poll_batches`, but the values alone. Deserializers and interceptors do not apply."""
+        """Do the same as :meth:`poll_batches`, but return only the values. Deserializers and interceptors do not
+        apply."""
         return await self._poll(self._core.take_values, timeout)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Iterate without end. For automatic commits, a record counts as handed out when you ask for the next one."""
+        """Iterate without end. For automatic commits, a record counts as returned when you request the next one."""
         core = self._core
         while True:
             records = await self.poll(60.0)
@@ -333,7 +335,7 @@ class AsyncConsumer:
             for iteration.at, record in enumerate(records):
                 yield record
                 if core.iteration is not iteration:
-                    break  # somebody polled or iterated elsewhere meanwhile, and goes on there
+                    break  # somebody polled or iterated elsewhere in the meantime, and continues there
 
     async def _poll(self, take: Callable[[], list[T]], timeout: float) -> list[T]:
         self._check_started()
@@ -366,7 +368,7 @@ class AsyncConsumer:
         return found
 
     async def _news(self, seconds: float) -> bool:
-        """Wait until there may be something new; false when time is over."""
+        """Wait until there may be something new. Returns false on timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._data.wait()
@@ -375,7 +377,7 @@ class AsyncConsumer:
         return True
 
     async def _drive(self, steps: Steps) -> None:
-        """Do what the group asks for: call the user's functions, wait. Raises the group's errors."""
+        """Carry out the group's steps: call the user's functions, wait. Raises the group's errors."""
         outermost = self._driver is None
         if outermost:
             self._driver = asyncio.current_task()
@@ -406,11 +408,11 @@ class AsyncConsumer:
                 self._rested.set()
 
     def wakeup(self) -> None:
-        """End a wait from any thread: a ``poll`` (also an iteration's) or ``position`` that is under way raises
-        ``WakeupError``, or the next one if there is none. A rebalance's steps are not cut short."""
+        """End a wait from any thread: the current ``poll`` (also an iteration's) or ``position`` raises
+        ``WakeupError``, or the next one if there is none. A rebalance's steps are not interrupted."""
         self._core.woken = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it was closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody waits
                 self._loop.call_soon_threadsafe(self._data.set)
         if self._also is not None:
             self._also()
@@ -418,7 +420,7 @@ class AsyncConsumer:
     # --- asking -------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
-        """The topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
         self._check_started()
         view = await self._io_loop.run(self._core.cluster.topic(topic, self._api_timeout_ms(timeout)))
         return list(view.partitions)
@@ -426,19 +428,20 @@ class AsyncConsumer:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each."""
+        """Return the first offset of each partition."""
         return await self._offsets({TopicPartition(*p): EARLIEST_TIMESTAMP for p in partitions}, timeout)
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record that can be read (the high watermark) of each."""
+        """Return the offset after the last readable record (the high watermark) of each partition."""
         return await self._offsets({TopicPartition(*p): LATEST_TIMESTAMP for p in partitions}, timeout)
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Per partition the first record at or after a time (ms since the epoch); ``None`` if there is none."""
+        """Return, per partition, the first record at or after a time (ms since the epoch); ``None`` if there is
+        none."""
         for at, timestamp in timestamps.items():
             if timestamp < 0:
                 raise ValueError(f"{at}: expected a time of 0 or more, found {timestamp}")
@@ -449,7 +452,7 @@ class AsyncConsumer:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Counters and gauges by Kafka's metric names; those of a partition begin with its name, such as
+        """Return counters and gauges by Kafka's metric names; those of a partition begin with its name, such as
         ``orders-0.records-lag``."""
         return self._core.metrics_now()
 
@@ -472,7 +475,7 @@ class AsyncConsumer:
         return self._config.default_api_timeout_ms if timeout is None else int(timeout * 1_000)
 
     def _on_data(self) -> None:
-        """Where IO runs."""
+        """Signal new data. Runs where IO runs."""
         if not self._telling:
             self._telling = True
             self._io_loop.tell(self._told)
@@ -492,4 +495,4 @@ class AsyncConsumer:
 
     def _check_started(self) -> None:
         if not self._started:
-            raise IllegalStateError("start() it first, or use it as 'async with Consumer(...) as consumer'")
+            raise IllegalStateError("call start() first, or use it as 'async with Consumer(...) as consumer'")

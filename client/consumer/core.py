@@ -1,7 +1,7 @@
-"""What the asyncio and the blocking consumer share: taking records out of the buffer, and the parts' lifecycle.
+"""The common part of the asyncio and blocking consumers: taking records out of the buffer, and the parts' lifecycle.
 
-The methods here never wait. One thread polls at a time; the loop's thread fills the buffer. One lock guards their
-shared state, and nobody holds it while unpacking records.
+The methods here never wait. One thread polls at a time; the loop's thread fills the buffer. One lock guards the shared
+state, and nobody holds it while decoding records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumerCore:
-    """Made on any thread; :meth:`start` and :meth:`close` run on the loop."""
+    """Created on any thread; :meth:`start` and :meth:`close` run on the loop."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class ConsumerCore:
         self.group: Final = None if config.group_id is None else self._group(config.group_id, on_data, on_wake)
         self.fetcher: Final = Fetcher(config, self.assignment, self.lock, self.cluster, on_data, self._committed)
         self.closing = False
-        """No more records are handed out."""
+        """Whether to return no more records."""
         self.closed = False
         self.woken = False
-        """A wait shall end with ``WakeupError``, or the next one if there is none now."""
+        """Whether a wait must end with ``WakeupError``; if there is none now, the next one."""
         self.iteration: Iteration | None = None
         """For ``for record in consumer``: the records that it took from poll, and its progress."""
         self._last_poll: dict[PartitionState, tuple[int, int, int]] = {}
-        """Where the last poll began: generation, position, its leader epoch."""
+        """Where the last poll started: generation, position, its leader epoch."""
         self._uncommitted: Final = Uncommitted(self.assignment) if _may_transact(config) else None
         self._on_wake = on_wake
         self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
@@ -119,7 +119,7 @@ class ConsumerCore:
         await self.cluster.close()
 
     def close_interceptors(self) -> None:
-        """On the user's side, last of all."""
+        """Close interceptors, last of all. Runs on the user's side."""
         tell(self.interceptors, lambda each: each.close())
 
     # --- assignment and positions -----------------------------------------------------------------
@@ -163,13 +163,13 @@ class ConsumerCore:
         self._on_wake()
 
     def require_group(self) -> PolledGroup:
-        """Raises ``InvalidGroupIdError`` without a group."""
+        """Return the group. Raises ``InvalidGroupIdError`` without one."""
         if self.group is None:
             raise exception_for(ErrorCode.INVALID_GROUP_ID, "subscribe() and commits need a group_id, found none")
         return self.group
 
     async def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Where IO runs."""
+        """Fetch committed offsets. Runs where IO runs."""
         group = self.require_group()
         return await group.committer.committed(partitions, self.config.request_timeout_ms)
 
@@ -184,7 +184,7 @@ class ConsumerCore:
         self._on_wake()
 
     def seek_by(self, partitions: Iterable[TopicPartition], kind: str) -> None:
-        """Go to the beginning ("earliest") or the end ("latest"); looked up when next polled."""
+        """Go to the start ("earliest") or the end ("latest"); looked up when next polled."""
         self.check()
         with self.lock:
             chosen = list(partitions) or list(self.assignment.partitions)
@@ -204,7 +204,7 @@ class ConsumerCore:
             return {at for at, state in self.assignment.partitions.items() if state.paused}
 
     def position(self, at: TopicPartition) -> int | None:
-        """The next offset to hand out; ``None`` during the look-up. Raises the error of a failed partition."""
+        """Return the next offset to return; ``None`` during the look-up. Raises the error of a failed partition."""
         self.check()
         with self.lock:
             state = self.assignment.state(at)
@@ -233,7 +233,7 @@ class ConsumerCore:
     # --- polling --------------------------------------------------------------------------------------
 
     def take_records(self, count_max: int) -> list[ConsumerRecord]:
-        """Up to ``count_max`` buffered records, possibly none. Raises a failed partition's error."""
+        """Return up to ``count_max`` buffered records, possibly none. Raises a failed partition's error."""
         self.check()
         self._last_poll.clear()
         out: list[ConsumerRecord] = []
@@ -271,7 +271,7 @@ class ConsumerCore:
                         state.seek(start)
                 self._on_wake()
                 if out:
-                    break  # the good records first; the next poll comes back to this batch
+                    break  # return the good records first; the next poll comes back to this batch
                 raise
             room = count_max - len(out)
             rest = records[room:]
@@ -280,13 +280,13 @@ class ConsumerCore:
                 del records[room:]
                 with self.lock:
                     if state.generation != generation:
-                        continue  # a look-up has moved the position meanwhile
+                        continue  # a look-up has moved the position in the meantime
                     state.leftover = rest
                     state.leftover_end = batch.next_offset
                     state.position = rest[-1].offset
             out += records
         if passed and not out:
-            self._on_wake()  # the buffer is empty, though nothing came of it
+            self._on_wake()  # the buffer is empty, though nothing was returned
         if out:
             self._on_wake()
             if self._deserializes:
@@ -296,13 +296,13 @@ class ConsumerCore:
         return out
 
     def take_batches(self) -> list[ConsumerBatch]:
-        """Everything buffered, packed."""
+        """Return everything buffered, undecoded."""
         out = self._packed()
         self.metrics.records_consumed += sum(map(len, out))
         return out
 
     def take_values(self) -> list[bytes | None]:
-        """The values of everything buffered. If a batch cannot be unpacked, it and those after it are given back."""
+        """Return the values of everything buffered. If a batch cannot be decoded, it and later ones are given back."""
         batches = self._packed()
         out: list[bytes | None] = []
         for index, batch in enumerate(batches):
@@ -323,7 +323,7 @@ class ConsumerCore:
         passed = False
         with self.lock:
             while (state := self._next(raises=not out)) is not None:
-                if state.leftover:  # of a poll() before: fetch them again, packed
+                if state.leftover:  # from an earlier poll(): fetch them again, undecoded
                     state.seek(state.position)
                     continue
                 if state not in self._last_poll:
@@ -339,7 +339,7 @@ class ConsumerCore:
         return out
 
     def _deserialized(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Apply the deserializers. At a record that fails the poll ends before it; if it is the first, raise."""
+        """Apply the deserializers. If a record fails, the poll ends before it; if it is the first, raise."""
         of_key, of_value = self.config.key_deserializer, self.config.value_deserializer
         out: list[ConsumerRecord] = []
         for index, record in enumerate(records):
@@ -355,7 +355,7 @@ class ConsumerCore:
         return out
 
     def _give_back(self, unread: Iterable[tuple[TopicPartition, int]]) -> None:
-        """The records from these offsets on were not handed out: the next poll fetches them again."""
+        """Note that records from these offsets on were not returned: the next poll fetches them again."""
         first: dict[TopicPartition, int] = {}
         for at, offset in unread:
             first.setdefault(at, offset)
@@ -366,13 +366,13 @@ class ConsumerCore:
         self._on_wake()
 
     def _begin_with(self, state: PartitionState) -> None:
-        """The lock is held. A poll is about to take from this partition."""
+        """Note that a poll is about to take from this partition. The lock is held."""
         self._last_poll[state] = (state.generation, state.position, state.position_epoch)
         if self._uncommitted is not None:
             self._uncommitted.begin_with(state)
 
     def _next(self, *, raises: bool) -> PartitionState | None:
-        """The lock is held."""
+        """Return the next partition with data. The lock is held."""
         if raises:
             self.assignment.raise_error()
         return self.assignment.next_with_data()
@@ -383,16 +383,17 @@ class ConsumerCore:
         tell(self.interceptors, lambda each: each.on_commit(offsets))
 
     def handed_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions after everything that poll has returned; within an iteration, after the user's current
+        """Return the positions after everything that poll has returned; within an iteration, after the user's current
         record."""
         return self._positions(1)
 
     def settled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """As :meth:`handed_out`, but an iteration's record counts only when the user asks for the next."""
+        """Return the same as :meth:`handed_out`, but an iteration's record counts only when the user requests the
+        next."""
         return self._positions(0)
 
     def settled_before_last_poll(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """As :meth:`settled`, without the last poll's records, which may not be processed yet."""
+        """Return the same as :meth:`settled`, without the last poll's records, which may not be processed yet."""
         found = self.settled()
         if self.iteration is None:
             with self.lock:
@@ -414,12 +415,12 @@ class ConsumerCore:
     # --- transactions -------------------------------------------------------------------------------
 
     def consumed(self, member: ConsumerGroupMetadata) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets that a transaction commits as this ``member``: positions after everything handed out since the
-        last one.
+        """Return the offsets that a transaction commits as this ``member``: positions after everything returned since
+        the last one.
 
         Raises ``CommitFailedError`` if a partition was given up since: others may have read the same records, so
         results from them must not be committed. Likewise if this consumer is no longer a member: once the group is
-        empty, a coordinator accepts offsets without a generation, even if others were there meanwhile.
+        empty, a coordinator accepts offsets without a generation, even if others were members in the meantime.
         """
         if member.generation_id < 0 and self.require_group().subscription.grouped:
             raise CommitFailedError(f"this consumer is not in group {member.group_id} now; abort, and poll again")
@@ -436,20 +437,21 @@ class ConsumerCore:
         }
 
     def settled_with(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """A transaction has committed these offsets; the next one begins there."""
+        """Note that a transaction has committed these offsets; the next one starts there."""
         with self.lock:
             self.require_uncommitted().settle(offsets, iterating=self.iteration is not None)
 
     def rewind(self) -> None:
-        """A transaction was aborted: records handed out since the last one go out again, to the partitions' current
-        owners."""
+        """Undo after an aborted transaction: records returned since the last one are delivered again, to the
+        partitions' current owners."""
         self.iteration = None
         with self.lock:
             self.require_uncommitted().undo()
         self._on_wake()
 
     def require_uncommitted(self) -> Uncommitted:
-        """Raises ``InvalidGroupIdError`` without a group, ``IllegalStateError`` with automatic commits."""
+        """Return the uncommitted records. Raises ``InvalidGroupIdError`` without a group, ``IllegalStateError`` with
+        automatic commits."""
         self.require_group()
         if self._uncommitted is None:
             raise IllegalStateError(
@@ -460,14 +462,15 @@ class ConsumerCore:
     # --- iterating --------------------------------------------------------------------------------------
 
     def iterate(self, records: list[ConsumerRecord]) -> Iteration:
-        """A poll's records are about to be handed out one by one."""
+        """Start to return a poll's records one by one."""
         with self.lock:
             states = [self.assignment.partitions.get(at) for at in dict.fromkeys(r.topic_partition for r in records)]
         self.iteration = Iteration(records, [state for state in states if state is not None])
         return self.iteration
 
     def end_iteration(self) -> None:
-        """The next poll begins; fetch the records again that an abandoned iteration did not hand out."""
+        """End an iteration because the next poll starts; records that an abandoned iteration did not return are fetched
+        again."""
         iteration, self.iteration = self.iteration, None
         if iteration is None:
             return
@@ -481,7 +484,7 @@ class ConsumerCore:
         self._on_wake()
 
     def shown(self, name: str) -> str:
-        """The ``repr`` of the client called ``name``."""
+        """Return the ``repr`` of the client called ``name``."""
         group = f"group {self.config.group_id!r}" if self.config.group_id is not None else ""
         count = len(self.assignment.partitions)
         assigned = f"{count} partition{'' if count == 1 else 's'} assigned"

@@ -1,4 +1,4 @@
-"""Reads a partition from one offset to another and no further, as batch engines do."""
+"""Reads a partition from one offset to another, as batch engines do."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RangeConsumer(Consumer):
         self.assign([partition])
         try:
             self._ask_from(partition, leader_epoch)
-            self.seek(partition, start)  # from here on the leader gets requests
+            self.seek(partition, start)  # from here on, requests are sent to the leader
             deadline = time.monotonic() + idle_timeout
             while True:
                 found = self.poll_batches()
@@ -97,13 +97,14 @@ class RangeConsumer(Consumer):
             self._core.assignment.state(partition).leader_epoch_min = leader_epoch
 
     def _reached(self, partition: TopicPartition) -> int:
-        """Every visible record before this offset was handed out."""
+        """Return the offset before which every visible record was returned."""
         with self._core.lock:
             state = self._core.assignment.state(partition)
             return state.position if state.has_data else max(state.position, state.empty_until)
 
     def _check_topic(self, partition: TopicPartition, topic_id: TopicId | None) -> None:
-        """Everything fetched so far came from the topic with the currently known id, or from an earlier one."""
+        """Check that everything fetched so far came from the topic with the currently known id, or from an earlier
+        one."""
         if topic_id is None:
             return
         found = self._core.cluster.cache.topic_id(partition.topic)

@@ -1,5 +1,5 @@
-"""Tracks the records handed out since a consumer's last transaction, so that the next one can commit them or an abort
-can hand them out again. Pure; at most one entry for each partition that was ever assigned.
+"""Tracks the records returned since a consumer's last transaction, so that the next one can commit them or an abort can
+return them again. Pure; at most one entry per partition that was ever assigned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.model.ids import TopicPartition
 
 @dataclass(slots=True)
 class _Start:
-    """The start of a transaction's records in a partition. ``taken``: some were handed out."""
+    """The start of a transaction's records in a partition. ``taken``: some were returned."""
 
     offset: int
     epoch: int
@@ -22,7 +22,7 @@ class _Start:
 
 
 class Uncommitted:
-    """A partition that comes back after it was given up counts as a new one: others may have read its records."""
+    """A partition that returns after it was given up counts as a new one: others may have read its records."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -30,7 +30,7 @@ class Uncommitted:
         self._given_up: dict[TopicPartition, None] = {}
 
     def begin_with(self, state: PartitionState) -> None:
-        """A poll is about to take from this partition."""
+        """Note that a poll is about to take from this partition."""
         start = self._starts.get(state)
         if start is not None:
             start.taken = True
@@ -39,21 +39,21 @@ class Uncommitted:
         self._starts[state] = _Start(state.position, state.position_epoch)
 
     def sought(self, state: PartitionState) -> None:
-        """The user seeks elsewhere: the next transaction begins there."""
+        """Note that the user seeks elsewhere: the next transaction starts there."""
         self._starts.pop(state, None)
 
     def given_up(self) -> list[TopicPartition]:
-        """Partitions that we have lost after handing out some of their records."""
+        """Return partitions that were lost after some of their records were returned."""
         self._sort_out()
         return list(self._given_up)
 
     def starts(self) -> dict[TopicPartition, int]:
-        """The first offset handed out, per partition."""
+        """Return the first returned offset per partition."""
         return {state.at: start.offset for state, start in self._starts.items() if start.taken}
 
     def settle(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, iterating: bool) -> None:
-        """Everything handed out before these offsets is committed. ``iterating``: more records of the same poll will
-        follow."""
+        """Note that everything returned before these offsets is committed. ``iterating``: more records of the same poll
+        will follow."""
         self._starts = {
             state: _Start(offsets[at].offset, offsets[at].leader_epoch, taken=iterating)
             for at, state in self._assignment.partitions.items()
@@ -62,7 +62,7 @@ class Uncommitted:
         self._given_up.clear()
 
     def iteration_ended(self) -> None:
-        """Positions show the user's progress; committed records before them need no undo."""
+        """Note that positions show the user's progress; committed records before them need no undo."""
         for state, start in self._starts.items():
             if state.position == start.offset:
                 start.taken = False

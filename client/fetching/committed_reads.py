@@ -1,10 +1,10 @@
-"""Leaves out the batches that a reader of committed records must not see. Pure.
+"""Skips the batches that a reader of committed records must not see. Pure.
 
 With the batches, the leader lists the aborted transactions among them by producer id and first offset, including those
-that began before the fetched range. From that offset on we skip the producer's transactional batches until its next
-marker, which ends the transaction (we do not look into the marker, since compaction may have emptied it). Later batches
-belong to another transaction. The list covers one fetch, so nothing is remembered between fetches. Source: Kafka's
-``CompletedFetch.nextFetchedRecord``.
+that began before the fetched range. From that offset on, the producer's transactional batches are skipped until its
+next marker, which ends the transaction (the marker's content is not examined, because compaction may have emptied it).
+Later batches belong to another transaction. The list covers one fetch, so nothing is remembered between fetches.
+Source: Kafka's ``CompletedFetch.nextFetchedRecord``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Aborted = Sequence[tuple[int, int]]
 
 
 class Passed(NamedTuple):
-    """Stands for batches that are left out; says how far they reach."""
+    """Stands for skipped batches; says how far they reach."""
 
     next_offset: int
     leader_epoch: int

@@ -1,8 +1,8 @@
-"""The consumer's IO: keeps fetches under way to every leader, looks up and validates positions.
+"""The consumer's IO: keeps fetches in flight to every leader, looks up and validates positions.
 
-Partitions of one leader travel in one frame. A partition has at most one fetch under way; its data is buffered, up to
-``max_partition_fetch_bytes`` per partition and ``fetch_max_bytes`` in all, so the next data is under way while the user
-works on the last. :mod:`tidelog.client.fetching.positions` decides.
+Partitions of one leader share a frame. A partition has at most one fetch in flight. Its data is buffered, up to
+``max_partition_fetch_bytes`` per partition and ``fetch_max_bytes`` in all, so the next data is on its way while the
+user processes the last. :mod:`tidelog.client.fetching.positions` decides.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from tidelog.proto.transport.frames import (
 from tidelog.proto.transport.network import BadFrame, Connection, ConnectionLost, Frame, StreamKind
 
 FRAMES_PER_NODE_MAX: Final = 8
-"""Most fetches under way to one node. Several, so that a partition with room need not wait for a long poll."""
+"""Maximum fetches in flight per node. Several, so that a partition with room need not wait for a long poll."""
 LEADER_ONLY_MS: Final = 10_000
-"""How long records come from the leader after a replica nearby has failed to serve them."""
+"""How long records come from the leader after a nearby replica failed to serve them."""
 UNKNOWN_TOPIC_GRACE_MS: Final = 5_000
-"""How long an assigned topic may be unknown (it may be under creation) before poll raises."""
+"""How long an assigned topic may be unknown (it may be being created) before poll raises."""
 NEVER_MS: Final = 1 << 62
 
 CommittedLookup = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
-"""Asks a group's coordinator for committed offsets; ``None`` for partitions without one."""
+"""Requests committed offsets from a group's coordinator; ``None`` for partitions without one."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """One fetch under way: the partitions it asks for, each with its generation at that time and its leader's epoch."""
+    """One fetch in flight: its partitions, each with its generation at that time and its leader's epoch."""
 
     sent_ms: int
     states: dict[tuple[bytes, int], tuple[PartitionState, int, int]]
@@ -110,7 +110,7 @@ class Fetcher:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A fetcher that ends by itself is a bug; the next poll raises it."""
+        """Handle the end of the fetcher, which is a bug; the next poll raises it."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             log.critical("the consumer's fetcher failed", exc_info=error)
@@ -120,7 +120,7 @@ class Fetcher:
             self._on_data()
 
     def wake(self) -> None:
-        """Look again for something to fetch; on the loop's thread."""
+        """Look again for something to fetch. Runs on the loop's thread."""
         self._wake.set()
 
     async def close(self) -> None:
@@ -154,10 +154,10 @@ class Fetcher:
             timer.cancel()
 
     def _step(self, now: int) -> int:
-        """Send every request that can go out; return when to look again."""
+        """Send every request that can be sent. Returns when to look again."""
         look_again = NEVER_MS
         fetches: dict[tuple[int, str], list[tuple[PartitionState, TopicView, PartitionView]]] = {}
-        """By node, and the rack that it is told."""
+        """By node and the rack to send to it."""
         resets: list[PartitionState] = []
         starts: list[PartitionState] = []
         with self._lock:
@@ -206,7 +206,7 @@ class Fetcher:
         return look_again
 
     def _source(self, state: PartitionState, leader: int, now: int) -> tuple[int, str]:
-        """The node to fetch from, and the rack to tell it. The lock is held."""
+        """Return the node to fetch from, and the rack to send to it. The lock is held."""
         rack = self._config.client_rack
         if not rack or now < state.leader_only_until_ms:
             return leader, ""
@@ -219,7 +219,7 @@ class Fetcher:
         return state.nearest, rack
 
     def _without_leader(self, state: PartitionState, topic: TopicView | None, now: int) -> int:
-        """Ask for metadata; give up on partitions that the cluster still does not know. The lock is held."""
+        """Request metadata, and give up on partitions that the cluster still does not know. The lock is held."""
         at = state.at
         self._cluster.want(at.topic)
         self._cluster.request_refresh()
@@ -234,7 +234,7 @@ class Fetcher:
         elif now - self._unknown_since.setdefault(at, now) > UNKNOWN_TOPIC_GRACE_MS:
             code, message = self._cluster.cache.errors.get(at.topic, (ErrorCode.NONE, ""))
             if code is not ErrorCode.NONE:
-                state.error = exception_for(code, f"{at}: {message or 'the cluster knows no such topic'}")
+                state.error = exception_for(code, f"{at}: {message or 'the cluster does not know the topic'}")
             else:
                 count = 0 if topic is None else len(topic.partitions)
                 state.error = UnknownTopicOrPartitionError(f"{at}: expected a partition from 0 to {count - 1}")
@@ -242,11 +242,12 @@ class Fetcher:
         return now + self._config.retry_backoff_ms + 1
 
     def _behind(self, state: PartitionState, topic: TopicView, view: PartitionView, now: int) -> int:
-        """The known leader has an older epoch than a record read or committed before. The broker that named it does not
-        know the newer leader yet, and its log may hold less. Source: ``Metadata.updateLastSeenEpochIfNewer``.
+        """Handle a known leader with an older epoch than a record read or committed before. The broker that named it
+        does not know the newer leader yet, and its log may contain less. Source:
+        ``Metadata.updateLastSeenEpochIfNewer``.
 
-        Or it leads a later topic of that name. If we cannot tell, because the epoch came with a seek and not from this
-        topic, we wait as long as for an answer; Kafka's consumer waits for ever. So do we if the caller knows that
+        Or it leads a later topic with that name. If we cannot tell, because the epoch came with a seek and not from
+        this topic, we wait as long as for an answer; Kafka's consumer waits forever. So do we if the caller knows that
         there is such a leader (``leader_epoch_min``)."""
         if state.topic_id is not None and state.topic_id != topic.topic_id:
             state.made_anew(self._assignment.policy)
@@ -374,9 +375,9 @@ class Fetcher:
     def _take(
         self, state: PartitionState, result: FetchedPartition, leader_epoch: int, now: int, *, alone: bool
     ) -> bool:
-        """Take one partition's answer; the lock is held. Returns whether a poll has something new. ``leader_epoch``:
-        that of the leader that was asked. ``alone``: the fetch asked for no other partition, whose data could have used
-        up its bytes."""
+        """Take one partition's answer. The lock is held. Returns whether a poll has something new. ``leader_epoch``: of
+        the leader that was asked. ``alone``: the fetch contained no other partition whose data could have used up its
+        bytes."""
         code = result.error
         if code is ErrorCode.NONE:
             state.failures = 0
@@ -415,8 +416,8 @@ class Fetcher:
     def _checked(self, state: PartitionState, data: bytes | bytearray | memoryview, leader_epoch: int) -> list[Batch]:
         """Cut the fetched bytes into batches, up to the first corrupt one, which is the next poll's error.
 
-        No CRC covers a batch's offset and leader epoch: the one is held against the batch before it and the high
-        watermark, the other against the epoch of the leader, for a later one would be waited for without end.
+        No CRC covers a batch's offset and leader epoch. So the offset is checked against the previous batch and the
+        high watermark, and the epoch against that of the leader, because a later one would be waited for indefinitely.
         """
         good: list[Batch] = []
         at, due = state.fetch_offset, 0
@@ -441,7 +442,7 @@ class Fetcher:
         return good
 
     def _retry(self, state: PartitionState, code: ErrorCode, now: int) -> None:
-        """Try again later, or give the error to the next poll."""
+        """Retry later, or give the error to the next poll."""
         if not code.retriable:
             state.error = exception_for(code, f"{state.at}: {code.name}")
             return
@@ -454,7 +455,7 @@ class Fetcher:
         position = state.position
         if state.diverged(end_epoch, end_offset, self._assignment.policy):
             self._metrics.truncations += 1
-            log.warning("%s: the log was cut at %d, below the position %d", state.at, end_offset, position)
+            log.warning("%s: the log was truncated at %d, below the position %d", state.at, end_offset, position)
 
     def _time_out_requests(self, now: int) -> int:
         limit = self._config.request_timeout_ms + self._config.fetch_max_wait_ms
@@ -472,7 +473,7 @@ class Fetcher:
     # --- positions ----------------------------------------------------------------------------------
 
     async def _reset(self, states: list[PartitionState], generations: dict[TopicPartition, int]) -> None:
-        """Look up the offsets that the partitions' reset policies ask for."""
+        """Look up the offsets that the partitions' reset policies require."""
         wanted = {}
         for state in states:
             reset = state.reset
@@ -503,7 +504,7 @@ class Fetcher:
         self._on_data()
 
     async def _start_at_committed(self, states: list[PartitionState], generations: dict[TopicPartition, int]) -> None:
-        """Take the group's committed offsets as positions; without one the reset policy decides."""
+        """Use the group's committed offsets as positions; without one, the reset policy decides."""
         assert self._committed_lookup is not None
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         failure: TidelogError | None = None
@@ -533,12 +534,12 @@ class Fetcher:
         timeout_ms = self._config.request_timeout_ms
         found = await look_up(self._cluster, wanted, read_committed=committed, timeout_ms=timeout_ms)
         late = {at: LATEST_TIMESTAMP for at, result in found.items() if result.offset == UNKNOWN}
-        if late:  # no record is that young: take the end
+        if late:  # no record is that recent: take the end
             found |= await look_up(self._cluster, late, read_committed=committed, timeout_ms=timeout_ms)
         return {at: (result.offset, result.leader_epoch) for at, result in found.items()}
 
     async def _validate(self, state: PartitionState, generation: int, topic: TopicView, view: PartitionView) -> None:
-        """Ask a new leader where the epoch of what was read ends in its log (KIP-320)."""
+        """Ask a new leader where the epoch of the read records ends in its log (KIP-320)."""
         request = OffsetForLeaderEpochRequest(
             (EpochEndPartition(topic.topic_id, view.partition, LeaderEpoch(state.fetch_epoch), view.leader_epoch),)
         )

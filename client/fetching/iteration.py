@@ -9,20 +9,20 @@ from tidelog.client.record import ConsumerRecord
 
 
 class Iteration:
-    """``at`` is the index of the user's current record; later ones were not handed out."""
+    """``at`` is the index of the user's current record; later ones were not returned."""
 
     __slots__ = ("_generations", "at", "records", "states")
 
     def __init__(self, records: list[ConsumerRecord], states: list[PartitionState]) -> None:
-        """``states``: the still assigned ones among the partitions of ``records``."""
+        """``states``: the partitions of ``records`` that are still assigned."""
         self.records: Final = records
         self.states: Final = states
         self.at = 0
         self._generations = {state: state.generation for state in states}
 
     def position_of(self, state: PartitionState, in_hand: int) -> tuple[int, int]:
-        """A partition's position and its leader epoch (-1 unknown), before the first record that was not handed out, or
-        (``in_hand`` 0) before the current one. A position that has moved since stays as it is."""
+        """Return a partition's position and its leader epoch (-1 unknown), before the first record that was not
+        returned, or (``in_hand`` 0) before the current one. A position that has moved since is kept."""
         if self._generations.get(state) == state.generation:
             epoch = -1
             first = self.at + in_hand

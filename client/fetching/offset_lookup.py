@@ -1,4 +1,4 @@
-"""Asking leaders for offsets: earliest, latest, by time; and where a leader epoch ends."""
+"""Requests offsets from leaders: earliest, latest, by time; and where a leader epoch ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.proto.calls.api import ListOffsetsPartition, ListOffsetsRequest, Li
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset found by time; ``timestamp`` is that of the record, ``leader_epoch`` -1 if unknown."""
+    """An offset found by time; ``timestamp`` is the record's, ``leader_epoch`` -1 if unknown."""
 
     offset: int
     timestamp: int
@@ -32,9 +32,8 @@ async def look_up(
 ) -> dict[TopicPartition, ListOffsetsResult]:
     """Ask each partition's leader for the offset of a timestamp (-1 latest, -2 earliest, -3 highest time).
 
-    Retries retriable errors until ``timeout_ms`` is over, then raises the reason; raises other errors at once. An
-    unknown partition may be a new one, so we ask for metadata once more before we raise
-    ``UnknownTopicOrPartitionError``.
+    Retries retriable errors until ``timeout_ms``, then raises the reason; raises other errors immediately. An unknown
+    partition may be new, so metadata is requested once more before raising ``UnknownTopicOrPartitionError``.
     """
     found: dict[TopicPartition, ListOffsetsResult] = {}
     reason: TidelogError | None = None
@@ -98,7 +97,7 @@ def _collect(
 
 
 async def pause(cluster: Cluster, failures: int, deadline_ms: int) -> None:
-    """Wait before another try, and fetch metadata meanwhile."""
+    """Wait before another try, and fetch metadata in the meantime."""
     cluster.request_refresh()
     wait_ms = cluster.retry_backoff.after(failures, cluster.rng)
     left_ms = max(0, deadline_ms - cluster.clock.monotonic_ms())

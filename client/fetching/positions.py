@@ -52,9 +52,10 @@ class PartitionState:
     validated_epoch: int = UNKNOWN
     """Leader epoch at which the position was last validated."""
     leader_epoch_min: int = UNKNOWN
-    """Leaders of older epochs are not asked: the caller knows the range from a leader of this epoch."""
+    """Leaders with older epochs are not asked: the caller knows the range from a leader with this epoch."""
     topic_id: TopicId | None = None
-    """Id of the topic that was asked for records from the position; in a later topic of its name, epochs begin anew."""
+    """Id of the topic that was asked for records from the position; in a later topic with its name, epochs start
+    again."""
     behind_since_ms: int = UNKNOWN
     """Since when no leader of ``fetch_epoch`` or later is known."""
     reset: OffsetReset | None = None
@@ -62,30 +63,30 @@ class PartitionState:
     wants_committed: bool = False
     """The position is the group's committed offset, not looked up yet."""
     withheld: bool = False
-    """About to be revoked: hand out and fetch nothing more."""
+    """About to be revoked: return and fetch nothing more."""
     buffered: deque[Batch | Passed] = field(default_factory=deque)
     buffered_bytes: int = 0
     leftover: list[ConsumerRecord] = field(default_factory=list)
-    """Records of an unpacked batch that did not fit into a poll; in reverse order."""
+    """Records of a decoded batch that did not fit into a poll, in reverse order."""
     leftover_end: int = UNKNOWN
     """Offset after the batch of ``leftover``."""
     paused: bool = False
     asking: bool = False
-    """A request about this partition is under way."""
+    """A request about this partition is in flight."""
     hold: bool = False
     """Fetch nothing ahead until the buffer is empty."""
     retry_at_ms: int = -1 << 62
     nearest: NodeId = NO_NODE
-    """The follower that the leader named to read from, until ``nearest_until_ms`` (KIP-392)."""
+    """The follower that the leader suggested for reading, until ``nearest_until_ms`` (KIP-392)."""
     nearest_until_ms: int = -1 << 62
     leader_only_until_ms: int = -1 << 62
-    """A follower failed: ask the leader for the records themselves, not for a replica nearby."""
+    """A follower failed: request the records themselves from the leader, not a nearby replica."""
     failures: int = 0
     generation: int = 0
     high_watermark: int = UNKNOWN
     last_stable_offset: int = UNKNOWN
     read_committed: bool = False
-    """As of the last fetch: records from the last stable offset on are not handed out yet."""
+    """As of the last fetch: records from the last stable offset on are not returned yet."""
     log_start_offset: int = UNKNOWN
     empty_until: int = UNKNOWN
     """Compaction has left nothing from ``fetch_offset`` up to here, as :meth:`found_nothing` learned."""
@@ -94,7 +95,7 @@ class PartitionState:
     error: Exception | None = None
 
     def seek(self, offset: int, epoch: int = UNKNOWN) -> None:
-        """Go to ``offset``; the record before it is of leader epoch ``epoch``, if that is known."""
+        """Go to ``offset``; the record before it has leader epoch ``epoch``, if known."""
         self.drop_buffer()
         self.generation += 1
         self.position = self.fetch_offset = offset
@@ -121,7 +122,7 @@ class PartitionState:
         self.wants_committed = True
 
     def drop_buffer(self) -> None:
-        """Forget data fetched ahead, and fetch from the position again."""
+        """Forget prefetched data, and fetch from the position again."""
         self.buffered.clear()
         self.buffered_bytes = 0
         self.leftover.clear()
@@ -136,8 +137,8 @@ class PartitionState:
 
     @property
     def lag(self) -> int | None:
-        """Records between the position and the end of the readable log as of the last fetch: the high watermark, or for
-        readers of committed records the last stable offset. ``None`` before a fetch."""
+        """Records between the position and the end of the readable log as of the last fetch: the high watermark, or the
+        last stable offset for readers of committed records. ``None`` before a fetch."""
         end = self.last_stable_offset if self.read_committed else self.high_watermark
         if self.position == UNKNOWN or end == UNKNOWN:
             return None
@@ -161,16 +162,17 @@ class PartitionState:
         )
 
     def read_nearby(self, node: NodeId, until_ms: int) -> None:
-        """The leader named a replica to read from."""
+        """Read from a replica that the leader suggested."""
         self.nearest, self.nearest_until_ms = node, until_ms
 
     def read_from_leader(self, until_ms: int) -> None:
-        """The replica nearby does not serve; whether the position is good is for the leader to say."""
+        """Read from the leader, because the nearby replica does not serve; the leader decides whether the position is
+        valid."""
         self.nearest, self.leader_only_until_ms = NO_NODE, until_ms
 
     def take_fetched(self, batches: Iterable[Batch], aborted: Aborted = ()) -> int:
-        """Buffer the data of a fetch from ``fetch_offset``; returns its bytes. Keeps nothing of aborted transactions
-        except how far they reach."""
+        """Buffer the data of a fetch from ``fetch_offset``. Returns its bytes. Of aborted transactions, keeps only how
+        far they reach."""
         total = 0
         for batch in without_aborted(batches, aborted) if aborted else batches:
             if batch.next_offset <= self.fetch_offset:
@@ -184,10 +186,10 @@ class PartitionState:
         return total
 
     def found_nothing(self) -> bool:
-        """A fetch of this partition alone brought nothing. Returns whether we learned something from that.
+        """Handle an empty fetch of only this partition. Returns whether we learned something from it.
 
         If the log is readable beyond ``fetch_offset``, that need not mean that it is empty there: the end may have
-        moved while the answer was made. It had not if the previous answer said the same.
+        moved while the answer was being made. It had not if the previous answer was the same.
         """
         before, end = self._empty_answer
         self._empty_answer = (
@@ -200,7 +202,7 @@ class PartitionState:
         return True
 
     def next_batch(self) -> ConsumerBatch | None:
-        """Take the next batch with records off the buffer, and move the position past it."""
+        """Take the next batch with records from the buffer, and move the position past it."""
         while self.buffered:
             batch = self.buffered.popleft()
             start = self.position
@@ -214,7 +216,7 @@ class PartitionState:
         return None
 
     def out_of_range(self, policy: OffsetReset) -> None:
-        """The leader's log does not hold ``fetch_offset``."""
+        """Handle that the leader's log does not contain ``fetch_offset``."""
         if self.has_data:
             self.hold = True
         elif policy.kind == "none":
@@ -226,7 +228,7 @@ class PartitionState:
             self.ask_reset(policy)
 
     def without_position(self, policy: OffsetReset) -> None:
-        """There is no position yet: the reset policy decides, or the next poll raises."""
+        """Handle a missing position: the reset policy decides, or the next poll raises."""
         if policy.kind == "none":
             self.error = NoOffsetForPartitionError(
                 f"{self.at}: has no position, and auto_offset_reset is none: seek first", {self.at: Offset(UNKNOWN)}
@@ -235,16 +237,17 @@ class PartitionState:
             self.ask_reset(policy)
 
     def made_anew(self, policy: OffsetReset) -> None:
-        """The position belongs to an earlier topic of the same name. Source: ``Metadata.updateLatestMetadata`` and
-        ``SubscriptionState.maybeCompleteValidation``, where such an epoch has no end."""
+        """Handle a position that belongs to an earlier topic with the same name. Source:
+        ``Metadata.updateLatestMetadata`` and ``SubscriptionState.maybeCompleteValidation``, where such an epoch has no
+        end."""
         if policy.kind == "none":
             self._truncated("the topic was deleted and created again", 0)
         else:
             self.ask_reset(policy)
 
     def without_such_an_epoch(self) -> None:
-        """No broker knows the leader epoch of the seek."""
-        self._truncated(f"no leader of epoch {self.fetch_epoch} or a later one is known: seek to go on", self.position)
+        """Handle that no broker knows the leader epoch of the seek."""
+        self._truncated(f"no leader of epoch {self.fetch_epoch} or later is known: seek to continue", self.position)
 
     def _truncated(self, why: str, found: int) -> None:
         position = self.position
@@ -266,7 +269,7 @@ class PartitionState:
                 position = self.position
                 self.drop_buffer()
                 self.error = LogTruncationError(
-                    f"{self.at}: the log was cut at offset {found}, below the position {position}",
+                    f"{self.at}: the log was truncated at offset {found}, below the position {position}",
                     {self.at: Offset(position)},
                     {self.at: Offset(found)},
                 )
@@ -305,7 +308,7 @@ class Assignment:
         self._turn = deque(self.partitions[at] for at in wanted)
 
     def state(self, at: TopicPartition) -> PartitionState:
-        """Raises ``IllegalStateError`` for a partition that is not assigned."""
+        """Return a partition's state. Raises ``IllegalStateError`` for one that is not assigned."""
         found = self.partitions.get(at)
         if found is None:
             raise IllegalStateError(f"{TopicPartition(*at)} is not assigned to this consumer")
@@ -322,7 +325,7 @@ class Assignment:
                 raise state.error
 
     def next_with_data(self) -> PartitionState | None:
-        """The next partition, in turn, that has something for poll."""
+        """Return the next partition, in turn, with something for poll."""
         for _ in range(len(self._turn)):
             state = self._turn[0]
             if state.has_data and not state.paused and not state.withheld:
@@ -331,5 +334,5 @@ class Assignment:
         return None
 
     def pass_turn(self) -> None:
-        """Let the next partition have its turn."""
+        """Give the next partition its turn."""
         self._turn.rotate(-1)

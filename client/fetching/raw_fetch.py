@@ -1,4 +1,4 @@
-"""Reading a partition's batches as they are, below the high watermark: for backups, links and comparisons."""
+"""Reads a partition's batches as they are, below the high watermark: for backups, links and comparisons."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _ANSWER_S: Final = 30.0
 
 
 class RawFetcher:
-    """Asks leaders by the way of a consumer, or any replica. One request a partition at a time."""
+    """Asks leaders, through a consumer's fetch, or any replica. One request per partition at a time."""
 
     def __init__(self, cluster: Cluster, bytes_max: int) -> None:
-        """``bytes_max``: of one answer, or one batch if that is larger."""
+        """``bytes_max``: of one answer; a larger batch comes whole."""
         self._cluster = cluster
         self._bytes_max = bytes_max
         self._callers: dict[Connection, FrameCaller] = {}
@@ -49,15 +49,15 @@ class RawFetcher:
     async def fetch(
         self, at: TopicPartition, position: int, last_epoch: int, timeout_ms: int, *, read_committed: bool = False
     ) -> FetchedPartition:
-        """What the leader has from ``position`` on; ``last_epoch``: the leader epoch of the batch before that, -1 if
-        none was read. With ``read_committed`` only what lies below the last stable offset, and the aborted transactions
-        by name. Raises ``OffsetOutOfRangeError`` also where the leader's log is not the one that was read,
+        """Return what the leader has from ``position`` on; ``last_epoch``: the leader epoch of the batch before that,
+        -1 if none was read. With ``read_committed``, only data below the last stable offset, and the aborted
+        transactions by name. Raises ``OffsetOutOfRangeError`` also if the leader's log is not the one that was read,
         ``ConnectionLost``, ``TimeoutError`` and the leader's errors."""
         view = await self._cluster.topic(at.topic, timeout_ms)
         node = self._cluster.cache.leader_of(*at)
         connection = None if node == NO_NODE else self._cluster.connection(node)
         if connection is None:
-            raise exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader that can be reached")
+            raise exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no reachable leader")
         wanted = FetchPartition(
             view.topic_id,
             at.partition,
@@ -69,19 +69,19 @@ class RawFetcher:
         )
         found = await self._ask(connection, NO_NODE, at, wanted, read_committed=read_committed)
         if found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0:
-            raise OffsetOutOfRangeError(f"{at}: what was copied is not what the leader has")
+            raise OffsetOutOfRangeError(f"{at}: the copied records are not in the leader's log")
         if found.error is not ErrorCode.NONE:
             raise exception_for(found.error, f"{at}: {found.error.name}")
         return found
 
     async def fetch_from(self, node: int, at: TopicPartition, position: int, timeout_ms: int) -> FetchedPartition:
-        """What the replica on this broker has from ``position`` on, whether it leads or not, below the high watermark
-        that it knows; its error is in the answer. Raises ``BrokerNotAvailableError``, ``ConnectionLost`` and
+        """Return what the replica on this broker has from ``position`` on, whether it leads or not, below the high
+        watermark that it knows; its error is in the answer. Raises ``BrokerNotAvailableError``, ``ConnectionLost`` and
         ``TimeoutError``."""
         view = await self._cluster.topic(at.topic, timeout_ms)
         connection = self._cluster.connection(NodeId(node))
         if connection is None:
-            raise exception_for(ErrorCode.BROKER_NOT_AVAILABLE, f"{at}: broker {node} cannot be reached")
+            raise exception_for(ErrorCode.BROKER_NOT_AVAILABLE, f"{at}: broker {node} is unreachable")
         wanted = FetchPartition(
             view.topic_id, at.partition, NO_LEADER_EPOCH, Offset(position), NO_LEADER_EPOCH, NO_OFFSET, self._bytes_max
         )

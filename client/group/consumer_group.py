@@ -1,7 +1,7 @@
 """A consumer's part in a group of the classic protocol: it prepares, joins, and adopts what the leader assigned.
 
-On the user's side, as :mod:`tidelog.client.group.polled_group` says. The requests go out from
-:mod:`tidelog.client.group.coordinator`. Source: Kafka's ``ConsumerCoordinator``.
+Runs on the user's side, see :mod:`tidelog.client.group.polled_group`. :mod:`tidelog.client.group.coordinator` sends the
+requests. Source: Kafka's ``ConsumerCoordinator``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ConsumerGroup(PolledGroup):
             self._refreshes = 0
 
     def _topics_changed(self) -> bool:
-        """The lock is held. Whether the leader would now assign other partitions."""
+        """Return whether the leader would now assign other partitions. The lock is held."""
         led, topics = self._led, self._cluster.cache.topics
         if led is None or not self.membership.is_leader:
             return False
@@ -129,7 +129,7 @@ class ConsumerGroup(PolledGroup):
         self._io_loop.call(lambda: self.coordinator.join(wish))
 
     def _prepare(self) -> Steps:
-        """Before a join: commit, and give up the partitions that must go (Kafka's ``onJoinPrepare``)."""
+        """Prepare for a join: commit, and give up the partitions that must go (Kafka's ``onJoinPrepare``)."""
         membership = self.membership
         eager = self.protocol is RebalanceProtocol.EAGER
         if membership.has_generation:
@@ -149,7 +149,7 @@ class ConsumerGroup(PolledGroup):
                 yield from self._give_up([at for at in owned if at not in set(kept)], kept)
 
     def _complete(self, outcome: Outcome) -> Steps:
-        """After a SyncGroup: adopt the assignment (Kafka's ``onJoinComplete``)."""
+        """Complete a rebalance after SyncGroup: adopt the assignment (Kafka's ``onJoinComplete``)."""
         membership = self.membership
         generation = outcome.generation
         try:
@@ -161,7 +161,7 @@ class ConsumerGroup(PolledGroup):
         wanted = sorted(assignment.partitions)
         with self._lock:
             if membership.generation != generation:
-                return  # over already; the next preparation deals with it
+                return  # already over; the next preparation handles it
             self._led = outcome.partitions_of
             self._taken = generation
             if not all(self.subscription.covers(at) for at in wanted):

@@ -37,7 +37,7 @@ from tidelog.proto.calls.consumer_group_api import (
 )
 
 FIRST_INTERVAL_MS: Final = 5_000
-"""Until the coordinator tells the time between heartbeats."""
+"""Used until the coordinator tells the heartbeat interval."""
 _FENCING: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _WHAT_TO_DO: Final = {
     ErrorCode.UNSUPPORTED_VERSION: "; or use group_protocol='classic'",
@@ -64,14 +64,14 @@ class Interest(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What the member may have, as the coordinator has told it; each telling has another number."""
+    """What the member may have, according to the coordinator; each message has another number."""
 
     number: int
     partitions: frozenset[IdPartition]
 
 
 class Beat(NamedTuple):
-    """A heartbeat. ``None``, and not ``whole``: as the one before."""
+    """A heartbeat. A ``None`` field that is not ``whole`` is unchanged since the last one."""
 
     joined: int
     epoch: int
@@ -79,7 +79,7 @@ class Beat(NamedTuple):
     wanted: Interest | None
     owned: frozenset[IdPartition] | None
     taken: int
-    """The number of the target that poll has taken."""
+    """The number of the target that poll has adopted."""
 
 
 class ConsumerMembership:
@@ -87,13 +87,13 @@ class ConsumerMembership:
 
     def __init__(self, *, member_id: str, max_poll_interval_ms: int, static: bool) -> None:
         self.member_id: Final = member_id
-        """Its own choice, for all its lives (KIP-1082): a join whose answer is lost leaves nobody behind."""
+        """Its own choice, for all its lives (KIP-1082), so that a join whose answer is lost leaves nobody behind."""
         self._max_poll_interval_ms = max_poll_interval_ms
         self._static = static
         self.heartbeat_interval_ms = FIRST_INTERVAL_MS
         self.epoch = JOIN_EPOCH
         self.joined = 0
-        """Rises with the beginning and the end of each life as a member."""
+        """Increases at the start and end of each life as a member."""
         self.target: Target | None = None
         self.failure: TidelogError | None = None
         """The error that the next poll raises, once."""
@@ -104,13 +104,13 @@ class ConsumerMembership:
         self._is_member = False
         self._is_fenced = False
         self._is_known = False
-        """The coordinator may know it: a heartbeat went out."""
+        """The coordinator may know it, because a heartbeat was sent."""
         self._wanted = self._wanted_told = Interest()
         self._owned: frozenset[IdPartition] = frozenset()
         self._since: dict[TopicPartition, int] = {}
         """The epoch in which poll took each of its partitions."""
         self._taken = self._taken_told = 0
-        """The number of the target that poll has taken, and of the one that the coordinator knows to be taken."""
+        """The numbers of the target that poll has adopted, and of the one that the coordinator knows to be adopted."""
         self._targets = 0
         self._whole = True
         self._due_ms = 0
@@ -146,7 +146,7 @@ class ConsumerMembership:
         self.polled_ms = now
 
     def want(self, wanted: Interest, now: int) -> bool:
-        """Subscribe to this; join if it is no member. Returns whether there is something to tell."""
+        """Set the subscription, and join if not a member. Returns whether there is something to tell."""
         if self._is_fenced or (self._is_member and wanted == self._wanted):
             return False
         self._wanted = wanted
@@ -168,13 +168,13 @@ class ConsumerMembership:
         self._rebalance_started_ms = now
 
     def take(self, target: Target, owned: Mapping[TopicPartition, TopicId], now: int) -> int | None:
-        """Poll has given up what is not in ``owned``, and taken the rest, as far as it knows the target's topics. The
-        coordinator must hear of it. Returns how long the rebalance took, if it is complete."""
+        """Note that poll has given up what is not in ``owned`` and taken the rest, as far as it knows the target's
+        topics. The coordinator must be told. Returns how long the rebalance took, if it is complete."""
         self._owned = frozenset((topic_id, at.partition) for at, topic_id in owned.items())
         self._since = {at: self._since.get(at, self.epoch) for at in owned}
         self._taken = target.number
         if self._taken_told == self._taken:
-            self._taken_told = -1  # a part of it that was not known before
+            self._taken_told = -1  # a part of it that was unknown before
         self._due_ms = 0
         if self.target is None or self.target.number != target.number or self._rebalance_started_ms is None:
             return None
@@ -183,11 +183,11 @@ class ConsumerMembership:
         return now - started
 
     def told_lost(self) -> None:
-        """Poll has told the listener, and has no partitions any more."""
+        """Note that poll has told the listener, and has no partitions any more."""
         self._is_fenced = False
 
     def leave(self) -> int | None:
-        """No longer a member. Returns the epoch to say it with, if the coordinator may know the member."""
+        """End the membership. Returns the epoch to report, if the coordinator may know the member."""
         known, self._is_known = self._is_known, False
         self._end()
         self._is_fenced = False
@@ -196,7 +196,8 @@ class ConsumerMembership:
         return LEAVE_STATIC_EPOCH if self._static else LEAVE_EPOCH
 
     def late(self) -> int | None:
-        """Poll was not called in time: as :meth:`leave`, and poll must tell the listener what is lost."""
+        """End the membership because poll was not called in time, as :meth:`leave` does; poll must tell the listener
+        what is lost."""
         left = self.leave()
         self._is_fenced = True
         return left
@@ -228,10 +229,10 @@ class ConsumerMembership:
         return Pulse.WAIT, min(overdue, self._due_ms)
 
     def coordinator_found(self, now: int) -> None:
-        """Nothing follows: how long it may be silent, only the coordinator knows."""
+        """Do nothing: only the coordinator knows how long it may be silent."""
 
     def heartbeat(self, now: int) -> Beat | None:
-        """What the heartbeat says that goes out now; ``None`` if it is no member any more."""
+        """Return the content of the next heartbeat; ``None`` if it is no longer a member."""
         if not self._is_member:
             return None
         self.heartbeat_sent_ms = now
@@ -249,13 +250,14 @@ class ConsumerMembership:
         )
 
     def heartbeat_failed(self, sent: Beat, now: int) -> None:
-        """No answer, or one that asks for another try: the coordinator may or may not have heard it."""
+        """Note that there was no answer, or one that asks for a retry: the coordinator may or may not have received the
+        heartbeat."""
         if sent.joined == self.joined:
             self._whole = True
             self._due_ms = 0
 
     def on_heartbeat(self, sent: Beat, answer: ConsumerGroupHeartbeatResponse, now: int) -> Next:
-        """Take a heartbeat's answer; STOP: poll has something to do."""
+        """Process a heartbeat's answer; STOP means that poll has something to do."""
         if sent.joined != self.joined:
             return Next.GO_ON
         code = answer.error
@@ -286,7 +288,7 @@ class ConsumerMembership:
             return Next.GO_ON
         told = frozenset((each.topic_id, part) for each in answer.assignment.topics for part in each.partitions)
         if self.target is not None and told == self.target.partitions == self._owned == sent.owned:
-            return Next.GO_ON  # it has it all, and has said so
+            return Next.GO_ON  # it has everything, and has said so
         self._targets += 1
         self.target = Target(self._targets, told)
         if self._rebalance_started_ms is None:
@@ -294,7 +296,7 @@ class ConsumerMembership:
         return Next.STOP
 
     def refused(self, error: TidelogError) -> None:
-        """It cannot be a member, for this reason."""
+        """Note the reason why it cannot be a member."""
         if self._is_member:
             self.failure = error
             self._fence()
@@ -307,8 +309,9 @@ class ConsumerMembership:
         return None
 
     def may_commit(self, sender: Generation, partitions: Iterable[TopicPartition]) -> Generation | TidelogError:
-        """Under the newest epoch if it has had the partitions since the commit was asked for. Else under the one of
-        that time, so that the coordinator refuses it if others have had them since (KIP-1251)."""
+        """Return the generation for a commit: the newest epoch if the member has had the partitions since the commit
+        was requested. Otherwise the epoch of that time, so that the coordinator refuses it if others have had them
+        since (KIP-1251)."""
         error = self.uncommittable()
         if error is not None:
             return error

@@ -39,7 +39,7 @@ from tidelog.proto.calls.group_api import (
 from tidelog.proto.logs.consumer_protocol import PROTOCOL_TYPE, BadConsumerProtocol
 
 JOIN_LAPSE_MS: Final = 5_000
-"""How much longer than the rebalance timeout we wait for a JoinGroup (Kafka's ``JOIN_GROUP_TIMEOUT_LAPSE``)."""
+"""How much longer than the rebalance timeout to wait for a JoinGroup (Kafka's ``JOIN_GROUP_TIMEOUT_LAPSE``)."""
 REASON_LENGTH_MAX: Final = 255
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A rebalance that this member has completed, except for poll's part. ``partitions_of``: on the leader, the number
-    of partitions assigned of each topic; otherwise ``None``."""
+    of assigned partitions per topic; otherwise ``None``."""
 
     generation: Generation
     assignment: bytes
@@ -56,8 +56,8 @@ class Outcome:
 
 
 class GroupCoordinator(CoordinatorSearch):
-    """``lock`` guards ``membership``, ``joining`` and ``outcome``, which poll shares; everything else is for the
-    loop alone. It calls ``news`` when poll should look, ``on_leading`` when ``pinned`` has changed."""
+    """``lock`` guards ``membership``, ``joining`` and ``outcome``, which poll shares; everything else is for the loop
+    alone. It calls ``news`` when poll should check, ``on_leading`` when ``pinned`` has changed."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class GroupCoordinator(CoordinatorSearch):
     # --- joining ----------------------------------------------------------------------------------------
 
     def join(self, wish: Wish) -> None:
-        """Begin a rebalance; poll has set ``joining`` and finds it unset when there is something to look at."""
+        """Start a rebalance; poll has set ``joining``, which is unset when there is something to check."""
         if self._closed:
             return
         self._join_task = self._task(self._join(wish), "join group")
@@ -136,7 +136,7 @@ class GroupCoordinator(CoordinatorSearch):
         self._news()
 
     async def _round(self, wish: Wish) -> Next:
-        """JoinGroup and SyncGroup, once."""
+        """Do JoinGroup and SyncGroup once."""
         config, membership, clock = self._config, self._membership, self._cluster.clock
         node = await self.find()
         with self._lock:
@@ -192,7 +192,7 @@ class GroupCoordinator(CoordinatorSearch):
         return step
 
     async def _assign(self, joined: JoinGroupResponse) -> tuple[tuple[MemberAssignment, ...], dict[str, int]]:
-        """As the group's leader: learn of all topics that the group wants, and divide them."""
+        """Assign as the group's leader: learn about all topics that the group wants, and divide them."""
         members = subscriptions_of(joined.members)
         topics = sorted({topic for said in members.values() for topic in said.topics})
         self._lead(frozenset(topics))
@@ -222,8 +222,8 @@ class GroupCoordinator(CoordinatorSearch):
             raise RebalanceCallbackError(f"assignor {assignor.name} raised {error!r}") from error
 
     async def _given(self) -> dict[str, int]:
-        """As a static leader that has come back: what its former self assigned (KIP-814). A topic may have grown in
-        between, which nobody else looks for; where the answer does not come, that is found to be so too."""
+        """Return, as a static leader that has come back, what its former self assigned (KIP-814). A topic may have
+        grown in between, which nobody else checks; without an answer, that is assumed."""
         response = await self.ask(DescribeGroupsRequest((self._group_id,)), self._config.request_timeout_ms)
         (group,) = response.groups
         if group.error is not ErrorCode.NONE:

@@ -1,7 +1,7 @@
-"""What both protocols of a group need of its coordinator: finds it, asks it, and keeps a heart beating.
+"""The common part of both group protocols: finds the coordinator, sends it requests, and keeps heartbeats going.
 
-Runs where the consumer's IO runs, even while nobody calls poll. The pure machine behind it
-(:class:`tidelog.client.group.membership.GroupMembership`) says what the heart does next.
+Runs where the consumer's IO runs, even while nobody calls poll. The pure state machine behind it
+(:class:`tidelog.client.group.membership.GroupMembership`) says what the heartbeat does next.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorLostError(BrokerNotAvailableError):
-    """The coordinator was unreachable, or its answer did not come: the outcome is unknown."""
+    """The coordinator was unreachable, or its answer did not arrive: the outcome is unknown."""
 
 
 class CoordinatorSearch:
     """``lock`` guards ``membership``, which poll shares; everything else is for the loop alone. It calls ``news`` when
-    poll should look."""
+    poll should check."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class CoordinatorSearch:
             await asyncio.wait(tasks)
 
     def wake(self) -> None:
-        """Poll has given the heart something to say."""
+        """Wake the heartbeat, because poll has given it something to say."""
         self._wake.set()
 
     def _task(self, work: object, name: str) -> asyncio.Task[None]:
@@ -77,7 +77,7 @@ class CoordinatorSearch:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """The next poll raises an unexpected exception."""
+        """Let the next poll raise an unexpected exception."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.critical("the consumer's group membership failed", exc_info=error)
@@ -87,7 +87,7 @@ class CoordinatorSearch:
             self._news()
 
     def _failed(self, error: TidelogError) -> None:
-        """The next poll raises it."""
+        """Let the next poll raise the error."""
         with self._lock:
             self._heart.failure = error
 
@@ -98,12 +98,12 @@ class CoordinatorSearch:
         return self._node is not None
 
     def forget(self, node: NodeId | None = None) -> None:
-        """It is gone, or is no longer the coordinator."""
+        """Forget the coordinator: it is gone, or is no longer the coordinator."""
         if node is None or node == self._node:
             self._node = None
 
     async def find(self) -> NodeId:
-        """The coordinator's node; looks it up if necessary, however long that takes. Raises permanent errors."""
+        """Return the coordinator's node; look it up if necessary, however long that takes. Raises permanent errors."""
         if self._node is not None:
             return self._node
         if self._finding is None or self._finding.done():
@@ -144,7 +144,8 @@ class CoordinatorSearch:
             await self._pause(failures)
 
     async def ask(self, request: Request[R], timeout_ms: int) -> R:
-        """Send one request to the coordinator, once. Raises ``CoordinatorLostError``, and as :meth:`find`."""
+        """Send one request to the coordinator, once. Raises ``CoordinatorLostError``, and the errors of
+        :meth:`find`."""
         node = await self.find()
         try:
             return await self._cluster.call(request, timeout_ms=max(1, timeout_ms), node=node)
@@ -215,10 +216,10 @@ class CoordinatorSearch:
         await self.leave(reason, self._heart.heartbeat_interval_ms)
 
     def _unfound(self, error: TidelogError) -> None:
-        """A permanent error kept us from finding the coordinator."""
+        """Handle a permanent error that prevented finding the coordinator."""
 
 
 def _seen(task: asyncio.Task[NodeId]) -> None:
-    """Its waiters have its error, if any are left."""
+    """Mark the error as seen: its waiters have it, if any are left."""
     if not task.cancelled():
         task.exception()

@@ -104,8 +104,8 @@ class Heartbeats(CoordinatorSearch):
         )
 
     async def leave(self, reason: str, timeout_ms: int) -> None:
-        """Give up the membership. The coordinator is told if it is known and answers in time; a heartbeat under way has
-        to end first, since it may be a join."""
+        """End the membership. The coordinator is told if it is known and answers in time; a heartbeat in flight must
+        end first, because it may be a join."""
         await self._leave(reason, timeout_ms, self._membership.leave)
 
     async def _overdue(self, reason: str) -> None:

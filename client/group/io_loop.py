@@ -1,7 +1,7 @@
-"""Where a consumer's IO runs: on the loop of its user, or on a loop in a thread of its own.
+"""Where a consumer's IO runs: on its user's loop, or on a loop in its own thread.
 
-In a thread of its own the heartbeats of a group go on while the user's program computes, blocks its loop, or
-stands in a debugger. In one place (a test, a simulation) everything stays on the one loop.
+In its own thread, a group's heartbeats continue while the user's program computes, blocks its loop, or is stopped in a
+debugger. In a test or simulation, everything runs on one loop.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class IoLoop(Protocol):
     """Used by the user's side of a consumer."""
 
     def open(self) -> None:
-        """Ready for use from now on; call it on the user's loop."""
+        """Make it ready for use. Call it on the user's loop."""
 
     def release(self) -> None:
-        """No longer used. May be called twice."""
+        """End its use. May be called twice."""
 
     def call(self, action: Callable[[], object]) -> None:
-        """Call ``action`` where IO runs, soon or at once."""
+        """Call ``action`` where IO runs, soon or immediately."""
 
     async def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run ``work`` there; raise its exceptions here."""
+        """Run ``work`` there, and raise its exceptions here."""
 
     def tell(self, action: Callable[[], object]) -> None:
-        """The other way: called where IO runs, it calls ``action`` on the user's side."""
+        """Call ``action`` on the user's side, from where IO runs."""
 
 
 class SameLoop:
-    """The loop of the user."""
+    """The user's loop."""
 
     def open(self) -> None:
         pass
@@ -55,7 +55,7 @@ class SameLoop:
 
 
 class CallersLoop(SameLoop):
-    """The blocking form: callers of :meth:`run` are on the background loop already."""
+    """The blocking form: callers of :meth:`run` are already on the background loop."""
 
     def __init__(self, loop: BackgroundLoop) -> None:
         self._loop = loop
@@ -65,7 +65,7 @@ class CallersLoop(SameLoop):
 
 
 class BackgroundThread:
-    """A background loop, the process's own unless one is given, under a consumer of another loop."""
+    """A background loop, by default the process's own, for a consumer on another loop."""
 
     def __init__(self, loop: BackgroundLoop | None = None) -> None:
         self._loop = loop
@@ -89,7 +89,7 @@ class BackgroundThread:
     async def run(self, work: Coroutine[Any, Any, R]) -> R:
         loop = self._loop
         if loop is None:
-            return await work  # closed: it says so
+            return await work  # closed: this raises
         try:
             loop.check()
         except BaseException:
@@ -102,4 +102,4 @@ class BackgroundThread:
             try:
                 self._users.call_soon_threadsafe(action)
             except RuntimeError:
-                return  # closed at this moment: nobody is left to tell
+                return  # just closed: nobody is left to tell

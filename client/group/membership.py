@@ -40,9 +40,9 @@ NEVER_MS: Final = 1 << 62
 class MemberState(enum.Enum):
     UNJOINED = "unjoined"
     PREPARING = "preparing"
-    """JoinGroup is under way."""
+    """JoinGroup is in flight."""
     COMPLETING = "completing"
-    """SyncGroup is under way."""
+    """SyncGroup is in flight."""
     STABLE = "stable"
 
 
@@ -54,7 +54,7 @@ class Generation(NamedTuple):
     member_id: str = NO_MEMBER
     protocol: str | None = None
     joined: int = 0
-    """In the consumer protocol, where ids and epochs of one member's several lives may be the same: which life."""
+    """In the consumer protocol, where ids and epochs of a member's several lives may be equal: which life."""
 
 
 NOBODY: Final = Generation()
@@ -63,8 +63,8 @@ NOBODY: Final = Generation()
 class Next(enum.Enum):
     """What to do after a request's answer."""
 
-    GO_ON = "go on"
-    AGAIN = "join again at once"
+    GO_ON = "continue"
+    AGAIN = "join again immediately"
     LATER = "try again after the backoff"
     FIND = "look up the coordinator, then as LATER"
     STOP = "poll must prepare first, or was given an error"
@@ -81,7 +81,7 @@ class Pulse(enum.Enum):
 
 
 class GroupMembership(Protocol):
-    """What the parts that serve both protocols of a group need of a member's machine."""
+    """The part of a member's state machine that both group protocols share."""
 
     failure: TidelogError | None
     polled_ms: int
@@ -96,23 +96,23 @@ class GroupMembership(Protocol):
 
     @property
     def has_lost(self) -> bool:
-        """Whether the partitions that the consumer has may be others' by now."""
+        """Whether the consumer's partitions may belong to others by now."""
 
     def polled(self, now: int) -> None: ...
 
     def coordinator_found(self, now: int) -> None: ...
 
     def pulse(self, now: int, coordinator_known: bool) -> tuple[Pulse, int]:
-        """What to do now, and for WAIT the latest time to look again."""
+        """Return what to do now, and for WAIT the latest time to check again."""
 
     def uncommittable(self) -> TidelogError | None:
-        """Why nothing can be committed now."""
+        """Return why nothing can be committed now."""
 
     def may_commit(self, sender: Generation, partitions: Iterable[TopicPartition]) -> Generation | TidelogError:
-        """How a commit goes out that the member asked for as ``sender``; or why it must not any more."""
+        """Return how to send a commit that the member requested as ``sender``, or why it must not be sent."""
 
     def on_commit_error(self, sent: Generation, code: ErrorCode, message: str) -> TidelogError:
-        """The error that a refused commit raises."""
+        """Return the error that a refused commit raises."""
 
 
 MOVED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
@@ -161,7 +161,7 @@ class Membership:
 
     @property
     def stable_generation(self) -> Generation | None:
-        """The generation for commits; ``None`` while there is none."""
+        """The generation for commits; ``None`` if there is none."""
         return self.generation if self.state is MemberState.STABLE else None
 
     @property
@@ -170,7 +170,7 @@ class Membership:
 
     @property
     def may_leave(self) -> bool:
-        """Whether to tell the coordinator of a leave: static members keep their place (KIP-345)."""
+        """Whether to tell the coordinator about leaving: static members keep their place (KIP-345)."""
         return not self._static and self.state is not MemberState.UNJOINED and self.generation.member_id != NO_MEMBER
 
     @property
@@ -179,11 +179,11 @@ class Membership:
 
     @property
     def has_lost(self) -> bool:
-        """Whether the partitions that the consumer has may be others' by now."""
+        """Whether the consumer's partitions may belong to others by now."""
         return not self.has_generation or self.rebalancing
 
     def uncommittable(self) -> TidelogError | None:
-        """Why nothing can be committed now."""
+        """Return why nothing can be committed now."""
         if self.state is MemberState.STABLE:
             return None
         if self.rebalancing:
@@ -200,12 +200,12 @@ class Membership:
         self.rejoin_reason = reason
 
     def prepared(self) -> None:
-        """Poll has given up the partitions that had to go."""
+        """Note that poll has given up the partitions that had to go."""
         self.needs_prepare = False
         self.is_leader = False
 
     def leave(self, reason: str) -> None:
-        """This consumer is no longer a member, whatever the coordinator thinks."""
+        """End the membership, whatever the coordinator thinks."""
         self._reset(reason, forget_member=True)
 
     def _reset(self, reason: str, *, forget_member: bool) -> None:
@@ -218,18 +218,18 @@ class Membership:
     # --- joining --------------------------------------------------------------------------------------
 
     def joining(self, now: int) -> Generation:
-        """A JoinGroup goes out; returns how it identifies its sender."""
+        """Note that a JoinGroup is sent. Returns how it identifies its sender."""
         self.state = MemberState.PREPARING
         if self.rebalance_started_ms is None:
             self.rebalance_started_ms = now
         return self.generation
 
     def on_join(self, sent: Generation, response: JoinGroupResponse, now: int) -> Next:
-        """Take a JoinGroup's answer; GO_ON: now SyncGroup."""
+        """Process a JoinGroup's answer; GO_ON means SyncGroup next."""
         code = response.error
         if code is ErrorCode.NONE:
             if self.state is not MemberState.PREPARING:
-                return Next.STOP  # left meanwhile
+                return Next.STOP  # left in the meantime
             if response.protocol_type not in ("", PROTOCOL_TYPE):
                 return self._fail(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -258,11 +258,11 @@ class Membership:
         return self._fail(code, f"could not join the group: {response.error_message or code.name}")
 
     def on_sync(self, sent: Generation, response: SyncGroupResponse, now: int) -> Next:
-        """Take a SyncGroup's answer; GO_ON: the assignment holds."""
+        """Process a SyncGroup's answer; GO_ON means that the assignment is valid."""
         code = response.error
         if code is ErrorCode.NONE:
             if self.state is not MemberState.COMPLETING or self.generation != sent:
-                return Next.STOP  # a heartbeat has learnt meanwhile that the generation is over
+                return Next.STOP  # a heartbeat has learned in the meantime that the generation is over
             if response.protocol_type not in ("", PROTOCOL_TYPE) or response.protocol_name not in ("", sent.protocol):
                 return self._fail(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -287,7 +287,7 @@ class Membership:
         return self._fail(code, f"could not complete the rebalance: {response.error_message or code.name}")
 
     def rebalanced(self, now: int) -> int:
-        """The rebalance is complete; returns how long it took."""
+        """Note that the rebalance is complete. Returns how long it took."""
         started = now if self.rebalance_started_ms is None else self.rebalance_started_ms
         self.rebalance_started_ms = None
         self.rebalance_ended_ms = now
@@ -301,7 +301,7 @@ class Membership:
     # --- heartbeats -----------------------------------------------------------------------------------
 
     def pulse(self, now: int, coordinator_known: bool) -> tuple[Pulse, int]:
-        """What to do now, and for WAIT the latest time to look again."""
+        """Return what to do now, and for WAIT the latest time to check again."""
         if self.state in (MemberState.UNJOINED, MemberState.PREPARING):
             return Pulse.WAIT, NEVER_MS
         overdue = self.polled_ms + self._max_poll_interval_ms
@@ -321,14 +321,14 @@ class Membership:
         return self.generation
 
     def heartbeat_failed(self, now: int) -> None:
-        """No answer, or one that asks for another try."""
+        """Note that there was no answer, or one that asks for a retry."""
         self._heartbeat_due_ms = min(self._heartbeat_due_ms, now + self._retry_backoff_ms)
 
     def coordinator_found(self, now: int) -> None:
         self._session_over_ms = now + self._session_timeout_ms
 
     def on_heartbeat(self, sent: Generation, code: ErrorCode, now: int) -> Next:
-        """Take a heartbeat's answer; STOP: the membership is over, and poll must know."""
+        """Process a heartbeat's answer; STOP means that the membership is over, and poll must know."""
         if code is ErrorCode.NONE:
             self._session_over_ms = now + self._session_timeout_ms
             return Next.GO_ON
@@ -363,14 +363,14 @@ class Membership:
     # --- commits --------------------------------------------------------------------------------------
 
     def may_commit(self, sender: Generation, partitions: Iterable[TopicPartition]) -> Generation | TidelogError:
-        """How a commit goes out that the member asked for as ``sender``; or why it must not any more."""
+        """Return how to send a commit that the member requested as ``sender``, or why it must not be sent."""
         error = self.uncommittable()
         if error is None and self.generation != sender:
             error = CommitFailedError("nothing was committed: the generation in which commit() was called is over")
         return error or sender
 
     def on_commit_error(self, sent: Generation, code: ErrorCode, message: str) -> TidelogError:
-        """The error that a refused commit raises."""
+        """Return the error that a refused commit raises."""
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             if self.generation == sent:
                 self.request_rejoin("a commit found the group rebalancing")
@@ -387,7 +387,7 @@ class Membership:
         return exception_for(code, message or code.name)
 
     def _stale(self) -> TidelogError:
-        """A commit of an earlier generation was refused."""
+        """Return the error for a refused commit of an earlier generation."""
         if self.rebalancing:
             return exception_for(ErrorCode.REBALANCE_IN_PROGRESS, _REBALANCING)
         return CommitFailedError(f"nothing was committed, the generation is over: {NOT_IN_GROUP}")

@@ -40,7 +40,7 @@ from tidelog.proto.calls.group_api import (
 )
 
 WAITING_MAX: Final = 1_000
-"""Most commits that wait for their turn; further ones get ``RetriableCommitFailedError``."""
+"""Maximum commits that wait for their turn; further ones get ``RetriableCommitFailedError``."""
 _MOVED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT})
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Commit:
-    """``sender`` is ``None`` for a consumer that assigns by hand. Retried while ``retries`` are left and before
+    """``sender`` is ``None`` for a consumer with manual assignment. Retried while ``retries`` are left and before
     ``deadline_ms``. ``done`` is called once, where IO runs."""
 
     offsets: Offsets
@@ -59,7 +59,7 @@ class Commit:
 
 
 class OffsetCommitter:
-    """For the IO loop alone, except that ``lock`` guards ``membership``."""
+    """Used only on the IO loop, except that ``lock`` guards ``membership``."""
 
     def __init__(
         self,
@@ -199,8 +199,8 @@ class OffsetCommitter:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Each partition's committed offset, or ``None``. Retries within ``timeout_ms``, then raises the reason, or
-        ``RequestTimedOutError``."""
+        """Return each partition's committed offset, or ``None``. Retries within ``timeout_ms``, then raises the reason,
+        or ``RequestTimedOutError``."""
         wanted = list(dict.fromkeys(partitions))
         if not wanted:
             return {}
@@ -245,7 +245,7 @@ def _try_again(error: TidelogError) -> TidelogError:
 
 
 def _unassigned(code: ErrorCode, message: str) -> TidelogError:
-    """The error for a consumer that assigns by hand."""
+    """Return the error for a consumer with manual assignment."""
     if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
         return CommitFailedError(
             f"{message}: the group has members with assignments from the coordinator; a consumer that assigns "

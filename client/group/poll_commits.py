@@ -1,7 +1,7 @@
 """Poll's part in commits: automatic ones when they are due, and callbacks of those that have ended.
 
-On the user's side, as :mod:`tidelog.client.group.consumer_group`; :mod:`tidelog.client.group.offset_commits` sends
-them. Source: Kafka's ``ConsumerCoordinator`` (``maybeAutoCommitOffsetsAsync``,
+Runs on the user's side, like :mod:`tidelog.client.group.consumer_group`; :mod:`tidelog.client.group.offset_commits`
+sends them. Source: Kafka's ``ConsumerCoordinator`` (``maybeAutoCommitOffsetsAsync``,
 ``invokeCompletedOffsetCommitCallbacks``).
 """
 
@@ -33,7 +33,7 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 @dataclass(slots=True, eq=False)
 class SentCommit:
-    """A commit under way."""
+    """A commit in flight."""
 
     ended: bool = False
     error: TidelogError | None = None
@@ -41,7 +41,7 @@ class SentCommit:
 
 class PollCommits:
     """``positions`` returns the offsets that an automatic commit would cover now; ``news`` is called when a commit has
-    ended; ``told_committed`` learns of offsets that were committed."""
+    ended; ``told_committed`` gets offsets that were committed."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PollCommits:
         self._due_ms = 0
 
     def sender(self) -> Generation | None:
-        """The member that commits now. Raises the reason if nothing can be committed."""
+        """Return the member that commits now. Raises the reason if nothing can be committed."""
         if not self._subscription.grouped:
             return None
         with self._lock:
@@ -91,7 +91,7 @@ class PollCommits:
         too many callbacks are pending."""
         if self.open >= WAITING_MAX and not retries:
             raise RetriableCommitFailedError(
-                f"expected at most {WAITING_MAX} commits whose callback was not called yet: poll() calls them"
+                f"expected at most {WAITING_MAX} commits with pending callbacks: poll() calls them"
             )
         sent = SentCommit()
         self.open += 1
@@ -136,7 +136,7 @@ class PollCommits:
     # --- automatic commits --------------------------------------------------------------------------
 
     def interval_begins(self) -> None:
-        """The next automatic commit is due in one whole interval."""
+        """Restart the interval: the next automatic commit is due after one whole interval."""
         self._due_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
 
     @property
@@ -163,7 +163,7 @@ class PollCommits:
             self._automatic = self.send(offsets, None)
 
     def before_reassigning(self) -> None:
-        """Partitions assigned by hand are about to change."""
+        """Prepare for a change of manually assigned partitions."""
         if self._config.auto_commits and (offsets := self._positions()):
             self.send(offsets, None, retries=True)
 

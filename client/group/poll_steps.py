@@ -1,4 +1,5 @@
-"""What a group asks of the consumer's form (blocking or asyncio): calls of the user's functions, and waits."""
+"""Steps that a group requests from the consumer's form (blocking or asyncio): calls of the user's functions, and
+waits."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ UserCall = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for news, until this time (ms, monotonic) at most."""
+    """Wait for news, at most until this time (ms, monotonic)."""
 
     until_ms: int
 
@@ -28,7 +29,8 @@ def nested() -> IllegalStateError:
 
 
 def reported(called: str, error: BaseException) -> BaseException:
-    """The error that poll raises for an error in a listener: our own as they are, others wrapped (as Kafka does)."""
+    """Return the error that poll raises for an error in a listener: our own as they are, others wrapped (as Kafka
+    does)."""
     if isinstance(error, TidelogError) or not isinstance(error, Exception):
         return error
     found = RebalanceCallbackError(f"{called} raised {error!r}")

@@ -1,10 +1,10 @@
-"""A consumer's group as poll sees it, by either protocol: turns, listeners, automatic commits, leaving.
+"""A consumer's group as poll sees it, in either protocol: turns, listeners, automatic commits, leaving.
 
 Everything here runs on the user's side, in the thread (or task) that calls poll, and never waits. It yields calls and
-waits to the form of the consumer (:mod:`tidelog.client.group.poll_steps`), which resumes it when they are done. So
-callbacks run in the user's thread, and a rebalance that is under way does not hold up partitions that stay. The
-requests go out from a :class:`tidelog.client.group.coordinator_search.CoordinatorSearch` and from
-:mod:`tidelog.client.group.offset_commits`. Source: Kafka's ``ConsumerCoordinator``.
+waits to the consumer's form (:mod:`tidelog.client.group.poll_steps`), which resumes it when they are done. So callbacks
+run in the user's thread, and a rebalance in progress does not hold up partitions that stay. A
+:class:`tidelog.client.group.coordinator_search.CoordinatorSearch` and :mod:`tidelog.client.group.offset_commits` send
+the requests. Source: Kafka's ``ConsumerCoordinator``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 class Surroundings(NamedTuple):
-    """What a group needs of its consumer. ``positions`` returns the offsets that an automatic commit would cover now;
-    ``told_committed`` is called on the user's side with those that were committed."""
+    """What a group needs from its consumer. ``positions`` returns the offsets that an automatic commit would cover now;
+    ``told_committed`` is called on the user's side with committed offsets."""
 
     config: ConsumerConfig
     group_id: str
@@ -48,7 +48,7 @@ class Surroundings(NamedTuple):
 
 
 class PolledGroup:
-    """``_next_work`` is what a protocol adds: the next part of a rebalance, if there is one."""
+    """``_next_work`` is added by each protocol: the next part of a rebalance, if there is one."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PolledGroup:
     # --- lifecycle ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Where IO runs."""
+        """Start. Runs where IO runs."""
         now = self._clock.monotonic_ms()
         self._started_ms = self._poll_ended_ms = now
         self._member.polled(now)
@@ -104,14 +104,14 @@ class PolledGroup:
         self._search.start()
 
     async def stop(self) -> None:
-        """Where IO runs: end without telling the coordinator."""
+        """End without telling the coordinator. Runs where IO runs."""
         await self.committer.close()
         await self._search.close()
 
     # --- subscription ---------------------------------------------------------------------------------
 
     def subscription_changed(self) -> None:
-        """The user has changed the subscription: keep its metadata, hand out nothing else."""
+        """Adopt a changed subscription: keep its metadata, return nothing else."""
         with self._lock:
             for at, state in self._assignment.partitions.items():
                 state.withheld = self.subscription.grouped and not self.subscription.covers(at)
@@ -120,29 +120,29 @@ class PolledGroup:
     # --- what a protocol adds -------------------------------------------------------------------------
 
     def _pin(self) -> None:
-        """Where IO runs: keep the topics' metadata."""
+        """Keep the topics' metadata. Runs where IO runs."""
         raise NotImplementedError
 
     def _on_metadata(self, changed: set[TopicPartition]) -> None:
-        """Where IO runs: topics and partitions come and go."""
+        """Handle topics and partitions that come and go. Runs where IO runs."""
         raise NotImplementedError
 
     def _next_work(self) -> Steps | None:
         raise NotImplementedError
 
     async def leave(self, reason: str, timeout_ms: int) -> None:
-        """Where IO runs."""
+        """Leave the group. Runs where IO runs."""
         raise NotImplementedError
 
     def enforce_rebalance(self, reason: str) -> None:
         raise NotImplementedError
 
     def _identity(self) -> Generation:
-        """The lock is held. How the member's transactions identify it now."""
+        """Return how the member's transactions identify it now. The lock is held."""
         raise NotImplementedError
 
     def metadata(self) -> ConsumerGroupMetadata:
-        """As of the last assignment that poll has adopted, while the membership lasts."""
+        """Return the identity as of the last assignment that poll has adopted, while the membership lasts."""
         with self._lock:
             generation = self._identity()
         return ConsumerGroupMetadata(
@@ -152,7 +152,7 @@ class PolledGroup:
     # --- polling ------------------------------------------------------------------------------------
 
     def turn(self) -> Steps:
-        """Poll's share of the work, as far as possible now. Raises the errors that poll should raise."""
+        """Do poll's share of the work, as far as possible now. Raises the errors that poll should raise."""
         if self._running:
             raise nested()
         self._running = True
@@ -190,7 +190,7 @@ class PolledGroup:
         self._member.polled(now)
 
     def gauges(self) -> dict[str, float]:
-        """The gauges, by Kafka's names."""
+        """Return the gauges, by Kafka's names."""
         now = self._clock.monotonic_ms()
         with self._lock:
             membership = self._member
@@ -229,7 +229,7 @@ class PolledGroup:
                     step = yield call
                 except BaseException as error:
                     self._work = None
-                    work.throw(error)  # it finishes its work, and raises the same
+                    work.throw(error)  # it finishes its work, and raises the same error
                     raise
 
     def _give_up(self, gone: list[TopicPartition], kept: list[TopicPartition], *, lost: bool = False) -> Steps:
@@ -260,8 +260,8 @@ class PolledGroup:
     # --- leaving ------------------------------------------------------------------------------------
 
     def leaving(self, deadline_ms: int, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Steps:
-        """Give up everything before a leave: commit ``offsets``, take the commits' outcomes, tell the listener. Raises
-        the listener's exception once all is done."""
+        """Give up everything before leaving: commit ``offsets``, await the commits' outcomes, call the listener. Raises
+        the listener's exception once everything is done."""
         if self._running:
             raise nested()
         self._running = True

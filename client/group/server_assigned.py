@@ -1,7 +1,7 @@
 """A consumer's part in a group of the consumer protocol (KIP-848): it gives up and takes what the coordinator says.
 
-On the user's side, as :mod:`tidelog.client.group.polled_group` says. Only what goes is revoked, and only what comes is
-assigned; the rest is read on. Source: Kafka's ``ConsumerMembershipManager``.
+Runs on the user's side, see :mod:`tidelog.client.group.polled_group`. Only removed partitions are revoked, and only new
+ones assigned; the rest are read on without a break. Source: Kafka's ``ConsumerMembershipManager``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ServerAssignedGroup(PolledGroup):
         self._owned: dict[TopicPartition, TopicId] = {}
         """What poll has taken, as the coordinator knows it."""
         self._seen: object = None
-        """What poll has acted upon."""
+        """What poll has acted on."""
         self._told = -1
-        """The life in which the listener heard of an assignment."""
+        """The life in which the listener was told about an assignment."""
         self._refreshes = 0
 
     # --- topics -----------------------------------------------------------------------------------------
@@ -73,12 +73,12 @@ class ServerAssignedGroup(PolledGroup):
             self._refreshes = 0
 
     def _is_known(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether our metadata has it: the coordinator's may be newer."""
+        """Return whether our metadata has it: the coordinator's may be newer."""
         view = self._cluster.cache.topics.get(self._cluster.cache.name_of(topic_id) or "")
         return view is not None and partition < len(view.partitions)
 
     def _known(self, target: Target) -> dict[TopicPartition, TopicId]:
-        """The lock is held. What of the target we know by name, and still want."""
+        """Return the part of the target that we know by name and still want. The lock is held."""
         cache, subscription = self._cluster.cache, self.subscription
         open_only = subscription.regex is not None and self.config.exclude_internal_topics
         found: dict[TopicPartition, TopicId] = {}
@@ -115,7 +115,7 @@ class ServerAssignedGroup(PolledGroup):
         return None
 
     def _lose(self) -> Steps:
-        """The membership is over, whether we like it or not: others may have the partitions."""
+        """Handle the end of the membership, voluntary or not: others may have the partitions."""
         try:
             if self._owned:
                 yield from self._give_up(list(self._owned), [], lost=True)
@@ -158,7 +158,7 @@ class ServerAssignedGroup(PolledGroup):
             raise reported("on_partitions_assigned", raised)
 
     def _settle(self, going: list[TopicPartition]) -> Steps:
-        """Before partitions go: commit what was handed out of them, and hear the outcome of all commits."""
+        """Settle before partitions go: commit what was returned from them, and await the outcome of all commits."""
         deadline = self._clock.monotonic_ms() + self.config.max_poll_interval_ms
         yield from self.commits.before_giving_up(going, withhold=True)
         while self.commits.unanswered and self._clock.monotonic_ms() < deadline:
@@ -192,7 +192,8 @@ class ServerAssignedGroup(PolledGroup):
     # --- questions ------------------------------------------------------------------------------------
 
     def _identity(self) -> Generation:
-        """A member's epoch rises only after it has given up what it must: the newest is good for what poll has."""
+        """Return the member's identity. Its epoch increases only after it has given up what it must, so the newest is
+        valid for what poll has."""
         return self.membership.generation
 
     def enforce_rebalance(self, reason: str) -> None:

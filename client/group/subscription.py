@@ -1,4 +1,4 @@
-"""A consumer's subscription: topics by name or by pattern, or partitions assigned by hand. Pure.
+"""A consumer's subscription: topics by name or by pattern, or manually assigned partitions. Pure.
 
 Source: Kafka's ``SubscriptionState``.
 """
@@ -26,7 +26,7 @@ class Wanted(enum.Enum):
 
 @dataclass(slots=True)
 class SubscribedTopics:
-    """``topics`` are those that the consumer joins with; ``matched``: we know the topics that match the pattern.
+    """``topics``: those that the consumer joins with; ``matched``: the topics that match the pattern are known.
     ``regex``: a pattern that the coordinator matches (``by_server``); then ``topics`` are those assigned."""
 
     exclude_internal: bool = True
@@ -49,11 +49,11 @@ class SubscribedTopics:
 
     @property
     def interest(self) -> Interest:
-        """As a member of a group whose coordinator assigns says it."""
+        """What a member of a group with coordinator-side assignment reports."""
         return Interest(self.topics) if self.regex is None else Interest(frozenset(), self.regex)
 
     def subscribe(self, topics: Iterable[str], listener: ConsumerRebalanceListener | None) -> None:
-        """Raises ``IllegalStateError`` if partitions were assigned by hand."""
+        """Subscribe to topics. Raises ``IllegalStateError`` if partitions were assigned manually."""
         if isinstance(topics, str):
             raise TypeError(f"topics: expected a list of names, such as [{topics!r}], found the string {topics!r}")
         names = frozenset(topics)
@@ -63,14 +63,15 @@ class SubscribedTopics:
             )
         for name in sorted(names, key=str):
             if not isinstance(name, str) or not name.strip():
-                raise ValueError(f"topics: expected names that are not empty, found {name!r}")
+                raise ValueError(f"topics: expected non-empty names, found {name!r}")
         self._become(Wanted.TOPICS, listener)
         self.topics = names
 
     def subscribe_pattern(self, pattern: str | re.Pattern[str], listener: ConsumerRebalanceListener | None) -> None:
-        """A text goes to the coordinator if that matches patterns; a compiled pattern is always matched here."""
+        """Subscribe to a pattern. Text is sent to the coordinator if that matches patterns; a compiled pattern is
+        always matched here."""
         if not (pattern if isinstance(pattern, str) else pattern.pattern):
-            raise ValueError("pattern: expected one that is not empty, found ''")
+            raise ValueError("pattern: expected a non-empty pattern, found ''")
         if self.by_server and isinstance(pattern, str):
             self._become(Wanted.PATTERN, listener)
             self.regex = pattern
@@ -83,11 +84,11 @@ class SubscribedTopics:
         self.matched = False
 
     def by_hand(self, anything: bool) -> None:
-        """Partitions are assigned by hand, or (none) no longer. Raises ``IllegalStateError`` if there is a
+        """Note that partitions are assigned manually, or (none) no longer. Raises ``IllegalStateError`` if there is a
         subscription."""
         if self.grouped:
             raise IllegalStateError(
-                f"subscribed to {self.wanted.value}: unsubscribe() before you assign partitions by hand"
+                f"subscribed to {self.wanted.value}: unsubscribe() before you assign partitions manually"
             )
         self.wanted = Wanted.BY_HAND if anything else Wanted.NOTHING
 
@@ -100,14 +101,14 @@ class SubscribedTopics:
 
     def _become(self, wanted: Wanted, listener: ConsumerRebalanceListener | None) -> None:
         if self.wanted is Wanted.BY_HAND:
-            raise IllegalStateError("partitions are assigned by hand: unsubscribe() before subscribe()")
+            raise IllegalStateError("partitions are assigned manually: unsubscribe() before subscribe()")
         self.wanted = wanted
         self.pattern = self.regex = None
         self.matched = True
         self.listener = listener or ConsumerRebalanceListener()
 
     def match(self, topics: Mapping[str, TopicView]) -> bool:
-        """Find the ``topics`` that match the pattern; return whether they have changed."""
+        """Find the ``topics`` that match the pattern. Returns whether they have changed."""
         pattern = self.pattern
         if pattern is None:
             return False
@@ -122,7 +123,7 @@ class SubscribedTopics:
         return changed
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Whether the group may give us this one."""
+        """Return whether the group may assign this partition to us."""
         if self.pattern is not None:
             return self.pattern.fullmatch(partition.topic) is not None
         if self.regex is not None:
@@ -130,6 +131,6 @@ class SubscribedTopics:
         return partition.topic in self.topics
 
     def add_matching(self, topics: Iterable[str]) -> None:
-        """The leader knew of matching topics before we did."""
+        """Add matching topics that the leader knew before we did."""
         if self.pattern is not None:
             self.topics |= frozenset(topics)

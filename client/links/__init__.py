@@ -1,1 +1,1 @@
-"""Links: topics of another cluster, with their offsets, kept up to date here until they are promoted."""
+"""Links: mirror topics of another cluster, with their offsets, until they are promoted."""

@@ -1,4 +1,4 @@
-"""Comparing a partition's batches at two places: a link's source and target, or two replicas."""
+"""Compares a partition's batches at two places: a link's source and target, or two replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.client.links.batches import same, same_records
 from tidelog.proto.records.batches import Batch
 
 Read = Callable[[int], Awaitable[list[Batch]]]
-"""The batches from an offset on, some of them; none where the log ends."""
+"""Returns some batches from an offset on; none at the end of the log."""
 
 
 @dataclass(slots=True)
@@ -34,9 +34,9 @@ async def compare(
     names: tuple[str, str] = ("source", "target"),
     epochs: bool = False,
 ) -> Comparison:
-    """Compare the batches that lie in ``start`` to ``end``, with ``epochs`` their leader epochs too. Where one of the
-    logs is compacted, batches and records may be missing on either side; those that both have must be the same. Batches
-    without records do not count. ``names``: what the two are called in a fault."""
+    """Compare the batches from ``start`` to ``end``, and with ``epochs`` also their leader epochs. If one of the logs
+    is compacted, batches and records may be missing on either side; those that both have must be the same. Batches
+    without records are ignored. ``names``: names for the two sides in a fault."""
     found = Comparison()
     theirs, ours = _Row(source, start, end), _Row(target, start, end)
     while True:
@@ -69,7 +69,7 @@ async def compare(
 
 
 class _Row:
-    """The batches of one side in their order."""
+    """The batches of one side in order."""
 
     def __init__(self, read: Read, start: int, end: int) -> None:
         self._read = read

@@ -1,8 +1,8 @@
-"""What a link is: its name, where it reads, which topics and groups. Pure.
+"""The definition of a link: its name, its source, its topics and groups. Pure.
 
-A link is one item of the cluster-wide setting ``links``: five fields between semicolons, with blanks between several
-addresses or patterns, and ``%`` before the codes of characters that would be taken for something else. How to log in at
-the source is not in it: whoever runs the link says so.
+A link is one item of the cluster-wide setting ``links``: five fields separated by semicolons, with blanks between
+several addresses or patterns, and ``%`` escapes for characters with a special meaning. It does not contain credentials
+for the source: whoever runs the link provides them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PLAIN: Final = r".*+?^$|()[]{}\_-:/@=!<>"
 
 
 class LinkError(Exception):
-    """A link that cannot be made or go on, and what to do. Nothing was changed, unless the text says so."""
+    """A link cannot be created or continued; the text says what to do. Nothing was changed, unless the text says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDefinition:
-    """``cluster_id``: the source's. ``topics`` and ``groups``: regular expressions for whole names."""
+    """``cluster_id``: the source's. ``topics`` and ``groups``: regular expressions for full names."""
 
     name: str
     cluster_id: str
@@ -37,7 +37,7 @@ class LinkDefinition:
     groups: tuple[str, ...]
 
     def item(self) -> str:
-        """The text that stands in the setting."""
+        """Return the text for the setting."""
         lists = (self.bootstrap, self.topics, self.groups)
         return ";".join((self.name, quote(self.cluster_id, safe=""), *(" ".join(map(_quoted, some)) for some in lists)))
 
@@ -53,7 +53,7 @@ class LinkDefinition:
 
 
 def define(name: str, cluster_id: str, bootstrap: str, topics: Sequence[str], groups: Sequence[str]) -> LinkDefinition:
-    """Check what somebody wants. Raises :class:`LinkError`."""
+    """Validate a link's definition. Raises :class:`LinkError`."""
     if not _NAME.fullmatch(name):
         raise LinkError(f"expected 1 to 64 letters, digits, - and _ as a link's name, found {name!r}")
     for pattern in (*topics, *groups):
@@ -69,7 +69,7 @@ def define(name: str, cluster_id: str, bootstrap: str, topics: Sequence[str], gr
 
 
 def read_item(item: str) -> LinkDefinition:
-    """An item of the setting. Raises :class:`LinkError`."""
+    """Parse an item of the setting. Raises :class:`LinkError`."""
     fields = item.split(";")
     if len(fields) != 5:
         raise LinkError(f"{SETTING}: expected name;cluster;addresses;topics;groups, found {item!r}")

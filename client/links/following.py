@@ -39,11 +39,11 @@ from tidelog.proto.records.batches import Batch, CorruptBatch, split_batches
 from tidelog.proto.records.spans import gap_batch
 
 PARTITION_BYTES_MAX: Final = 4 * 2**20
-"""Most bytes of one partition in one fetch, or one batch if that is larger."""
+"""Maximum bytes of one partition in a fetch; a larger batch comes whole."""
 BATCH_BYTES_MAX: Final = 15 * 2**20
-"""Largest batch that a link can take: a call has at most 16 MiB."""
+"""Largest batch that a link can transfer: a call has at most 16 MiB."""
 IMPORT_S: Final = 60.0
-"""How long a target partition may have no leader that takes records, before its position is looked up anew."""
+"""How long a target partition may have no leader that accepts records, before its position is looked up again."""
 COMPARE_WAIT_MS: Final = 0
 
 
@@ -54,14 +54,14 @@ class State(enum.Enum):
 
 
 class NotLeader(SourceLost):
-    """The source's leader has changed; its metadata must be asked for."""
+    """The source's leader has changed; request its metadata again."""
 
     def __init__(self) -> None:
-        super().__init__("the source's leader has changed while it was asked: ask again")
+        super().__init__("the source's leader changed during the request: ask again")
 
 
 class Stop(Exception):
-    """Why a partition cannot go on."""
+    """Why a partition cannot continue."""
 
 
 MOVED: Final = frozenset(
@@ -92,7 +92,7 @@ class Between:
 
 
 class Follower:
-    """See the module. ``kept``: the position that the target cluster keeps, if any."""
+    """See the module. ``kept``: the position stored in the target cluster, if any."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class Follower:
         self.state = State.UNKNOWN
         self.reason = ""
         self.trouble = ""
-        """Why it does not get on at the moment, though it goes on trying."""
+        """Why it makes no progress at the moment, though it keeps trying."""
         self.leader = SourcePartition(-1, -1)
         self.checked = -1
         self.position = 0
         self._found = False
         """Whether the position is the log's end at the target."""
         self.fetch_offset = 0
-        """Where to fetch: behind ``position`` if the source has nothing in between any more."""
+        """Where to fetch: after ``position`` if the source no longer has anything in between."""
         self.epoch = -1
         self.source_end = -1 if kept is None else kept.source_end
         self.source_start = -1
@@ -150,7 +150,7 @@ class Follower:
         return Wanted(self.at, self.source_id, self.fetch_offset, self.checked)
 
     def as_position(self) -> Position | None:
-        """What to keep in the target cluster; ``None`` if nothing is known."""
+        """Return what to store in the target cluster; ``None`` if nothing is known."""
         if self.state is State.UNKNOWN:
             return None
         offset, epoch, source_id = self.position, self.epoch, self.source_id
@@ -160,16 +160,16 @@ class Follower:
         return Position(offset, epoch, source_id, self.source_end, self.told_ms, self.level_ms, self.reason)
 
     def forget(self, trouble: str) -> None:
-        """The target's log may have grown by what we do not know of, or lost something."""
+        """Forget the position: the target's log may have grown by unknown records, or lost something."""
         self.trouble = trouble
         if self.state is State.KNOWN:
             self.kept = self.as_position()
             self.state, self._found = State.UNKNOWN, False
 
     def replaced(self) -> None:
-        """The source has another topic of this name."""
+        """Note that the source has another topic with this name."""
         self._stop(
-            "the topic at the source was deleted and made again: promote this one to keep it, or delete it to begin "
+            "the topic at the source was deleted and created again: promote this one to keep it, or delete it to start "
             "anew"
         )
 
@@ -179,7 +179,7 @@ class Follower:
     # --- Preparing ------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Find the position, and check that the source's present leader has what lies before it. Raises
+        """Find the position, and check that the source's current leader has what lies before it. Raises
         :class:`NotLeader`, and errors of either cluster."""
         leader = self.leader
         try:
@@ -201,7 +201,7 @@ class Follower:
         if kept is not None and kept.offset <= end:
             start, epoch = kept.offset, kept.epoch
             await self._check(leader, start, epoch)
-        else:  # nothing is known of it, or the target has lost records
+        else:  # nothing is known about it, or the target has lost records
             start, epoch = 0, -1
         start = max(start, self.target_start)
         if start < end:
@@ -214,7 +214,7 @@ class Follower:
         self.state, self._found = State.KNOWN, True
 
     async def _check(self, leader: SourcePartition, position: int, epoch: int) -> None:
-        """That the source's log up to ``position`` is the one that was copied. Source: KIP-101, KIP-320."""
+        """Check that the source's log up to ``position`` is the one that was copied. Source: KIP-101, KIP-320."""
         if not position or epoch < 0:
             return
         source = self._between.source
@@ -273,13 +273,13 @@ class Follower:
     def _diverged(self, what: str) -> str:
         return (
             f"{what}: the source has lost records that are here (after an unclean election), or somebody has written "
-            "here; nothing was cut off. Promote the topic to keep these records, or delete it here to copy it anew"
+            "here; nothing was truncated. Promote the topic to keep these records, or delete it here to copy it again"
         )
 
     # --- Importing ------------------------------------------------------------------------------------
 
     async def take(self, found: Fetched) -> None:
-        """Take what a fetch has brought. Raises :class:`NotLeader`, and errors of either cluster."""
+        """Take a fetch's data. Raises :class:`NotLeader`, and errors of either cluster."""
         try:
             await self._take(found)
         except Stop as stop:
@@ -295,7 +295,7 @@ class Follower:
             start = await self._earliest(self.leader)
             if self.fetch_offset >= start:
                 self.checked = -1
-                raise NotLeader  # beyond the end: let the leader epochs say why
+                raise NotLeader  # beyond the end: leader epochs will say why
             self.fetch_offset = start
             return
         self._expect(found.error)
@@ -336,5 +336,5 @@ class Follower:
             )
         except TidelogError as error:
             if error.code is ErrorCode.INVALID_REQUEST:
-                raise Stop(f"the target takes no more records of the link: {error}") from None
+                raise Stop(f"the target accepts no more records from the link: {error}") from None
             raise

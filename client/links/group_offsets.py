@@ -1,4 +1,4 @@
-"""Copies what groups have committed at the source to the target."""
+"""Copies groups' committed offsets from the source to the target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_OURS: Final = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-"""A group that has members here moves its offsets itself, and so does every group in a topic that is promoted."""
+"""A group with members here moves its offsets itself, and so does every group in a promoted topic."""
 METADATA_CHARS_MAX: Final = 1_000
 
 Committed = Mapping[TopicPartition, tuple[int, str]]
@@ -30,7 +30,8 @@ Committed = Mapping[TopicPartition, tuple[int, str]]
 def to_commit(
     theirs: Committed, ours: Mapping[TopicPartition, OffsetAndMetadata], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Pure. What to commit at the target: the source's offsets in partitions of the link, at most its end there."""
+    """Return what to commit at the target: the source's offsets in partitions of the link, at most its end there.
+    Pure."""
     found = {}
     for at, (offset, metadata) in theirs.items():
         if at not in ends:

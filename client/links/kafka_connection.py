@@ -1,4 +1,4 @@
-"""A connection to a broker over Kafka's protocol, as its client: one request at a time, TLS and SASL as set."""
+"""A client connection to a broker over the Kafka protocol: one request at a time, with TLS and SASL as configured."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ CONNECT_S: Final = 10.0
 ANSWER_S: Final = 30.0
 ANSWER_BYTES_MAX: Final = 128 * 2**20
 VERSIONS: Final[Mapping[int, int]] = {1: 13, 2: 6, 3: 10, 9: 8, 10: 4, 16: 4, 23: 4, 32: 4}
-"""API keys and the version of each in which a link asks. Kafka has all of them from release 3.1 on.
-Fetches name topics by their ids (KIP-516), so that another topic of the same name is not taken for the former one."""
+"""API keys, each with the version that a link uses. Kafka has all of them from release 3.1 on. Fetches name topics by
+id (KIP-516), so that another topic with the same name is not mistaken for the former one."""
 _UNSUPPORTED_VERSION: Final = 35
 _LIFETIME_SHARE: Final = 0.8
 _LENGTH: Final = struct.Struct(">i")
 
 
 class SourceLost(Exception):
-    """The source cannot be reached, or does not answer; it may later."""
+    """The source is unreachable, or does not answer; it may later."""
 
 
 class SourceRefused(Exception):
-    """The source answers in a way that asking again does not change."""
+    """The source's answer will not change by asking again."""
 
 
 class KafkaConnection:
-    """See the module. Opened by :meth:`ask`, and again after it broke."""
+    """See the module. :meth:`ask` opens it, and reopens it after it broke."""
 
     def __init__(self, address: Address, security: ClientSecurity, tls: TlsStore | None, client_id: str) -> None:
         self.address = address
@@ -54,8 +54,8 @@ class KafkaConnection:
         self._ends_at: float | None = None
 
     async def ask(self, api_key: int, values: Mapping[str, Any], *, wait_s: float = 0.0) -> Any:
-        """The answer's fields; ``wait_s``: how long the broker may take on purpose. Raises :class:`SourceLost` and
-        :class:`SourceRefused`."""
+        """Return the answer's fields; ``wait_s``: how long the broker may wait on purpose. Raises :class:`SourceLost`
+        and :class:`SourceRefused`."""
         async with self._lock:
             if self._ends_at is not None and asyncio.get_running_loop().time() >= self._ends_at:
                 self.close()
@@ -73,15 +73,15 @@ class KafkaConnection:
             async with asyncio.timeout(seconds):
                 return await work
         except BaseException as error:
-            self.close()  # an answer that comes late would be taken for another request's
+            self.close()  # a late answer would be taken for another request's
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise SourceRefused(f"{self.address}: {error.verify_message}") from None
             if isinstance(error, TimeoutError):
-                raise SourceLost(f"{self.address}: no answer in {seconds:g} s: is that a listener for Kafka?") from None
+                raise SourceLost(f"{self.address}: no answer in {seconds:g} s: is that a Kafka listener?") from None
             if isinstance(error, OSError | EOFError):
                 raise SourceLost(f"{self.address}: {getattr(error, 'strerror', None) or error}") from None
             if isinstance(error, BadMessage):
-                raise SourceRefused(f"{self.address}: expected an answer of Kafka's protocol: {error}") from None
+                raise SourceRefused(f"{self.address}: expected a Kafka protocol answer: {error}") from None
             raise
 
     async def _open(self) -> None:
@@ -141,6 +141,6 @@ class KafkaConnection:
         if _LENGTH.unpack_from(answer) != (number,):
             raise BadMessage("found the answer to another request")
         if api_key == API_VERSIONS and int.from_bytes(answer[4:6], "big") == _UNSUPPORTED_VERSION:
-            version = 0  # the answer of a broker that does not know ours (KIP-511)
+            version = 0  # the answer from a broker that does not know our version (KIP-511)
         start = 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
         return decode_response(api_key, version, answer[start:])

@@ -1,4 +1,4 @@
-"""Keeps the target's topics like the source's: there, with as many partitions, the same settings, the same start."""
+"""Keeps the target's topics like the source's: existence, partitions, settings, start offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_COPIED: Final = frozenset(
         "follower.replication.throttled.replicas",
     }
 )
-"""Settings that mean something in their own cluster alone."""
+"""Settings that are meaningful only in their own cluster."""
 _MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -42,15 +42,15 @@ def refused(
     sources: Mapping[str, Mapping[str, str]],
     there: Mapping[str, TargetTopic],
 ) -> dict[str, str]:
-    """Pure. Why topics of the source cannot be linked into the cluster ``cluster_id``, by name. ``sources``: their
-    settings."""
+    """Return why topics of the source cannot be linked into the cluster ``cluster_id``, by name. ``sources``: their
+    settings. Pure."""
     found = {}
     for name, settings in sources.items():
         fault = topic_name_fault(name)
         if fault is not None:
             found[name] = fault
         elif cluster_id in chain_of(definition, settings):
-            found[name] = f"a link fills {name} at the source, and its records come from this cluster: it would loop"
+            found[name] = f"a link fills {name} at the source with records from this cluster: it would loop"
         elif name in there and there[name].link != definition.name:
             what = f"one of link {there[name].link!r}" if there[name].link else "one with records of its own"
             found[name] = f"expected no topic {name} here, found {what}: delete it, or leave it out of the link"
@@ -58,13 +58,13 @@ def refused(
 
 
 def chain_of(definition: LinkDefinition, settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Pure. The clusters that a topic's records come from, the nearest first."""
+    """Return the clusters that a topic's records come from, the nearest first. Pure."""
     return (definition.cluster_id, *split_list(settings.get(LINK_SOURCE, "")))
 
 
 def copied(settings: Mapping[str, str], replicas: int) -> dict[str, str]:
-    """Pure. The settings of a source topic that a target with so many replicas takes. Some of Kafka's are unknown here,
-    and ``min.insync.replicas`` cannot ask for more replicas than there are."""
+    """Return the settings of a source topic that a target with this many replicas adopts. Some of Kafka's settings are
+    unknown here, and ``min.insync.replicas`` cannot exceed the replicas. Pure."""
     found = {}
     for name, value in settings.items():
         setting = TOPIC_CONFIG_DEF.settings.get(name)
@@ -79,13 +79,13 @@ def copied(settings: Mapping[str, str], replicas: int) -> dict[str, str]:
 
 
 def chosen(definition: LinkDefinition, cluster: SourceCluster) -> list[str]:
-    """Pure. The source's topics that the link is to have."""
+    """Return the source's topics that belong to the link. Pure."""
     names = (name for name, topic in cluster.topics.items() if not topic.is_internal and definition.takes_topic(name))
     return sorted(names)
 
 
 class TopicKeeper:
-    """Makes and changes the topics of one link."""
+    """Creates and changes the topics of one link."""
 
     def __init__(self, admin: LinkAdmin, source: Source, definition: LinkDefinition, cluster_id: str) -> None:
         self._admin = admin
@@ -94,7 +94,7 @@ class TopicKeeper:
         self._cluster_id = cluster_id
 
     async def keep(self, cluster: SourceCluster) -> Kept:
-        """Bring everything up to date once. Raises errors of either cluster, :class:`LinkError` excepted."""
+        """Bring everything up to date once. Raises errors of either cluster, except :class:`LinkError`."""
         names = chosen(self._definition, cluster)
         settings = await self._source.configs(names)
         names = [name for name in names if name in settings]
@@ -139,7 +139,7 @@ class TopicKeeper:
             try:
                 await self._admin.create_topics([item])
             except TopicAlreadyExistsError:
-                continue  # by another process of this link; the next look tells
+                continue  # another process of this link did it; the next round will see it
             except TidelogError as error:
                 problems[name] = str(error)
 
@@ -151,7 +151,7 @@ class TopicKeeper:
 
 
 def changed(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str | None]:
-    """Pure. What to set, and what to set back."""
+    """Return what to set, and what to reset. Pure."""
     changes: dict[str, str | None] = {name: value for name, value in wanted.items() if found.get(name) != value}
     gone: Collection[str] = found.keys() - wanted.keys() - NOT_COPIED
     changes.update(dict.fromkeys(sorted(gone)))

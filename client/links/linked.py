@@ -1,4 +1,4 @@
-"""What the target cluster says of its links: their definitions, their topics, how far they are."""
+"""What the target cluster knows about its links: definitions, topics, progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """``settings``: those that the topic has itself."""
+    """``settings``: the topic's own settings."""
 
     name: str
     topic_id: TopicId
@@ -51,10 +51,11 @@ class TargetTopic:
 
 
 class LinkAdmin(AsyncAdmin):
-    """An admin client of the target that knows links."""
+    """An admin client of the target for links."""
 
     def act_for(self, link: str) -> None:
-        """Commit offsets and delete records in this link's name from now on: refused once the topics are promoted."""
+        """Commit offsets and delete records on behalf of this link from now on; refused once the topics are
+        promoted."""
         self._link = link
 
     @property
@@ -62,7 +63,7 @@ class LinkAdmin(AsyncAdmin):
         return self._cluster
 
     async def definitions(self) -> dict[str, LinkDefinition]:
-        """Links by name. Raises :class:`LinkError` for a damaged one."""
+        """Return links by name. Raises :class:`LinkError` for a damaged one."""
         found = (await self.describe_configs([ALL_BROKERS]))[ALL_BROKERS].get(SETTING)
         items = split_list(found.value or "") if found is not None else ()
         return {one.name: one for one in map(read_item, items)}
@@ -74,12 +75,13 @@ class LinkAdmin(AsyncAdmin):
         return known[name]
 
     async def keep_definition(self, definition: LinkDefinition, operation: str) -> None:
-        """``operation``: "append" or "subtract"; both leave other links alone, whoever changes them meanwhile."""
+        """Change the setting. ``operation``: "append" or "subtract"; both leave other links alone, even under
+        concurrent changes."""
         change = ConfigChange(SETTING, operation, definition.item())
         await self.alter_configs({ALL_BROKERS: [change]})
 
     async def target_topics(self, names: Iterable[str] | None, definition: LinkDefinition) -> dict[str, TargetTopic]:
-        """Those of these topics (all if None) that the link may have and that exist."""
+        """Return those of these topics (default: all) that the link may have and that exist."""
         wanted = None if names is None else set(names)
         listed = [
             topic
@@ -99,12 +101,12 @@ class LinkAdmin(AsyncAdmin):
         return found
 
     async def linked_topics(self, definition: LinkDefinition) -> dict[str, TargetTopic]:
-        """The topics that the link has, also those whose promotion has not ended."""
+        """Return the topics of the link, including those whose promotion has not ended."""
         found = await self.target_topics(None, definition)
         return {name: topic for name, topic in found.items() if topic.link == definition.name}
 
     async def positions(self, definition: LinkDefinition) -> dict[TopicPartition, Position]:
-        """How far the link has come, as it said last."""
+        """Return the link's progress, as it last reported."""
         kept = await self.list_consumer_group_offsets(definition.group)
         read = {at: read_position(one.offset, one.leader_epoch, one.metadata) for at, one in kept.items()}
         return {at: one for at, one in read.items() if one is not None}

@@ -1,7 +1,7 @@
 """Runs a link: fetches from the source's leaders, imports at the target's, keeps topics and groups like the source's.
 
-Nothing but the target's logs says how far it is, so it may be killed at any moment, and several may run side by side: a
-leader takes a link's records only right at its log's end.
+Only the target's logs determine its progress, so it may be killed at any time, and several may run side by side: a
+leader accepts a link's records only exactly at its log's end.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tidelog.model.ids import TopicPartition
 from tidelog.proto.transport.network import ConnectionLost
 
 UPKEEP_S: Final = 5.0
-"""Between two looks at topics, settings and groups; positions are kept as often."""
+"""Interval for checking topics, settings and groups, and for storing positions."""
 LEADERS_S: Final = 0.2
-"""Soonest after one look at the source's leaders that the next one may follow."""
+"""Minimum time between two requests for the source's leaders."""
 FETCH_WAIT_MS: Final = 500
 FETCH_BYTES_MAX: Final = 16 * 2**20
 IN_FLIGHT_BYTES_MAX: Final = 64 * 2**20
-"""Most bytes that were fetched and are not imported yet."""
+"""Maximum bytes fetched and not yet imported."""
 _BUSY_WAIT_MS: Final = 10
 _IDLE_S: Final = 0.05
 _BACKOFF: Final = Backoff(100, 5_000)
 
 TROUBLE: Final = (TidelogError, SourceLost, SourceRefused, ConnectionLost, TimeoutError)
-"""What may pass by itself."""
+"""Errors that may pass by themselves."""
 
 
 class LinkRunner:
@@ -63,17 +63,17 @@ class LinkRunner:
         self._in_flight = 0
         self._leaders_wanted = asyncio.Event()
         self._moved = asyncio.Event()
-        """A partition is no longer busy."""
+        """Set when a partition is no longer busy."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the error that ends a task that should not end."""
         self._rng = admin.cluster.rng
         self._between: Between | None = None
         self._keeper: TopicKeeper | None = None
         self.rounds = 0
-        """Rounds of upkeep that ended well."""
+        """Successful rounds of upkeep."""
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Go on until ``stopping`` is set. Raises :class:`LinkError` if the link may not run, or is no more."""
+        """Run until ``stopping`` is set. Raises :class:`LinkError` if the link may not run, or no longer exists."""
         try:
             cluster_id, source = await check_ends(self._admin, self._source, self._definition)
             mask = mask_of(cluster_id, source.cluster_id)
@@ -101,7 +101,7 @@ class LinkRunner:
                 self.rounds += 1
                 self._say("upkeep", "")
             except TROUBLE as error:
-                self._say("upkeep", f"topics and groups wait: {error}")
+                self._say("upkeep", f"topics and groups are waiting: {error}")
             await asyncio.sleep(UPKEEP_S)
 
     async def _round(self) -> None:
@@ -128,7 +128,7 @@ class LinkRunner:
             if topic is None or topic.topic_id != follower.topic_id:
                 await self._leave(at)
                 if topic is None:
-                    self._say(f"{at}", "no longer of this link")
+                    self._say(f"{at}", "no longer part of this link")
         new = [at for at in wanted if at not in self._followers]
         positions = await self._admin.positions(self._definition) if new else {}
         for at in new:
@@ -157,7 +157,7 @@ class LinkRunner:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _move_starts(self) -> None:
-        """Records that the source has deleted go here too. (A log that is only compacted has no start to move.)"""
+        """Delete records here that the source has deleted. (A log that is only compacted has no start to move.)"""
         due = {}
         for at, one in self._followers.items():
             start = min(one.source_start, one.position)
@@ -198,7 +198,7 @@ class LinkRunner:
                 self._lead(await self._source.cluster())
                 self._say("source", "")
             except TROUBLE as error:
-                self._say("source", f"the source cannot be asked for its leaders: {error}")
+                self._say("source", f"cannot get the source's leaders: {error}")
                 self._leaders_wanted.set()
 
     def _lead(self, cluster: SourceCluster) -> None:
@@ -213,7 +213,7 @@ class LinkRunner:
             self._fetchers[node] = self._start(self._fetch_from(node))
 
     async def _fetch_from(self, node: int) -> None:
-        """Go on fetching what this broker leads."""
+        """Keep fetching what this broker leads."""
         turn = failures = 0
         while True:
             mine = [one for one in self._followers.values() if one.leader.leader == node and self._free(one)]
@@ -241,7 +241,7 @@ class LinkRunner:
                 self._say(f"broker {node}", "")
             except TROUBLE as error:
                 failures += 1
-                self._say(f"broker {node}", f"broker {node} of the source cannot be fetched from: {error}")
+                self._say(f"broker {node}", f"cannot fetch from broker {node} of the source: {error}")
                 self._leaders_wanted.set()
                 await asyncio.sleep(_BACKOFF.after(failures, self._rng) / 1000)
                 continue
@@ -282,29 +282,29 @@ class LinkRunner:
         self._busy[one.at] = self._start(do())
 
     def _say(self, what: str, text: str) -> None:
-        """Tell what is new."""
+        """Report what is new."""
         if self._told.get(what, "") != text:
             self._told[what] = text
-            self._tell(f"{what}: {text or 'all right again'}")
+            self._tell(f"{what}: {text or 'resolved'}")
 
 
 async def check_ends(admin: LinkAdmin, source: Source, definition: LinkDefinition) -> tuple[str, SourceCluster]:
-    """The target's cluster id, and the source as it is now. Raises :class:`LinkError` if they are not the two that the
-    link connects."""
+    """Return the target's cluster id, and the current source. Raises :class:`LinkError` if they are not the clusters
+    that the link connects."""
     ours = (await admin.describe_cluster()).cluster_id
     theirs = await source.cluster()
     if theirs.cluster_id != definition.cluster_id:
         raise LinkError(
             f"expected cluster {definition.cluster_id} at {','.join(definition.bootstrap)}, found {theirs.cluster_id}: "
-            "delete the link and make another one if the source has moved"
+            "delete the link and create another one if the source has moved"
         )
     if ours == theirs.cluster_id:
-        raise LinkError(f"expected another cluster than this one ({ours}) as the source: the link would loop")
+        raise LinkError(f"expected a source other than this cluster ({ours}): the link would loop")
     return ours, theirs
 
 
 async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:
-    """End with the first that ends, or raise its error."""
+    """End with the first work that ends, or raise its error."""
     tasks: Iterable[asyncio.Task[Any]] = [asyncio.ensure_future(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What an operator does with links: make one, look at it, verify it, promote its topics, delete it."""
+"""Operations on links: create one, show it, verify it, promote its topics, delete it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from tidelog.model.settings.topic_config import LINK_STOPPED
 from tidelog.proto.calls.group_api import OffsetCommitPartition, OffsetCommitRequest
 
 SEAL_S: Final = 60.0
-"""How long a partition may have no leader that hears of its promotion."""
+"""How long a partition may be without a leader that learns of its promotion."""
 _LOOK_AGAIN_S: Final = 0.1
 _ASK_MS: Final = 10_000
 _NOBODYS_GENERATION: Final = 0
-"""A broker that does not refuse the link refuses this: nothing is committed."""
+"""A broker that does not refuse the link refuses this generation, so nothing is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is undecided here. ``elsewhere``: partitions of the link that show that its producer has ended
-    it there; the transaction is torn if it was committed."""
+    """A transaction that is undecided here. ``elsewhere``: partitions of the link in which its producer has already
+    ended it; the transaction is torn if it was committed."""
 
     at: TopicPartition
     producer_id: int
@@ -56,7 +56,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """``positions``: as the running link said last; without those of partitions that it has not looked at yet."""
+    """``positions``: as last reported by the running link, without partitions that it has not checked yet."""
 
     definition: LinkDefinition
     topics: Mapping[str, TargetTopic]
@@ -66,8 +66,8 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """``ends``: from where on the topics' own records lie. ``positions``: as far as the link was known to be before,
-    with the source's end. ``aborted``: transactions that the promotion has ended."""
+    """``ends``: where the topics' own records start. ``positions``: the link's progress as known before, with the
+    source's end. ``aborted``: transactions that the promotion has ended."""
 
     ends: Mapping[TopicPartition, int]
     positions: Mapping[TopicPartition, Position]
@@ -77,12 +77,12 @@ class Promotion:
 async def create_link(
     admin: LinkAdmin, source: Source, name: str, bootstrap: str, topics: Sequence[str], groups: Sequence[str]
 ) -> Kept:
-    """Make a link and its topics. Raises :class:`LinkError` if nothing was made."""
+    """Create a link and its topics. Raises :class:`LinkError` if nothing was created."""
     define(name, "", bootstrap, topics, groups)
     theirs = await source.cluster()
     definition = define(name, theirs.cluster_id, bootstrap, topics, groups)
     if name in await admin.definitions():
-        raise LinkError(f"expected the name of a new link, found {name!r}, which there is: `tidelog links list`")
+        raise LinkError(f"expected the name of a new link, found {name!r}, which exists: `tidelog links list`")
     ours, theirs = await check_ends(admin, source, definition)
     names = chosen(definition, theirs)
     settings = await source.configs(names)
@@ -111,7 +111,7 @@ async def delete_link(admin: LinkAdmin, name: str) -> None:
 
 
 async def status_of(admin: LinkAdmin, name: str) -> LinkStatus:
-    """Everything about a link that the target knows. Raises :class:`LinkError`."""
+    """Return everything that the target knows about a link. Raises :class:`LinkError`."""
     definition = await admin.definition(name)
     topics = await admin.linked_topics(definition)
     places = [at for topic in topics.values() for at in topic.places]
@@ -122,8 +122,8 @@ async def status_of(admin: LinkAdmin, name: str) -> LinkStatus:
 
 
 async def level_status(admin: LinkAdmin, name: str, seconds: float) -> LinkStatus:
-    """:func:`status_of` once the running link says that nothing was left to fetch, later than now. Raises
-    :class:`LinkError` if that takes longer than ``seconds``, or cannot be."""
+    """Return :func:`status_of` once the running link reports, later than now, that nothing was left to fetch. Raises
+    :class:`LinkError` if that takes longer than ``seconds``, or is impossible."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     asked_ms = admin.cluster.clock.now_ms()
@@ -139,7 +139,7 @@ async def level_status(admin: LinkAdmin, name: str, seconds: float) -> LinkStatu
         if loop.time() >= deadline:
             raise LinkError(
                 f"expected link {name} to be level within {seconds:g} s, found {len(behind)} of {len(places)} "
-                f"partitions behind, {behind[0]} among them: does `tidelog links run {name}` run?"
+                f"partitions behind, such as {behind[0]}: is `tidelog links run {name}` running?"
             )
         await asyncio.sleep(_LOOK_AGAIN_S)
 
@@ -148,7 +148,7 @@ async def level_status(admin: LinkAdmin, name: str, seconds: float) -> LinkStatu
 
 
 async def promote(admin: LinkAdmin, name: str, topics: Collection[str] = ()) -> Promotion:
-    """Make topics of a link (all without names) writable. May be repeated if it did not end. Raises
+    """Make topics of a link (default: all) writable. May be repeated if it was interrupted. Raises
     :class:`LinkError`."""
     definition = await admin.definition(name)
     linked = await admin.linked_topics(definition)
@@ -179,9 +179,9 @@ async def promote(admin: LinkAdmin, name: str, topics: Collection[str] = ()) -> 
 
 
 async def seal(admin: LinkAdmin, topic: TargetTopic, at: TopicPartition, link: str) -> int:
-    """Wait until the partition's leader takes no more records of the link ("": of others), and the in-sync replicas
-    have what it took before; return where that ends. A later leader has heard of it as well: it was elected after the
-    change of the setting that this one knows."""
+    """Wait until the partition's leader accepts no more records from the link ("": from others), and the in-sync
+    replicas have what it accepted before. Returns where that ends. A later leader also knows the change: it was elected
+    after the change of the setting that this one knows."""
     async with asyncio.timeout(SEAL_S):
         while True:
             end = await refused_end(admin.cluster, at, topic.topic_id, patience_s=SEAL_S, link=link)
@@ -191,8 +191,8 @@ async def seal(admin: LinkAdmin, topic: TargetTopic, at: TopicPartition, link: s
 
 
 async def _seal_groups(admin: LinkAdmin, definition: LinkDefinition, topics: Iterable[TargetTopic]) -> None:
-    """Wait until every live broker refuses what the link commits for these topics, whichever groups it coordinates. A
-    later coordinator has heard of it as well; see :func:`seal`."""
+    """Wait until every live broker refuses the link's commits for these topics, whichever groups it coordinates. A
+    later coordinator also knows the change; see :func:`seal`."""
     items = tuple(OffsetCommitPartition(at.topic, at.partition, Offset(0)) for one in topics for at in one.places)
     request = OffsetCommitRequest(definition.group, _NOBODYS_GENERATION, "", None, items, definition.name)
     sealed: set[NodeId] = set()
@@ -215,8 +215,8 @@ async def _open(admin: LinkAdmin, places: Iterable[TopicPartition]) -> list[Open
 
 
 def open_transactions(found: Mapping[TopicPartition, Sequence[ProducerState]]) -> list[OpenTransaction]:
-    """Pure. The transactions that are open in these partitions, and where their producers have gone further: under a
-    later epoch, with which the second protocol marks an end."""
+    """Return the transactions that are open in these partitions, and where their producers have moved on: to a later
+    epoch, with which the second protocol marks an end. Pure."""
     later: dict[int, list[tuple[TopicPartition, int]]] = {}
     for at, producers in found.items():
         for one in producers:
@@ -245,7 +245,7 @@ async def _abort(admin: LinkAdmin, one: OpenTransaction) -> None:
             try:
                 await admin.abort_transaction(spec)
             except (InvalidProducerEpochError, TransactionCoordinatorFencedError):
-                pass  # somebody else promotes as well
+                pass  # somebody else is promoting too
 
 
 # --- Verifying ------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ async def verify_link(
             for at in topic.places:
                 leader = None if known is None else known.partitions.get(at.partition)
                 if known is None or leader is None or leader.leader < 0:
-                    found[at] = Comparison(fault="the source has no such partition, or no leader of it")
+                    found[at] = Comparison(fault="the source has no such partition, or no leader for it")
                     continue
                 follower = Follower(
                     between,

@@ -1,5 +1,5 @@
-"""Comparing the replicas of partitions with each other, over the network. Purpose as Kafka's
-``kafka-replica-verification``: each replica answers for its own log, whether it leads or not."""
+"""Compares the replicas of partitions over the network, like Kafka's ``kafka-replica-verification``: each replica
+answers for its own log, whether it leads or not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog.proto.transport.network import ConnectionLost
 
 PIECE_BYTES: Final = 4 * 2**20
 AT_ONCE: Final = 4
-"""Partitions that are compared at a time."""
+"""How many partitions to compare at a time."""
 ASK_MS: Final = 30_000
 _TOPIC: Final = "topic"
 _POLICY: Final = "cleanup.policy"
@@ -43,14 +43,15 @@ class ComparedReplicas:
 
 
 class Unreadable(Exception):
-    """A replica that does not answer, or not with records; the text says which and why."""
+    """A replica does not answer, or not with records; the text says which and why."""
 
 
 class ReplicaComparer(AsyncAdmin):
     """An admin client that compares replicas."""
 
     async def compare_replicas(self, topics: Sequence[str] = ()) -> list[ComparedReplicas]:
-        """Compare each partition's first replica with its others. Without ``topics`` all of them, internal ones too."""
+        """Compare each partition's first replica with its others. Without ``topics``, all topics, including internal
+        ones."""
         self._check()
         names = list(topics) or [topic.name for topic in await self.list_topics(internal=True)]
         if not names:
@@ -100,7 +101,7 @@ async def _compared(
 
 
 async def _span(raw: RawFetcher, at: TopicPartition, node: int) -> tuple[int, int]:
-    """Where a replica's log begins, and the high watermark that it knows."""
+    """Return where a replica's log starts, and the high watermark that it knows."""
     found = await _fetched(raw, at, node, 0)
     return found[0], found[1]
 
@@ -120,7 +121,7 @@ async def _fetched(raw: RawFetcher, at: TopicPartition, node: int, offset: int) 
     try:
         batches = [batch for records in found.records for batch in split_batches(records)]
     except CorruptBatch as error:
-        raise Unreadable(f"at offset {offset}, broker {node} sent something else than batches: {error}") from None
+        raise Unreadable(f"at offset {offset}, broker {node} sent something other than batches: {error}") from None
     if found.error is ErrorCode.OFFSET_OUT_OF_RANGE and offset < found.log_start_offset:
         return found.log_start_offset, found.high_watermark, []
     if found.error is not ErrorCode.NONE:

@@ -1,7 +1,7 @@
-"""A planned change of places: the source is fenced before the promotion, and afterwards gets its records from here.
+"""Planned switch-over: the source is fenced before the promotion, and afterwards gets its records from here.
 
-Both need Tidelog at the source. A *fenced* topic has the settings of a linked one that is being promoted: no producer
-may write, the ends of its open transactions may. It keeps them until a link in the other direction takes over.
+Both need Tidelog at the source. A *fenced* topic has the settings of a linked one that is being promoted: producers may
+not write, but its open transactions may end. It keeps them until a link in the other direction takes over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REACH_S: Final = 15.0
 
 
 async def drain(admin: LinkAdmin, old: LinkAdmin, name: str, topics: Collection[str], seconds: float) -> Promotion:
-    """Fence the topics at the source (``old``), wait until the running link has brought everything, and promote them.
+    """Fence the topics at the source (``old``), wait until the running link has copied everything, and promote them.
     Raises :class:`LinkError` if that takes longer than ``seconds``; the source is then as before."""
     definition = await admin.definition(name)
     linked = await admin.linked_topics(definition)
@@ -46,8 +46,8 @@ async def drain(admin: LinkAdmin, old: LinkAdmin, name: str, topics: Collection[
     except TimeoutError:
         await unfence(old, fenced.values())
         raise LinkError(
-            f"expected everything to be here within {seconds:g} s, it is not: a transaction is open at the source, or "
-            f"the link is slow or does not run; the source takes records again (`tidelog links status {name}`)"
+            f"expected everything to be copied within {seconds:g} s: a transaction is open at the source, or "
+            f"the link is slow or not running; the source accepts records again (`tidelog links status {name}`)"
         ) from None
     return await promote(admin, name, chosen)
 
@@ -59,7 +59,7 @@ async def _brought(admin: LinkAdmin, old: LinkAdmin, fenced: Collection[TargetTo
         if all(one.current_transaction_start_offset is None for some in known.values() for one in some):
             break
         await asyncio.sleep(_LOOK_AGAIN_S)
-    # A leader knows of a transaction's end before the in-sync replicas have it.
+    # A leader knows the end of a transaction before the in-sync replicas have it.
     ends = {at: await seal(old, topic, at, "") for topic in fenced for at in topic.places}
     while True:
         here = await admin.list_offsets({at: OffsetSpec.latest() for at in places})
@@ -69,12 +69,12 @@ async def _brought(admin: LinkAdmin, old: LinkAdmin, fenced: Collection[TargetTo
 
 
 async def expect_tidelog(old: LinkAdmin, definition: LinkDefinition) -> None:
-    """Raise :class:`LinkError` unless the source is the one of the link, and Tidelog."""
+    """Raise :class:`LinkError` unless the source is the link's, and Tidelog."""
     try:
         found = (await old.describe_cluster(timeout=_REACH_S)).cluster_id
     except TidelogError as error:
         raise LinkError(
-            f"expected Tidelog at {','.join(definition.bootstrap)}, found no answer of its own: {error}; at Apache "
+            f"expected Tidelog at {','.join(definition.bootstrap)}, found no Tidelog answer: {error}; with Apache "
             "Kafka, stop the producers yourself"
         ) from None
     if found != definition.cluster_id:
@@ -82,7 +82,7 @@ async def expect_tidelog(old: LinkAdmin, definition: LinkDefinition) -> None:
 
 
 async def fence(old: LinkAdmin, definition: LinkDefinition, names: Iterable[str]) -> dict[str, TargetTopic]:
-    """No producer may write to these topics any more. Raises :class:`LinkError` for one of another link."""
+    """Stop producers from writing to these topics. Raises :class:`LinkError` for a topic of another link."""
     found = await old.target_topics(names, definition)
     for topic in found.values():
         if topic.link not in ("", definition.name) or topic.takes_link:
@@ -102,9 +102,9 @@ async def unfence(old: LinkAdmin, topics: Iterable[TargetTopic]) -> None:
 async def reverse(
     admin: LinkAdmin, here: Source, old: LinkAdmin, name: str, bootstrap: str
 ) -> tuple[LinkDefinition, list[str]]:
-    """Make the link ``name`` at its old source: that cluster's topics go on with what is written here since their
+    """Create the link ``name`` at its old source: that cluster's topics continue with what is written here since their
     promotion. ``here``: this cluster as a source, at ``bootstrap``. Raises :class:`LinkError`, with nothing changed, if
-    a log there is not the beginning of the one here."""
+    a log there is not a prefix of the one here."""
     definition = await admin.definition(name)
     await expect_tidelog(old, definition)
     left = sorted(await admin.linked_topics(definition))
@@ -119,7 +119,7 @@ async def reverse(
     if there not in (None, back):
         raise LinkError(f"expected no link {name!r} at the old source, found one")
     names = [one for one in cluster.topics if definition.takes_topic(one) and not cluster.topics[one].is_internal]
-    # An earlier command that did not end may have turned some already.
+    # An earlier, unfinished command may have reversed some already.
     turned = {} if there is None else await old.linked_topics(back)
     turned = {one: topic for one, topic in turned.items() if topic.takes_link}
     fenced = await fence(old, definition, set(names) - turned.keys())
@@ -140,7 +140,7 @@ async def reverse(
 async def _differences(
     old: LinkAdmin, here: Source, cluster: SourceCluster, topics: Mapping[str, TargetTopic], back: LinkDefinition
 ) -> list[str]:
-    """Why logs at the old source cannot go on with what is here."""
+    """Return why logs at the old source cannot continue with what is here."""
     raw = RawFetcher(old.cluster, PARTITION_BYTES_MAX)
     between = Between(old, here, raw, back.name, mask_of(back.cluster_id, (await old.describe_cluster()).cluster_id))
     places = [at for topic in topics.values() for at in topic.places]
@@ -157,7 +157,7 @@ async def _differences(
                 start = (await old.list_offsets({at: OffsetSpec.earliest()}))[at].offset
                 end = (await old.list_offsets({at: OffsetSpec.latest()}))[at].offset
                 if leader is None or leader.leader < 0:
-                    faults.append(f"{at}: this cluster has no such partition, or no leader of it")
+                    faults.append(f"{at}: this cluster has no such partition, or no leader for it")
                     continue
                 follower = Follower(
                     between, at, topic.topic_id, source.topic_id, None,
@@ -170,7 +170,7 @@ async def _differences(
                 if found:
                     faults.append(
                         f"{at}: here is the source, the target is the old one: {found}; delete the topic at the old "
-                        "source, and the link copies it anew"
+                        "source, and the link copies it again"
                     )
     finally:
         await raw.close()

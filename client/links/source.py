@@ -1,4 +1,4 @@
-"""The cluster that a link reads, over Kafka's protocol: Tidelog, or Apache Kafka 3.1 or later."""
+"""The cluster that a link reads, over the Kafka protocol: Tidelog, or Apache Kafka 3.1 or later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 200
 
 
 class SourcePartition(NamedTuple):
-    """``leader``: -1 for none."""
+    """``leader``: -1 if none."""
 
     leader: int
     leader_epoch: int
@@ -43,14 +43,14 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class SourceCluster:
-    """What the source's brokers say of it."""
+    """What the source's brokers report."""
 
     cluster_id: str
     topics: Mapping[str, SourceTopic]
 
 
 class Wanted(NamedTuple):
-    """Where to read a partition, under which leader epoch. ``topic_id`` in hexadecimal digits."""
+    """Where to read a partition, and with which leader epoch. ``topic_id`` in hexadecimal digits."""
 
     at: TopicPartition
     topic_id: str
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """``error``: Kafka's number. ``records``: whole batches, the last one perhaps cut."""
+    """``error``: Kafka's number. ``records``: whole batches, the last one possibly truncated."""
 
     error: int
     high_watermark: int
@@ -68,13 +68,13 @@ class Fetched(NamedTuple):
 
 
 class Source:
-    """Asks brokers. Each has one connection for fetches and one for everything else."""
+    """Queries brokers. Each has one connection for fetches and one for everything else."""
 
     def __init__(self, bootstrap: Sequence[Address], security: ClientSecurity, client_id: str) -> None:
         self._bootstrap = tuple(bootstrap)
         self._security = security
         self._tls = security.tls()
-        security.login()  # raises ConfigError for settings that do not go together
+        security.login()  # raises ConfigError for settings that conflict
         self._client_id = client_id
         self._brokers: dict[int, Address] = {}
         self._connections: dict[tuple[Address, str], KafkaConnection] = {}
@@ -84,7 +84,7 @@ class Source:
             connection.close()
 
     async def cluster(self) -> SourceCluster:
-        """Topics, leaders and brokers, from any broker that answers."""
+        """Return topics, leaders and brokers, from any broker that answers."""
         answer = await self._ask_any(METADATA, {"topics": None, "allow_auto_topic_creation": False})
         self._brokers = {one.node_id: Address(one.host, one.port) for one in answer.brokers}
         topics = {}
@@ -108,7 +108,7 @@ class Source:
         partition_bytes_max: int,
         purpose: str = "fetch",
     ) -> dict[TopicPartition, Fetched]:
-        """What lies behind these offsets, below the high watermarks. The first one gets at least a batch."""
+        """Return what lies after these offsets, below the high watermarks. The first one gets at least one batch."""
         topics: dict[str, list[dict[str, int]]] = {}
         for one in wanted:
             item = {
@@ -141,7 +141,7 @@ class Source:
         }
 
     async def epoch_end(self, node: int, at: TopicPartition, leader_epoch: int, epoch: int) -> tuple[int, int, int]:
-        """(error, the largest epoch up to ``epoch`` that the leader knows, where that ends); -1 for unknown."""
+        """Return (error, the largest epoch up to ``epoch`` that the leader knows, where that ends); -1 for unknown."""
         item = {"partition": at.partition, "current_leader_epoch": leader_epoch, "leader_epoch": epoch}
         request = {"replica_id": -1, "topics": [{"topic": at.topic, "partitions": [item]}]}
         answer = await self._connection(node, _CONTROL).ask(OFFSET_FOR_LEADER_EPOCH, request)
@@ -149,7 +149,7 @@ class Source:
         return one.error_code, one.leader_epoch, one.end_offset
 
     async def offset(self, node: int, at: TopicPartition, leader_epoch: int, time: int) -> tuple[int, int]:
-        """(error, the offset of :data:`EARLIEST` or :data:`LATEST`)."""
+        """Return (error, the offset of :data:`EARLIEST` or :data:`LATEST`)."""
         item = {"partition_index": at.partition, "current_leader_epoch": leader_epoch, "timestamp": time}
         request = {"replica_id": -1, "topics": [{"name": at.topic, "partitions": [item]}]}
         answer = await self._connection(node, _CONTROL).ask(LIST_OFFSETS, request)
@@ -157,7 +157,7 @@ class Source:
         return one.error_code, one.offset
 
     async def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings that topics have themselves; without those that may not be seen or are no more."""
+        """Return the topics' own settings, without topics that may not be seen or no longer exist."""
         names = list(topics)
         found: dict[str, dict[str, str]] = {}
         for start in range(0, len(names), _AT_ONCE):
@@ -174,7 +174,7 @@ class Source:
         return found
 
     async def groups(self) -> list[str]:
-        """The groups of consumers on all brokers."""
+        """Return the consumer groups on all brokers."""
         asked = [self._connection(node, _CONTROL).ask(LIST_GROUPS, {}) for node in self._brokers]
         found: set[str] = set()
         for answer in await asyncio.gather(*asked):
@@ -183,7 +183,8 @@ class Source:
         return sorted(found)
 
     async def committed(self, groups: Sequence[str]) -> dict[str, dict[TopicPartition, tuple[int, str]]]:
-        """Committed offsets and their metadata. Groups whose coordinator does not answer for them are left out."""
+        """Return committed offsets and their metadata. Groups whose coordinator does not answer for them are left
+        out."""
         found: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
         for start in range(0, len(groups), _AT_ONCE):
             asked = {"key_type": 0, "coordinator_keys": list(groups[start : start + _AT_ONCE])}
@@ -229,7 +230,7 @@ def _offsets(group: Any) -> dict[TopicPartition, tuple[int, str]]:
 
 
 def error_name(number: int) -> str:
-    """Kafka's name of an error, as far as we know it."""
+    """Return Kafka's name of an error, if we know it."""
     try:
         return ErrorCode(number).name
     except ValueError:

@@ -1,1 +1,1 @@
-"""The transactional outbox: a database transaction and its messages, both or neither."""
+"""The transactional outbox: a database transaction and its messages succeed or fail together."""

@@ -1,7 +1,7 @@
-"""Moves rows of an outbox into topics, each once, without a write to the database.
+"""Moves rows of an outbox into topics, each exactly once, without writing to the database.
 
-The place in the outbox is a committed offset of the group ``outbox.NAME``, in the same transaction as the records. A
-second relay of that name is the same transactional id, and fences the first.
+The position in the outbox is a committed offset of the group ``outbox.NAME``, in the same transaction as the records. A
+second relay with that name has the same transactional id, and fences the first.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class RelayCounts:
 
 
 def event_topic(row: OutboxRow) -> str:
-    """``outbox.event.`` and the aggregate's type, as Debezium routes."""
+    """Return ``outbox.event.`` and the aggregate's type, as Debezium routes."""
     return f"outbox.event.{row.aggregatetype}"
 
 
 class OutboxRelay:
-    """Sends what programs put into ``outbox``: value ``payload``, key ``aggregateid``, headers ``id``, ``type`` and the
-    row's own, to the topic that ``route(row)`` names.
+    """Sends the rows that programs put into ``outbox``, with value ``payload``, key ``aggregateid``, and headers
+    ``id``, ``type`` and the row's own, to the topic ``route(row)``.
 
-    ``read_committed`` readers find each committed row once, and rows of one aggregate in their order, whatever is
-    killed. ``name`` must stay the same for a database. The topic ``outbox.NAME`` keeps the place; it gets no records.
-    Rows are deleted once they are sent, unless ``keep``. ``start_after``: where to begin if the group has no place.
+    ``read_committed`` readers find each committed row once, and rows of one aggregate in order, whatever is killed.
+    ``name`` must stay the same for a database. The topic ``outbox.NAME`` stores the position; it gets no records. Rows
+    are deleted once they are sent, unless ``keep``. ``start_after``: where to start if the group has no position.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class OutboxRelay:
         self.counts: Final = RelayCounts()
 
     def stop(self) -> None:
-        """From any thread, or a signal handler: end the transaction that is open, then let :meth:`run` return."""
+        """Stop: finish the open transaction, then let :meth:`run` return. Call it from any thread or signal handler."""
         self._stopping.set()
 
     def run(self, *, until_empty: bool = False) -> RelayCounts:
-        """Until :meth:`stop`, or with ``until_empty`` until no row is left.
+        """Run until :meth:`stop`, or with ``until_empty`` until no row is left.
 
-        Raises ``ProducerFencedError`` if another relay of that name has begun; ``IllegalStateError`` if the database is
-        another one than before, or an older state of it, or if the place is lost while rows were deleted.
+        Raises ``ProducerFencedError`` if another relay with that name has started; ``IllegalStateError`` if the
+        database is not the previous one, or an older state of it, or if the position is lost while rows were deleted.
         """
         aborted = 0
         with (
@@ -92,7 +92,7 @@ class OutboxRelay:
             Producer(self._bootstrap, transactional_id=self._name, **self._settings) as producer,
         ):  # fmt: skip
             self._check_topic(consumer)
-            producer.init_transactions()  # an older relay's transaction is over now, so the place is certain
+            producer.init_transactions()  # an older relay's transaction is over now, so the position is certain
             identity = self._outbox.identity()
             place = self._place(consumer.committed([self._at])[self._at], identity)
             while not self._stopping.is_set():
@@ -130,7 +130,7 @@ class OutboxRelay:
             consumer.partitions_for(self._name, LOOK_UP_S)
         except UnknownTopicOrPartitionError:
             raise IllegalStateError(
-                f"expected the topic {self._name}, which keeps the place in the outbox, found none; create it: "
+                f"expected the topic {self._name}, which stores the position in the outbox, found none; create it: "
                 f"tidelog topics create {self._name} --partitions 1"
             ) from None
 
@@ -141,14 +141,14 @@ class OutboxRelay:
                 return self._start_after
             if last and first != 1:
                 raise IllegalStateError(
-                    f"{self._name}: the group has no place, but rows before {first or last + 1} were sent and deleted; "
-                    "find the last one sent in its topic, and say so with start_after"
+                    f"{self._name}: the group has no position, but rows before {first or last + 1} were sent, deleted; "
+                    "find the last one sent in its topic, and pass it as start_after"
                 )
             return 0
         if committed.metadata != identity:
             raise IllegalStateError(
-                f"{self._name}: expected the database {committed.metadata or 'of before'}, found {identity}; "
-                "a relay of another database needs another name"
+                f"{self._name}: expected the database {committed.metadata or 'used before'}, found {identity}; "
+                "a relay for another database needs another name"
             )
         if last < committed.offset:
             raise IllegalStateError(

@@ -1,7 +1,7 @@
 """The outbox of a SQLite database.
 
-SQLite has one writer at a time, so ``AUTOINCREMENT`` numbers are drawn in the order of the commits: whoever sees a row
-sees all rows before it that will ever be there. A number that a rolled-back transaction drew is given again.
+SQLite has one writer at a time, so ``AUTOINCREMENT`` numbers are assigned in commit order: a reader that sees a row
+sees every earlier row that will ever exist. A number used by a rolled-back transaction is assigned again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 );
 CREATE TABLE IF NOT EXISTS outbox_identity (id TEXT NOT NULL);
 """
-"""The columns are Debezium's, with ``seq`` for the order and ``headers``, a JSON object of texts."""
+"""The columns are Debezium's, plus ``seq`` for the order and ``headers``, a JSON object of strings."""
 _LOOK_S: Final = 0.05
 
 
@@ -47,19 +47,19 @@ class OutboxRow(NamedTuple):
 
 
 class SqliteOutbox:
-    """The outbox in the database file ``path``, for :class:`tidelog.OutboxRelay`. The relay needs a connection of its
-    own; ``journal_mode=WAL`` lets programs write while it reads."""
+    """The outbox in the database file ``path``, for :class:`tidelog.OutboxRelay`. The relay needs its own connection;
+    ``journal_mode=WAL`` lets programs write while it reads."""
 
     def __init__(self, path: str | Path) -> None:
         if not Path(path).is_file():
-            raise IllegalStateError(f"expected a database at {path}, found no file; the program that owns it makes it")
+            raise IllegalStateError(f"expected a database at {path}, found no file; its program creates it")
         self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
         self._path = path
         self._version = -1
 
     @staticmethod
     def create(connection: sqlite3.Connection) -> None:
-        """Make the outbox's tables if they are not there. Commits."""
+        """Create the outbox's tables if they do not exist. Commits."""
         connection.executescript(SCHEMA)
         with connection:
             if connection.execute("SELECT count(*) FROM outbox_identity").fetchone() == (0,):
@@ -74,8 +74,8 @@ class SqliteOutbox:
         payload: bytes | None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """Add a message to the transaction that ``connection`` is in. Returns its id. It is sent once the transaction
-        is committed, and never if it is rolled back."""
+        """Add a message to the transaction that ``connection`` is in. Returns its id. The message is sent once the
+        transaction is committed, and never if it is rolled back."""
         message_id = str(uuid.uuid4())
         connection.execute(
             "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, headers, created_at) "
@@ -92,7 +92,8 @@ class SqliteOutbox:
         self._connection.close()
 
     def identity(self) -> str:
-        """What tells this database from another one in its place. Raises ``IllegalStateError`` without an outbox."""
+        """Return an id that distinguishes this database from a replacement. Raises ``IllegalStateError`` without an
+        outbox."""
         try:
             row = self._connection.execute("SELECT id FROM outbox_identity").fetchone()
         except sqlite3.OperationalError as error:
@@ -106,17 +107,18 @@ class SqliteOutbox:
         return str(row[0])
 
     def last(self) -> int:
-        """The highest ``seq`` that was ever committed; 0 before the first."""
+        """Return the highest ``seq`` that was ever committed; 0 before the first."""
         row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").fetchone()
         return 0 if row is None else int(row[0])
 
     def first(self) -> int | None:
-        """The lowest ``seq`` that is still there."""
+        """Return the lowest ``seq`` that still exists."""
         row = self._connection.execute("SELECT min(seq) FROM outbox").fetchone()
         return None if row[0] is None else int(row[0])
 
     def after(self, seq: int, most: int) -> list[OutboxRow]:
-        """The next rows in order. Raises ``IllegalStateError`` for headers that are no JSON object of texts."""
+        """Return the next rows in order. Raises ``IllegalStateError`` for headers that are not a JSON object of
+        strings."""
         rows = self._connection.execute(
             "SELECT seq, id, aggregatetype, aggregateid, type, payload, headers, created_at "
             "FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
@@ -131,7 +133,7 @@ class SqliteOutbox:
         ]  # fmt: skip
 
     def delete(self, up_to: int) -> None:
-        """Delete the rows that were sent. A writer that has the database now does it later."""
+        """Delete the rows that were sent. If a writer holds the database now, they are deleted later."""
         try:
             self._connection.execute("DELETE FROM outbox WHERE seq <= ?", (up_to,))
         except sqlite3.OperationalError as error:
@@ -139,7 +141,7 @@ class SqliteOutbox:
                 raise
 
     def wait(self, seconds: float) -> None:
-        """Until another connection has committed something, at most so long."""
+        """Wait until another connection has committed something, at most this long."""
         deadline = time.monotonic() + seconds
         while self._data_version() == self._version and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))
@@ -162,7 +164,7 @@ def _headers(seq: int, text: str | None) -> dict[str, str]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise IllegalStateError(
-            f"outbox row {seq}: expected headers to be a JSON object of texts, found {text!r}; mend the row, nothing "
+            f"outbox row {seq}: expected headers to be a JSON object of strings, found {text!r}; fix the row, nothing "
             "after it is sent until then"
         )
     return found

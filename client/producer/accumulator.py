@@ -25,7 +25,7 @@ class Leaders(Protocol):
     """What the accumulator needs from the cluster's metadata."""
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 if none is known."""
+        """Return the node that leads a partition, -1 if unknown."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class TopicQueues(OpenBatches[ProducerBatch]):
         self.name = name
         self.partition_count = partition_count
         self.last_used_ms = -1 << 62
-        """When it last began, or planned, a batch."""
+        """When it last started, or planned, a batch."""
         self.queues: dict[int, PartitionQueue] = {}
         self.open = {}
         self.sticky = -1
@@ -64,13 +64,13 @@ class Accumulator:
         self.memory_free = config.buffer_memory
         self.topics: dict[str, TopicQueues] = {}
         self.flushing = 0
-        """While over 0, nothing lingers."""
+        """While greater than 0, nothing lingers."""
         self.closed = False
         self.batches = 0
         """Batches without a final answer, open ones included."""
         self.retired: dict[tuple[str, int], tuple[tuple[int, int], int]] = {}
-        """Identity and next sequence of partitions whose topics were forgotten. Leaders remember them, and would
-        mistake a batch that starts again at 0 for a duplicate."""
+        """Identity and next sequence of partitions whose topics were forgotten. Leaders remember them, and would take a
+        batch that starts again at 0 for a duplicate."""
         self.news = False
         """Something that the sender must know: a new batch that lingers, or a full one."""
         self._rng = rng
@@ -89,7 +89,7 @@ class Accumulator:
     # --- taking records -----------------------------------------------------------------------------
 
     def topic(self, name: str, partition_count: int) -> TopicQueues:
-        """The queues of a topic, made or grown to ``partition_count``."""
+        """Return the queues of a topic, created or grown to ``partition_count``."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = TopicQueues(name, partition_count)
@@ -123,7 +123,7 @@ class Accumulator:
         return found
 
     def sticky_partition(self, topic: TopicQueues, size: int, with_leader: Callable[[], Sequence[int]]) -> int:
-        """The partition for a record of ``size`` bytes without a key; a different one after each batch's worth of
+        """Return the partition for a keyless record of ``size`` bytes; a different one after each batch's worth of
         bytes. ``with_leader`` lists the partitions with a reachable leader."""
         batch = topic.open_sticky
         if batch is not None and batch.room < size:
@@ -164,7 +164,7 @@ class Accumulator:
                 batch = None
             elif step > self.memory_free:
                 return None
-            else:  # it is full, and ready; but while it cannot be sent it goes on growing
+            else:  # it is full, and ready; but while it cannot be sent, it keeps growing
                 self.memory_free -= step
                 batch.memory += step
                 batch.room += step
@@ -212,7 +212,8 @@ class Accumulator:
         return batch
 
     def leave_sticky(self, topic: TopicQueues) -> None:
-        """The sticky partition has received a batch's worth of records: let the next record choose another."""
+        """Let the next record choose another partition, because the sticky one has received a batch's worth of
+        records."""
         batch = topic.open_sticky
         topic.open_sticky = None
         topic.sticky = -1
@@ -255,7 +256,7 @@ class Accumulator:
         timestamp: int,
         now_ms: int,
     ) -> bool:
-        """Add a whole batch of ``send_many``. False if the buffer memory has no room."""
+        """Add a whole batch of ``send_many``. Returns False if the buffer memory has no room."""
         batch = self._bulk(topic, partition, delivery, first, len(values), size, now_ms)
         if batch is None:
             return False
@@ -275,7 +276,7 @@ class Accumulator:
         encoded: bytearray,
         now_ms: int,
     ) -> bool:
-        """Add a batch that is already encoded, without a producer's identity. False if there is no room."""
+        """Add a batch that is already encoded, without a producer's identity. Returns False if there is no room."""
         batch = self._bulk(topic, partition, delivery, first, count, size, now_ms)
         if batch is None:
             return False
@@ -373,7 +374,7 @@ class Accumulator:
             total += size
             taken.append(batch)
             moved.append(queue)
-        for queue in moved:  # to the end, so that every partition has its turn
+        for queue in moved:  # to the end, so that every partition gets its turn
             del self._waiting[queue]
             if queue.pending:
                 self._waiting[queue] = None
@@ -392,7 +393,7 @@ class Accumulator:
         return found
 
     def expire(self, created_before_ms: int) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
-        """Find batches made before then: those now forgotten, and those that stay in flight."""
+        """Find batches created before then: those now forgotten, and those that stay in flight."""
         gone: list[ProducerBatch] = []
         in_flight: list[ProducerBatch] = []
         for queue in self.queues():
@@ -417,7 +418,7 @@ class Accumulator:
         return every
 
     def requeued(self, queue: PartitionQueue) -> None:
-        """A batch came back to ``queue``, or is no longer in flight."""
+        """Note that a batch came back to ``queue``, or is no longer in flight."""
         if queue.pending:
             self._waiting[queue] = None
         else:
@@ -426,21 +427,21 @@ class Accumulator:
             self._sending.pop(queue, None)
 
     def release(self, batch: ProducerBatch) -> None:
-        """A batch is gone: free its memory."""
+        """Free the memory of a finished batch."""
         self.memory_free += batch.memory
         self.batches -= 1
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue | None:
-        """``None`` if the batch was given up and its topic has since been forgotten."""
+        """Return the queue; ``None`` if the batch was given up and its topic has since been forgotten."""
         topic = self.topics.get(batch.topic)
         return None if topic is None else topic.queues.get(batch.partition)
 
     def queues(self) -> Iterable[PartitionQueue]:
-        """Every queue with something pending or in flight."""
+        """Return every queue with something pending or in flight."""
         return {**self._waiting, **self._sending}.keys()
 
     def next_expiry_ms(self) -> int:
-        """When the oldest batch's delivery timeout is over."""
+        """Return when the oldest batch's delivery timeout is up."""
         oldest = NEVER_MS
         for queue in self.queues():
             for batch in (queue.pending[0] if queue.pending else None, queue.in_flight[0] if queue.in_flight else None):

@@ -12,7 +12,7 @@ from tidelog.proto.records.decoder import decode_records
 from tidelog.proto.records.encoder import BatchBuilder, encode_columns, encode_values
 
 RECORD_OVERHEAD: int = 12
-"""Bytes that we allow for a record besides key, value and headers: enough for the varints in all but huge records."""
+"""Bytes allowed per record besides key, value and headers: enough for the varints in all but huge records."""
 BATCH_OVERHEAD: int = 61
 RECORD_OVERHEAD_MAX: int = 21
 """``DefaultRecord.MAX_RECORD_OVERHEAD``: no record's frame takes more."""
@@ -23,7 +23,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def headers_size(headers: Headers) -> int:
-    """The most bytes that ``headers`` can take in a record."""
+    """Return the most bytes that ``headers`` can take in a record."""
     return sum(len(name.encode()) + 10 + (0 if value is None else len(value)) for name, value in headers)
 
 
@@ -110,7 +110,7 @@ class ProducerBatch(OpenColumns):
         self.encoded: bytearray | None = None
 
     def note(self, time_ms: int, *, keyed: bool = False) -> None:
-        """Note the time of the next record, which is a value alone or (``keyed``) has a key: enter it in every column
+        """Note the time of the next record, which is only a value or (``keyed``) has a key: enter it in every column
         that needs it except values and keys."""
         if time_ms != self.last_time:
             self.last_time = time_ms
@@ -144,7 +144,7 @@ class ProducerBatch(OpenColumns):
         return (self.sequence + self.count) & SEQUENCE_MASK
 
     def assign(self, producer: tuple[int, int], sequence: int) -> None:
-        """Give it a producer's identity (id, epoch) and a base sequence, or replace those (KIP-360)."""
+        """Set a producer's identity (id, epoch) and a base sequence, or replace them (KIP-360)."""
         if self.encoded is not None and (producer, sequence) != (self.producer, self.sequence):
             set_producer_state(
                 self.encoded, producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence
@@ -153,7 +153,7 @@ class ProducerBatch(OpenColumns):
         self.sequence = sequence
 
     def encode(self) -> bytearray:
-        """Its bytes. The first call makes them and drops the columns."""
+        """Return its bytes. The first call creates them and drops the columns."""
         if self.encoded is None:
             assert self.values is not None
             producer_id, epoch = self.producer
@@ -229,7 +229,7 @@ class ProducerBatch(OpenColumns):
         return halves[0], halves[1]
 
     def succeed(self, base_offset: int, append_time: int) -> None:
-        """Tell the user that it succeeded, unless a timeout came first."""
+        """Report success to the user, unless a timeout came first."""
         if not self.finished:
             self.finished = True
             self.delivery.succeed(self.first, self.count, self.partition, base_offset, append_time)

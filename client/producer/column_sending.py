@@ -1,6 +1,6 @@
-"""Columns of a table on their way into the accumulator, batch by batch, for the asyncio and the blocking producer.
+"""Sends columns of a table to the accumulator, batch by batch, for the asyncio and the blocking producer.
 
-Nothing here waits. If there is no room, or metadata is missing, the caller waits in its own way and goes on.
+Nothing here waits. If there is no room, or metadata is missing, the caller waits in its own way and continues.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class ColumnSending:
 
     def __init__(self, core: ProducerCore, topic: str, columns: RecordColumns, partition: int | None) -> None:
         if not topic:
-            raise InvalidTopicError("expected a topic's name, found nothing")
+            raise InvalidTopicError("expected a topic name, found an empty one")
         if partition is not None and partition < 0:
             raise ValueError(f"partition: expected 0 or more, found {partition}")
         config = core.config
         for what, found in (
             ("interceptors", core.interceptors),
-            ("a partitioner of its own", core.custom),
+            ("its own partitioner", core.custom),
             ("a serializer", config.key_serializer or config.value_serializer),
         ):
             if found:
@@ -42,9 +42,9 @@ class ColumnSending:
         self._now_ms: Final = core.clock.now_ms()
         self._delivery: Final = Delivery(topic, Timestamps([0], [self._now_ms]))
         self._groups: list[tuple[int, int, int]] = []
-        """Partition, next row and end, in the writer's order; the last entry is under way."""
+        """Partition, next row and end, in the writer's order; the last entry is in progress."""
         self._batch: tuple[bytearray, int, int] | None = None
-        """An encoded batch that has found no room yet."""
+        """An encoded batch for which there is no room yet."""
         self._queued = 0
         self.planned = False
 
@@ -92,7 +92,7 @@ class ColumnSending:
                     f"found {number}"
                 )
             case Fault.LAYOUT | Fault.NONE:
-                raise ValueError(f"row {row}: expected its place within the column's buffers, found it outside")
+                raise ValueError(f"row {row}: expected its data within the column's buffers, found it outside")
 
     async def learn(self, need: MetadataNeeded) -> None:
         """Get the missing metadata, as :meth:`ProducerCore.learn` does; errors name the row."""
@@ -150,8 +150,8 @@ class ColumnSending:
         return taken
 
     def abandon(self, error: Exception) -> None:
-        """Fail the remaining rows, which found no room; ``error`` gets a note of how many were queued. A transaction
-        must not commit part of a ``send_columns``."""
+        """Fail the remaining rows, for which there was no room; ``error`` gets a note of how many were queued. A
+        transaction must not commit part of a ``send_columns``."""
         queued = self._queued
         if queued and self._core.transactions is not None:
             self._core.transactions.spoil(error)

@@ -1,4 +1,4 @@
-"""What the asyncio and the blocking producer share: preparing records, appending them, the parts' lifecycle.
+"""The common part of the asyncio and blocking producers: preparing records, appending them, the parts' lifecycle.
 
 The methods here never wait. If there is no room, the caller waits in its own way and tries again.
 """
@@ -75,7 +75,7 @@ class Prepared:
 
 @dataclass(slots=True)
 class BulkChunk:
-    """One batch-to-be of a ``send_many``."""
+    """A planned batch of a ``send_many``."""
 
     partition: int | None
     first: int
@@ -85,8 +85,8 @@ class BulkChunk:
 
 
 class MetadataNeeded(Exception):
-    """The cache lacks a topic (``partition_count`` 0), or knows too few partitions of it for ``partition``, which a row
-    of columns may have named."""
+    """The cache lacks a topic (``partition_count`` 0), or knows too few of its partitions for ``partition``, which a
+    row of columns may have named."""
 
     def __init__(self, topic: str, partition_count: int, partition: int | None = None, row: int | None = None) -> None:
         super().__init__(topic)
@@ -142,7 +142,7 @@ def _added(batch: ProducerBatch, value: bytes, size: int) -> DeliveryFuture:
 
 
 class ProducerCore:
-    """Made on any thread; :meth:`start` and :meth:`close` run on the loop."""
+    """Created on any thread; :meth:`start` and :meth:`close` run on the loop."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class ProducerCore:
         self.retake()
 
     def shown(self, name: str) -> str:
-        """The ``repr`` of the client called ``name``."""
+        """Return the ``repr`` of the client called ``name``."""
         owner = self.config.transactional_id
         details = f"transactional id {owner!r}" if owner is not None else ""
         return shown(name, self.cluster.servers, self.closed, details)
@@ -197,14 +197,14 @@ class ProducerCore:
         self.sender.start()
 
     def begin_close(self) -> None:
-        """Take no more records, from any thread."""
+        """Accept no more records, from any thread."""
         with self.lock:
             self.closed = True
             self.retake()
 
     def retake(self) -> None:
-        """Take records from now on, or no more, depending on the producer's state; the lock is held. A record that
-        another thread still adds to an open batch shares the batch's fate."""
+        """Accept records from now on, or no more, depending on the producer's state; the lock is held. A record that
+        another thread still adds to an open batch shares the batch's outcome."""
         open_state = TransactionState.IN_TRANSACTION
         taking = not self.closed and (self.transactions is None or self.transactions.state is open_state)
         self.refuses = not taking
@@ -212,13 +212,13 @@ class ProducerCore:
         self.taking.keyed_topics = self.accumulator.topics if taking and self._keyed else {}
 
     def refusal(self, call: str) -> TidelogError:
-        """Why records are refused now."""
+        """Return why records are refused now."""
         if self.closed or self.transactions is None:
             return ClientClosedError("this producer is closed")
         return self.transactions.machine.refusal(call)
 
     def require_transactions(self) -> Transactions:
-        """Raises ``IllegalStateError`` without a ``transactional_id``."""
+        """Return the transactions. Raises ``IllegalStateError`` without a ``transactional_id``."""
         if self.transactions is None:
             raise IllegalStateError("transactions need a transactional_id, found none")
         return self.transactions
@@ -242,7 +242,7 @@ class ProducerCore:
             await self.cluster.close()
 
     def close_interceptors(self) -> None:
-        """On the user's side, last of all."""
+        """Close interceptors, last of all. Runs on the user's side."""
         tell(self.interceptors, lambda each: each.close())
 
     async def flush(self, timeout: float | None) -> None:
@@ -270,10 +270,10 @@ class ProducerCore:
         timestamp_ms: int | None,
         on_delivery: Callback | None,
     ) -> Prepared:
-        """Run interceptors and serializers, and check what came out.
+        """Run interceptors and serializers, and check the result.
 
-        Raises ``ClientClosedError``, ``SerializationError``, ``InvalidTopicError``,
-        ``RecordTooLargeError``, ``ValueError``.
+        Raises ``ClientClosedError``, ``SerializationError``, ``InvalidTopicError``, ``RecordTooLargeError``,
+        ``ValueError``.
         """
         if self.refuses:
             raise self.refusal("send()")
@@ -284,7 +284,7 @@ class ProducerCore:
             partition, timestamp_ms = record.partition, record.timestamp
             on_delivery = self._acknowledging(on_delivery)
         if not topic:
-            raise InvalidTopicError("expected a topic's name, found nothing")
+            raise InvalidTopicError("expected a topic name, found an empty one")
         raw_key = serialize(self.config.key_serializer, topic, key, "key")
         raw_value = serialize(self.config.value_serializer, topic, value, "value")
         if headers:
@@ -321,7 +321,7 @@ class ProducerCore:
         return DeliveryFuture(batch.delivery, index)
 
     def topic_queues(self, name: str, partition: int | None) -> TopicQueues:
-        """A topic's queues; the lock is held. Raises :class:`MetadataNeeded` if the topic or the partition is
+        """Return a topic's queues; the lock is held. Raises :class:`MetadataNeeded` if the topic or the partition is
         unknown."""
         view = self.cluster.cache.topics.get(name)
         if view is None or (partition is not None and partition >= len(view.partitions)):
@@ -370,7 +370,7 @@ class ProducerCore:
         return self.accumulator.sticky_partition(topic, size, lambda: self.cluster.cache.with_leader(topic.name))
 
     def next_sticky(self, topic: TopicQueues) -> int:
-        """A partition for a batch of records without a key; the lock is held."""
+        """Return a partition for a batch of keyless records; the lock is held."""
         self.accumulator.leave_sticky(topic)
         chosen = self._sticky(topic, 0)
         self.accumulator.leave_sticky(topic)
@@ -485,8 +485,8 @@ class ProducerCore:
         return taken
 
     def abandon_bulk(self, delivery: Delivery, chunks: Sequence[BulkChunk], at: int, error: Exception) -> None:
-        """Fail the chunks from ``at`` on, which found no room; ``error`` gets a note of how many records were queued. A
-        transaction must not commit part of a ``send_many``."""
+        """Fail the chunks from ``at`` on, for which there was no room; ``error`` gets a note of how many records were
+        queued. A transaction must not commit part of a ``send_many``."""
         if at and self.transactions is not None:
             self.transactions.spoil(error)
         for left in chunks[at:]:
@@ -497,7 +497,7 @@ class ProducerCore:
     # --- waiting, flushing ------------------------------------------------------------------------------
 
     def exhausted(self, size: int) -> BufferExhaustedError:
-        """The error for a caller that waited for room in vain."""
+        """Return the error for a caller that waited for room in vain."""
         self.metrics.buffer_exhausted += 1
         return BufferExhaustedError(
             f"expected room for {size} bytes in buffer_memory = {self.config.buffer_memory} within "
@@ -505,7 +505,7 @@ class ProducerCore:
         )
 
     def undelivered(self) -> list[Delivery]:
-        """The deliveries that are not done now."""
+        """Return the deliveries that are not done now."""
         with self.lock:
             found: dict[Delivery, None] = {}
             for queue in self.accumulator.queues():
@@ -536,7 +536,7 @@ class ProducerCore:
 
 
 def now_ns_of(clock: Clock) -> Callable[[], int]:
-    """The clock in ns; the machine's own clock is called directly."""
+    """Return the clock in ns; the machine's own clock is called directly."""
     return time.time_ns if type(clock) is SystemClock else lambda: clock.now_ms() * 1_000_000
 
 

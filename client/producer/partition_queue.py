@@ -52,7 +52,7 @@ NO_PRODUCER: tuple[int, int] = (-1, -1)
 
 
 class Outcome(enum.Enum):
-    """The meaning of an answer's error code for the batch."""
+    """What an answer's error code means for the batch."""
 
     SUCCESS = enum.auto()
     RETRY = enum.auto()
@@ -69,7 +69,7 @@ _GAPS = frozenset(
 
 
 def classify(code: ErrorCode) -> Outcome:
-    """The meaning of a produce answer's ``code``. ``KafkaProducer`` retries the same codes."""
+    """Return the meaning of a produce answer's ``code``. ``KafkaProducer`` retries the same codes."""
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return Outcome.SUCCESS
     if code in _GAPS:
@@ -123,12 +123,12 @@ class PartitionQueue:
 
     @property
     def pending_bytes(self) -> int:
-        """Roughly the bytes that wait here, for the choice among partitions. Any thread may ask, without the lock: the
-        copy is made in one step, because iterating over a queue that another thread appends to would raise."""
+        """Roughly the bytes that wait here, for choosing a partition. Any thread may ask, without the lock: the copy is
+        made in one step, because iterating over a queue that another thread appends to would raise."""
         return sum(batch.memory for batch in tuple(self.pending))
 
     def may_take(self, now_ms: int, node: int) -> bool:
-        """Whether :meth:`take` would give something to send to ``node``."""
+        """Return whether :meth:`take` would return something to send to ``node``."""
         return bool(
             self.pending
             and self._in_window(self.pending[0])
@@ -147,7 +147,7 @@ class PartitionQueue:
         return len(self.window) <= self.in_flight_max or self.window.index(batch) < self.in_flight_max
 
     def _decide(self, batch: ProducerBatch, *, appended: bool) -> None:
-        """``batch`` is decided: it will not be sent again."""
+        """Mark ``batch`` as decided: it will not be sent again."""
         batch.decided = True
         if appended:
             self.anchored = True
@@ -185,7 +185,7 @@ class PartitionQueue:
         return batch
 
     def _renumber(self, producer: tuple[int, int]) -> None:
-        """Start at sequence 0 of a newer identity, once the old one's batches are all back."""
+        """Start at sequence 0 of a newer identity, once all batches of the old one are back."""
         if self.in_flight or producer == self.producer:
             return
         self.producer = producer
@@ -199,7 +199,7 @@ class PartitionQueue:
         self.anchored = self.unresolved = False
 
     def answer(self, batch: ProducerBatch, attempt: int, outcome: Outcome, retry_at_ms: int) -> Outcome | None:
-        """Take the answer to one attempt; ``None`` if it no longer counts.
+        """Process the answer to one attempt; ``None`` if it no longer counts.
 
         After ``SUCCESS``, ``FATAL`` and (for one record) ``TOO_LARGE`` the caller must tell the user and release the
         batch; after ``RETRY``, ``GAP`` and ``SPLIT`` it must not.
@@ -236,8 +236,8 @@ class PartitionQueue:
         return outcome
 
     def lose(self, retry_at_ms: int) -> list[ProducerBatch]:
-        """Everything in flight is lost, with unknown outcome. Returns the batches that will not be retried, because
-        their time had already run out."""
+        """Treat everything in flight as lost, with unknown outcome. Returns the batches that will not be retried,
+        because their time is already up."""
         gone = []
         while self.in_flight:
             batch = self.in_flight.pop()
@@ -258,7 +258,7 @@ class PartitionQueue:
         self.pending.extendleft(reversed([b for b in self.window if id(b) in back]))
 
     def expire(self, created_before_ms: int) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
-        """Find batches made before then: those to fail and forget, and those to fail while they stay in flight."""
+        """Find batches created before then: those to fail and forget, and those to fail while they stay in flight."""
         late_in_flight = [b for b in self.in_flight if b.created_ms < created_before_ms and not b.finished]
         late = []
         while self.pending and self.pending[0].created_ms < created_before_ms:

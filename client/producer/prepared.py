@@ -1,8 +1,8 @@
 """Transactions that one process prepares and another decides (KIP-939).
 
-A prepared transaction is named by a token. Keep the token where the decision is made, for example in a row that the
-deciding database transaction writes. It is no secret and no promise: anybody who has it may commit or abort, and may
-repeat that with the same outcome.
+A token identifies a prepared transaction. Keep the token where the decision is made, for example in a row that the
+deciding database transaction writes. It is neither a secret nor a promise: anybody who has it may commit or abort, and
+may repeat that with the same outcome.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def decide_prepared(
     _rng: random.Random | None = None,
     **settings: Unpack[ProducerSettings],
 ) -> None:
-    """Call :func:`decide` with a connection of its own, for at most ``timeout_s`` seconds."""
+    """Call :func:`decide` with its own connection, for at most ``timeout_s`` seconds."""
     prepared = PreparedTransaction.parse(token)
     config = ProducerConfig.of(settings)
     cluster = Cluster(
@@ -87,14 +87,14 @@ async def decide_prepared(
     except TimeoutError:
         what = "committed" if committed else "aborted"
         raise RequestTimedOutError(
-            f"{prepared.transactional_id}: whether it was {what} is unknown after {timeout_s} s; do it again"
+            f"{prepared.transactional_id}: whether it was {what} is unknown after {timeout_s} s; try again"
         ) from None
     finally:
         await cluster.close()
 
 
 async def decide(cluster: Cluster, prepared: PreparedTransaction, request_timeout_ms: int, *, committed: bool) -> None:
-    """Commit or abort a prepared transaction, and try again until its coordinator has answered.
+    """Commit or abort a prepared transaction, and retry until its coordinator has answered.
 
     Repeating the same decision does nothing. Raises ``InvalidTxnStateError`` if the other decision was made,
     ``ProducerFencedError`` or ``InvalidProducerEpochError`` if a later transaction of the same id has begun,

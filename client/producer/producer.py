@@ -38,8 +38,8 @@ class AsyncProducer:
 
     Use it on one event loop, as ``async with Producer("localhost:9092") as producer:``, or call :meth:`start` and
     :meth:`close`. Settings are keyword arguments (:class:`ProducerSettings`); a wrong one raises ``ConfigError``. By
-    default it is idempotent and uses acks=all: each record is written once, and in order per partition, whatever is
-    retried.
+    default it is idempotent and uses acks=all: each record is written once, and in order per partition, despite
+    retries.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class AsyncProducer:
     # --- lifecycle ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin. Returns at once; the producer connects in the background."""
+        """Start. Returns immediately; the producer connects in the background."""
         if not self._started:
             self._started = True
             self._core.start()
@@ -128,7 +128,7 @@ class AsyncProducer:
 
         Waits only for the topic's metadata and for room in ``buffer_memory``. After ``max_block_ms`` it raises
         ``BufferExhaustedError``, or the reason why the metadata did not come. A record over ``max_request_size`` raises
-        ``RecordTooLargeError`` at once.
+        ``RecordTooLargeError`` immediately.
         """
         if headers is None and partition is None and timestamp_ms is None and on_delivery is None:
             future = self._taking.take(topic, value, key)
@@ -161,7 +161,7 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """:meth:`send` one record and wait until it is delivered."""
+        """Call :meth:`send` for one record and wait until it is delivered."""
         sent = await self.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         return await sent
 
@@ -251,8 +251,8 @@ class AsyncProducer:
         ``keep_prepared`` (KIP-939) keeps a prepared transaction, so that you can decide it with
         :meth:`complete_transaction`, :meth:`commit_transaction` or :meth:`abort_transaction`.
 
-        Here and below, ``RequestTimedOutError`` comes after ``timeout`` seconds (default ``max_block_ms``). The
-        operation goes on in the background; call again to go on waiting for it. If an error is ``abortable``, the
+        Here and below, ``RequestTimedOutError`` is raised after ``timeout`` seconds (default ``max_block_ms``). The
+        operation continues in the background; call again to keep waiting for it. If an error is ``abortable``, the
         transaction can only be aborted; if it is ``fatal``, this producer can do no more transactions
         (``ProducerFencedError`` …). ``IllegalStateError`` means that the call does not fit the current state.
         """
@@ -271,14 +271,14 @@ class AsyncProducer:
         timeout: float | None = None,
     ) -> None:
         """Commit a consumer's ``offsets`` (the next to read) together with the transaction. ``group_metadata`` comes
-        from the consumer (KIP-447). If that has left its group or generation, this raises ``CommitFailedError``, and
-        the transaction can only be aborted."""
+        from the consumer (KIP-447). If the consumer has left its group or generation, this raises
+        ``CommitFailedError``, and the transaction can only be aborted."""
         transactions = self._core.require_transactions()
         await transactions.send_offsets(offsets_given(offsets), group_metadata, timeout)
 
     async def commit_transaction(self, *, timeout: float | None = None) -> None:
-        """Flush, then make everything visible at once. If any record failed, raises its error and commits nothing: then
-        abort."""
+        """Flush, then make everything visible atomically. If any record failed, raises its error and commits nothing:
+        then abort."""
         await self._core.require_transactions().commit(timeout)
 
     async def abort_transaction(self, *, timeout: float | None = None) -> None:
@@ -313,7 +313,7 @@ class AsyncProducer:
     async def commit_prepared(
         cls, bootstrap_servers: str | Sequence[str], token: str | bytes, *, timeout: float = 60.0, **how: Any
     ) -> None:
-        """Commit a transaction that :meth:`prepare_transaction` prepared, from any process. May be repeated.
+        """Commit a transaction prepared by :meth:`prepare_transaction`, from any process. May be repeated.
 
         Raises ``InvalidTxnStateError`` if it was aborted, ``ProducerFencedError`` if a later transaction has begun,
         ``RequestTimedOutError`` if the outcome is unknown (then call again), ``ValueError`` if ``token`` is not a
@@ -331,13 +331,13 @@ class AsyncProducer:
     # --- asking -------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[PartitionView]:
-        """The topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the topic's partitions with their leaders. Raises ``UnknownTopicOrPartitionError``."""
         self._check_started()
         view = await self._core.cluster.topic(topic, self._max_block_ms)
         return list(view.partitions)
 
     def metrics(self) -> dict[str, int]:
-        """Counters by Kafka's metric names."""
+        """Return counters by Kafka's metric names."""
         return self._core.metrics.snapshot()
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -373,4 +373,4 @@ class AsyncProducer:
 
     def _check_started(self) -> None:
         if not self._started:
-            raise IllegalStateError("start() it first, or use it as 'async with Producer(...) as producer'")
+            raise IllegalStateError("call start() first, or use it as 'async with Producer(...) as producer'")

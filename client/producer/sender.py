@@ -1,7 +1,7 @@
 """The producer's IO: turns ready batches into frames, answers into outcomes. Runs on one event loop.
 
-The decisions are the accumulator's and the queues'; this shell moves bytes, keeps timeouts and tells
-users. The accumulator's lock is never held while a user's callback runs.
+The accumulator and the queues decide; this shell moves bytes, enforces timeouts and informs users. The accumulator's
+lock is never held while a user's callback runs.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ log = logging.getLogger(__name__)
 COALESCE_FROM_FRAMES: Final = 2
 COALESCE_MS: Final = 2
 COALESCE_BYTES: Final = 131_072
-"""With that many frames under way to a node, a smaller amount waits this long for company: a message costs a carrier
-some hundred microseconds at each end, whatever its size."""
+"""With this many bytes in flight to a node, a smaller amount waits this long for more: a message costs a transport some
+hundred microseconds at each end, whatever its size."""
 
 PRODUCER_EPOCH_MAX: Final = 0x7FFE
 """The last epoch of a producer id that we use; Kafka reserves the one above it."""
 RETIRED_MAX: Final = 100_000
-"""Most unused partitions for which we remember the next sequence. Beyond it, a new epoch starts everything afresh."""
+"""Maximum unused partitions whose next sequence is remembered. Beyond it, a new epoch restarts everything."""
 
 Tell = Callable[[], None]
 """Tells a user the outcome; runs after the lock is released."""
@@ -62,7 +62,7 @@ Tell = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """One frame under way: its batches, each with the number of its attempt."""
+    """One frame in flight: its batches, each with the number of its attempt."""
 
     sent_ms: int
     batches: list[tuple[ProducerBatch, int]]
@@ -84,7 +84,7 @@ class Sender:
     sender.
 
     With ``machine`` the producer is transactional: its identity comes from :meth:`take_identity` alone. Events that
-    make an idempotent producer take a new identity spoil the transaction instead; then the sender calls ``on_spoilt``,
+    make an idempotent producer take a new identity fail the transaction instead; then the sender calls ``on_spoilt``,
     under the lock.
     """
 
@@ -128,7 +128,7 @@ class Sender:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A sender that ends by itself is a bug; no caller is left waiting for it."""
+        """Handle the end of the sender, which is a bug; no caller is left waiting for it."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.critical("the producer's sender failed", exc_info=error)
@@ -137,7 +137,7 @@ class Sender:
             self._on_room()
 
     def wake(self) -> None:
-        """Look again for something to send; on the loop's thread."""
+        """Look again for something to send. Runs on the loop's thread."""
         self._wake.set()
 
     async def close(self) -> None:
@@ -170,7 +170,7 @@ class Sender:
         self._accumulator.seal_all()
 
     def drop_all(self, cause: TidelogError | None) -> list[Tell]:
-        """Give up the batches of a transaction that will be aborted; returns the calls that tell the users."""
+        """Give up the batches of a transaction that will be aborted. Returns the calls that tell the users."""
         tell: list[Tell] = []
         for batch in self._accumulator.give_up():
             at = f"{batch.topic}-{batch.partition}"
@@ -181,7 +181,7 @@ class Sender:
         return tell
 
     def _spoil(self, error: TidelogError, tell: list[Tell], *, fatal: bool = False) -> None:
-        """A record could not be written. In a transaction, none of the records can be committed then."""
+        """Fail the transaction, because a record could not be written: none of its records can be committed then."""
         if self._machine is not None and self._machine.failed(error, fatal=fatal):
             tell += self.drop_all(error)
             self._on_spoilt()
@@ -206,7 +206,7 @@ class Sender:
             timer.cancel()
 
     def _step(self, now: int) -> int:
-        """Do everything that is due; return when to look again."""
+        """Do everything that is due. Returns when to look again."""
         look_again = self._expire(now)
         idempotent = self._config.enable_idempotence
         with self._lock:
@@ -228,7 +228,7 @@ class Sender:
         return min(look_again, self._time_out_requests(now))
 
     def _send_to(self, node: int, queues: Sequence[PartitionQueue], now: int) -> int:
-        """Send to one node as much as may be in flight; return when to look again."""
+        """Send to one node as much as may be in flight. Returns when to look again."""
         link = self._link(node)
         if link is None:
             return max(now + 1, self._cluster.usable_at_ms(node))
@@ -313,7 +313,7 @@ class Sender:
             for batch, attempt in sent.batches:
                 result = results.get((sent.topic_ids[batch.topic], batch.partition))
                 if result is None:
-                    text = str(error) if error is not None else "the broker's answer leaves the partition out"
+                    text = str(error) if error is not None else "the broker's answer lacks the partition"
                     self._settle(batch, attempt, ErrorCode.NETWORK_EXCEPTION, text, None, now, tell)
                 else:
                     self._settle(batch, attempt, result.error, result.error_message, result, now, tell)
@@ -333,7 +333,7 @@ class Sender:
         now: int,
         tell: list[Tell],
     ) -> None:
-        """Take one batch's answer; the lock is held."""
+        """Process one batch's answer; the lock is held."""
         queue = self._accumulator.queue_of(batch)
         if queue is None:
             return
@@ -375,7 +375,7 @@ class Sender:
         self._spoil(failure, tell, fatal=of_records(code) is Meaning.GIVE_UP)
 
     def _on_leaders(self, changed: set[TopicPartition]) -> None:
-        """Leaders have changed: batches under way to a former leader go to the new one at once.
+        """Handle changed leaders: batches in flight to a former leader are sent to the new one immediately.
 
         Sequences make that safe; without them, wait for the old leader's answer.
         """
@@ -408,7 +408,7 @@ class Sender:
     # --- time ---------------------------------------------------------------------------------------
 
     def _expire(self, now: int) -> int:
-        """Fail batches after their delivery timeout; return when the next timeout is due."""
+        """Fail batches after their delivery timeout. Returns when the next timeout is due."""
         if now < self._expiry_ms:
             return self._expiry_ms
         timeout_ms = self._config.delivery_timeout_ms
@@ -434,7 +434,7 @@ class Sender:
         return self._expiry_ms if oldest < NEVER_MS else NEVER_MS
 
     def _trouble(self, batch: ProducerBatch) -> str:
-        """The obstacle for a batch, as far as metadata tells; in brackets, or empty."""
+        """Return what holds a batch up, as far as metadata shows; in brackets, or empty."""
         cluster = self._cluster
         code, message = cluster.cache.errors.get(batch.topic, (ErrorCode.NONE, ""))
         if cluster.failure is not None:
@@ -444,7 +444,7 @@ class Sender:
         return " (it has no leader)" if cluster.cache.leader_of(batch.topic, batch.partition) < 0 else ""
 
     def _time_out_requests(self, now: int) -> int:
-        """Cut streams if their oldest frame has waited too long for its answer; after a long wait, look for a new
+        """Close streams whose oldest frame has waited too long for its answer; after a long wait, look for a new
         leader."""
         limit = self._config.request_timeout_ms
         look_again = NEVER_MS
@@ -461,17 +461,17 @@ class Sender:
     # --- identity -----------------------------------------------------------------------------------
 
     def _cut_old_attempts(self, queues: Sequence[PartitionQueue]) -> None:
-        """Before batches go out under a new epoch, cut streams on which old attempts may still be under way to a former
-        leader. If that one leads again, it would write them under the old epoch, and then once more under the new
-        one."""
+        """Close, before batches are sent under a new epoch, streams on which old attempts may still be in flight to a
+        former leader. If that one leads again, it would write them under the old epoch, and then once more under the
+        new one."""
         names = {(q.topic, q.partition) for q in queues}
         for link in self._links.values():
             if any((b.topic, b.partition) in names for sent in link.sent for b, _ in sent.batches):
-                link.caller.reset("old attempts are given up before a new producer epoch")
+                link.caller.reset("old attempts are abandoned before a new producer epoch")
 
     def _renew_identity(self) -> None:
         """Take the next epoch of our producer id (KIP-360): leaders then refuse batches of the older epoch that are
-        still under way. Ask for an id if there is none, or its epochs are used up. The lock is held."""
+        still in flight. Ask for an id if there is none, or its epochs are used up. The lock is held."""
         if self._identity is not None and self._identity[1] < PRODUCER_EPOCH_MAX:
             self._metrics.epoch_bumps += 1
             self._identity = (self._identity[0], self._identity[1] + 1)

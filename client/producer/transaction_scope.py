@@ -1,7 +1,7 @@
 """``with producer.transaction():``, alone or together with the consumer that reads its input.
 
 The end of the block commits; an exception that leaves it aborts and propagates. With a consumer, the transaction also
-commits everything that the consumer has handed out since the last one; after an abort, its next poll hands out the same
+commits everything that the consumer has returned since the last one; after an abort, its next poll returns the same
 records again. Source for the rules: KIP-447, and Kafka's ``ExactlyOnceMessageProcessor`` example.
 """
 
@@ -39,7 +39,7 @@ class Scope:
         return self._transactions.state in _OPEN
 
     async def enter(self) -> None:
-        """Begin; initialise transactions if necessary, and wait for an abort that is under way."""
+        """Begin; initialize transactions if necessary, and wait for an abort in progress."""
         transactions = self._transactions
         if transactions.state in (TransactionState.UNINITIALIZED, TransactionState.INITIALIZING):
             await transactions.initialize(None, keep_prepared=False)

@@ -65,21 +65,21 @@ MOVES: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingPr
         _S.FATAL_ERROR: frozenset(),
     }
 )
-"""Where each state may lead to."""
+"""Where each state may lead."""
 
 _HINTS: Final = {
     _S.UNINITIALIZED: "call init_transactions() first",
-    _S.INITIALIZING: "init_transactions() is under way: call it again to wait for it",
+    _S.INITIALIZING: "init_transactions() is in progress: call it again to wait for it",
     _S.READY: "call begin_transaction() first",
-    _S.PREPARING: "prepare_transaction() is under way: call it again to wait for it",
+    _S.PREPARING: "prepare_transaction() is in progress: call it again to wait for it",
     _S.PREPARED: "the transaction is prepared: commit or abort it",
-    _S.COMMITTING: "its commit is under way: call commit_transaction() again to wait for it",
-    _S.ABORTING: "its abort is under way: call abort_transaction() again to wait for it",
+    _S.COMMITTING: "its commit is in progress: call commit_transaction() again to wait for it",
+    _S.ABORTING: "its abort is in progress: call abort_transaction() again to wait for it",
 }
 
 
 class TransactionMachine:
-    """One producer's state. A call that does not fit raises what :meth:`refusal` returns."""
+    """One producer's state. A call that does not fit the state raises what :meth:`refusal` returns."""
 
     __slots__ = ("asked", "error", "identity", "ongoing", "started", "state")
 
@@ -91,9 +91,9 @@ class TransactionMachine:
         self.error: TidelogError | None = None
         """The error that led to an error state."""
         self.started = False
-        """Whether the cluster may know of this transaction, because part of it was sent."""
+        """Whether the cluster may know this transaction, because part of it was sent."""
         self.asked = False
-        """Whether the coordinator was asked to prepare or to end it, and has not answered."""
+        """Whether the coordinator was asked to prepare or end it, and has not answered."""
 
     # --- calls: each raises what :meth:`refusal` gives -------------------------------------------------
 
@@ -114,12 +114,12 @@ class TransactionMachine:
         self._leave({_S.IN_TRANSACTION, _S.PREPARED, _S.ABORTABLE_ERROR}, _S.ABORTING, "abort_transaction()")
 
     def check_open(self, call: str) -> None:
-        """For records and offsets, which only an open transaction takes."""
+        """Check that a transaction is open, which records and offsets require."""
         if self.state is not _S.IN_TRANSACTION:
             raise self.refusal(call)
 
     def refusal(self, call: str) -> TidelogError:
-        """Why ``call`` is not possible: the error that spoilt the transaction, or the wrong state."""
+        """Return why ``call`` is not possible: the error that failed the transaction, or the wrong state."""
         if self.error is not None and self.state in (_S.ABORTABLE_ERROR, _S.FATAL_ERROR):
             return self.error
         hint = _HINTS.get(self.state)
@@ -128,18 +128,18 @@ class TransactionMachine:
     # --- what happens ----------------------------------------------------------------------------------
 
     def sent(self) -> None:
-        """Part of the transaction goes out."""
+        """Note that part of the transaction is sent."""
         self.started = True
 
     def ask(self, expected: TransactionState, call: str) -> None:
-        """The coordinator is asked to prepare or to end it. Raises what :meth:`refusal` gives if the state is another
-        one by now: what was to be committed may be spoilt, and its abort be under way."""
+        """Note that the coordinator is asked to prepare or end it. Raises what :meth:`refusal` returns if the state has
+        changed by now: the transaction to commit may have failed, and its abort may be in progress."""
         if self.state is not expected:
             raise self.refusal(call)
         self.asked = True
 
     def initialized(self, identity: Identity, ongoing: Identity | None) -> None:
-        """An identity came; ``ongoing`` is that of a transaction that was left prepared."""
+        """Take a new identity; ``ongoing`` is that of a transaction that was left prepared."""
         self._move(_S.READY if ongoing is None else _S.PREPARED)
         self.identity = identity
         self.ongoing = ongoing
@@ -152,7 +152,7 @@ class TransactionMachine:
             self.ongoing = self.identity
 
     def ended(self, identity: Identity) -> None:
-        """The transaction is decided; ``identity`` is for the next one."""
+        """Note that the transaction is decided; ``identity`` is for the next one."""
         self.asked = False
         if self.state is _S.FATAL_ERROR:
             return
@@ -163,8 +163,9 @@ class TransactionMachine:
         self.started = False
 
     def failed(self, error: TidelogError, *, fatal: bool, answer: bool = False) -> bool:
-        """An error came that no retry fixes; false if that changes nothing, because no transaction is open, or it has
-        failed already, or is being decided. ``answer``: it is the coordinator's answer to that."""
+        """Note an error that no retry fixes. Returns false if that changes nothing, because no transaction is open, or
+        it has already failed, or is being decided. ``answer``: the error is the coordinator's answer to that
+        decision."""
         state = self.state
         if answer:
             self.asked = False

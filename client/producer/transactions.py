@@ -1,7 +1,7 @@
 """A producer's transactions: asks coordinators, and keeps the sender in step with the state machine.
 
 :mod:`tidelog.client.producer.transaction_state` decides. Everything but :meth:`Transactions.begin` runs on the
-producer's IO loop. If a caller stops waiting, the call that ends its transaction goes on in the background, and the
+producer's IO loop. If a caller stops waiting, the call that ends its transaction continues in the background, and the
 caller may come back. An unknown outcome never counts as a known one. Source: Kafka's ``TransactionManager`` (second
 protocol: KIP-890, KIP-939).
 """
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Operation:
-    """A call that is under way, or whose caller did not wait for its end."""
+    """A call in progress, or one whose caller did not wait for its end."""
 
     call: str
     task: asyncio.Task[Any]
@@ -96,11 +96,11 @@ class Transactions:
         self._group: tuple[str, CoordinatorLink] | None = None
         """The link to the coordinator of the group that got offsets last."""
         self._offsets = asyncio.Lock()
-        """Held while offsets are under way."""
+        """Held while offsets are being sent."""
         self._operation: _Operation | None = None
         self._closed = False
         self._known = False
-        """The coordinator already knows of the transaction before anything is sent."""
+        """The coordinator already knows the transaction before anything is sent."""
 
     # --- calls ----------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Transactions:
         return self.machine.state
 
     def begin(self) -> None:
-        """On any thread. Raises ``IllegalStateError``, or the error that ended the producer's transactions."""
+        """Begin, on any thread. Raises ``IllegalStateError``, or the error that ended the producer's transactions."""
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -124,15 +124,15 @@ class Transactions:
         )
 
     async def begin_sink(self, attempt: SinkAttempt, timeout_s: float | None) -> BeginSinkTransactionResponse:
-        """Begin the single transaction of a sink's attempt, whose name is this producer's transactional id, under the
-        identity that the sink's ledger gives. If the batch is already decided, nothing begins."""
+        """Begin the single transaction of a sink's attempt, whose name is this producer's transactional id, with the
+        identity from the sink's ledger. If the batch is already decided, nothing begins."""
         answer: BeginSinkTransactionResponse = await self._carry_out(
             "begin()", self.machine.initialize, lambda: self._begin_sink(attempt), timeout_s
         )
         return answer
 
     async def sink(self, name: str, timeout_s: float) -> DescribedSink | None:
-        """The ledger's view of the sink; None if it does not answer in time."""
+        """Return the ledger's view of the sink; None if it does not answer in time."""
         request = DescribeSinksRequest((name,))
         try:
             async with asyncio.timeout(timeout_s):
@@ -206,7 +206,7 @@ class Transactions:
             fault = error
         except asyncio.CancelledError:  # whether they are in the transaction is unknown
             if machine.identity == identity:
-                given_up = TransactionAbortedError("sending offsets was abandoned before an answer came")
+                given_up = TransactionAbortedError("sending offsets was abandoned before an answer arrived")
                 self._fail(given_up, fatal=False)
             raise
         else:
@@ -217,17 +217,17 @@ class Transactions:
             fault = error_of(code, f"offsets of group {group.group_id}: {message or code.name}")
             fatal = of_offsets(code) is Meaning.GIVE_UP
         if machine.identity != identity or machine.state is TransactionState.ABORTING:
-            raise TransactionAbortedError("the transaction was aborted meanwhile") from fault
+            raise TransactionAbortedError("the transaction was aborted in the meantime") from fault
         self._fail(fault, fatal=fatal)
         raise fault
 
     def spoil(self, error: Exception) -> None:
-        """The producer did not accept part of the open transaction, so it must not commit. On any thread."""
+        """Fail the open transaction, because the producer did not accept part of it. On any thread."""
         if isinstance(error, TidelogError):
             self._fail(error, fatal=False)
 
     async def close(self, timeout_s: float | None) -> None:
-        """Abort an open transaction, within a bound; one that is prepared or being decided stays as it is."""
+        """Abort an open transaction, within a time limit; one that is prepared or being decided is left alone."""
         open_states = (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)
         limit = CLOSE_ABORT_S if timeout_s is None else min(timeout_s, CLOSE_ABORT_S)
         try:
@@ -252,7 +252,7 @@ class Transactions:
         work: Callable[[], Coroutine[Any, Any, Any]],
         timeout_s: float | None,
     ) -> Any:
-        """Begin an operation, or join one of the same name whose end no caller has seen yet."""
+        """Start an operation, or join one with the same name whose end no caller has seen yet."""
         if self._closed:
             raise _closed()
         operation = self._operation
@@ -269,7 +269,7 @@ class Transactions:
         if not done:
             why = self._link.trouble or str(self._cluster.failure or "")
             raise RequestTimedOutError(
-                f"{call}: not done within {limit} s, but under way; call it again to wait on{why and f' ({why})'}"
+                f"{call}: not done within {limit} s, in progress; call it again to keep waiting{why and f' ({why})'}"
             )
         if operation.task.cancelled():
             raise _closed()
@@ -341,7 +341,7 @@ class Transactions:
         return PreparedTransaction(cluster_id, self.id, *(identity if started else ())).token
 
     async def _flushed(self, call: str) -> None:
-        """Wait until the brokers have all of the transaction. Raises the error that spoilt it."""
+        """Wait until the brokers have all of the transaction. Raises the error that failed it."""
         with self._lock:
             self._sender.seal_all()
         await self._flush()
@@ -410,7 +410,7 @@ class Transactions:
 
 
 def _first_error(answer: TxnOffsetCommitResponse) -> ErrorCode:
-    """Prefer an error that no retry fixes."""
+    """Return the first error, preferring one that no retry fixes."""
     codes = [result.error for result in answer.results if result.error is not ErrorCode.NONE]
     return min(codes, key=lambda code: code.retriable, default=ErrorCode.NONE)
 
@@ -420,6 +420,6 @@ def _closed() -> ClientClosedError:
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Its waiters have its error, if any are left."""
+    """Mark the error as seen: its waiters have it, if any are left."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
 """Consume, transform, produce: a program reads topics as a group member, turns each record into new ones and writes
 those. Each input takes effect exactly once (KIP-447).
 
-One poll is one transaction: its outputs and its offsets become visible together. After an abort the records come
-again; after a crash the group goes on from the last commit.
+One poll is one transaction: its outputs and its offsets become visible together. After an abort, the records are
+delivered again; after a crash, the group continues from the last commit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TransformCounts:
 
 
 class _Plan:
-    """The part that both forms share: settings of both clients, and reactions to errors."""
+    """The common part of both forms: settings of both clients, and reactions to errors."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _Plan:
         self.counts: Final = TransformCounts()
         given = consumer_settings or {}
         for name in _FIXED.keys() & {key.replace(".", "_") for key in given}:
-            raise ConfigError(f"{name}: leave it to Transform, which needs {_FIXED[name]}")
+            raise ConfigError(f"{name}: leave it out; Transform needs {_FIXED[name]}")
         self.consumer_settings: Final = {"auto_offset_reset": "earliest", **given, **_FIXED, "group_id": group_id}
         name = transactional_id or f"{group_id}-{given.get('group_instance_id') or f'{self.rng.getrandbits(64):016x}'}"
         self.producer_settings: Final = {**(producer_settings or {}), "transactional_id": name}
@@ -83,7 +83,7 @@ class _Plan:
         self.counts.commits += 1
 
     def aborted(self, error: TidelogError) -> float:
-        """Seconds to wait before the records come again. Raises ``error`` if that is of no use."""
+        """Return seconds to wait before the records are delivered again. Raises ``error`` if that is of no use."""
         self.counts.aborts += 1
         self._aborted_in_a_row += 1
         if not error.abortable or self._aborted_in_a_row >= ABORTS_MAX:
@@ -115,9 +115,9 @@ class AsyncTransform:
     retry. Other effects of the function may happen more than once. It may be a coroutine function.
 
     Programs that run at the same time need different ``transactional_id``; the default combines the group and
-    ``group_instance_id``, or is random. A new group starts at the beginning of the topics, unless
-    ``consumer_settings`` say otherwise. ``run()`` ends after :meth:`stop`, or with an error: the function's own, or
-    one that a retry does not fix (``ProducerFencedError`` …). Run it again, and it goes on where it was.
+    ``group_instance_id``, or is random. A new group starts at the beginning of the topics, unless ``consumer_settings``
+    say otherwise. ``run()`` ends after :meth:`stop`, or with an error: the function's own, or one that a retry does not
+    fix (``ProducerFencedError`` …). Run it again, and it continues where it was.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class AsyncTransform:
         self._stopping = True
 
     async def run(self) -> TransformCounts:
-        """Until :meth:`stop` or an error."""
+        """Run until :meth:`stop` or an error."""
         plan = self._plan
         async with (
             AsyncProducer(self._bootstrap, **self._inside, **plan.producer_settings) as producer,
@@ -231,11 +231,11 @@ class Transform:
         return self._plan.counts
 
     def stop(self) -> None:
-        """From any thread, or a signal handler: finish the current transaction, then let :meth:`run` return."""
+        """Finish the current transaction, then let :meth:`run` return. Call it from any thread or signal handler."""
         self._stopping.set()
 
     def run(self) -> TransformCounts:
-        """Until :meth:`stop` or an error."""
+        """Run until :meth:`stop` or an error."""
         plan = self._plan
         with (
             Producer(self._bootstrap, **self._inside, **plan.producer_settings) as producer,

@@ -33,16 +33,16 @@ class SinkLedger(BlockingSinkLedger):
         self.close()
 
     def new_job(self, batch: int) -> SinkJob:
-        """Start one run of ``batch``, for its writers. The first writer with a record takes over the sink: that aborts
+        """Start one run of ``batch``, for its writers. The first writer with a record takes over the sink, which aborts
         everything that another job left undecided, and fences that job."""
         return self._sink.new_job(batch)
 
     def commit_batch(
         self, messages: Iterable[SinkMessage], *, batch: int | None = None, timeout: float | None = None
     ) -> SinkOutcome:
-        """Decide a batch, given one message from each of its tasks. Everything that they prepared becomes visible, all
-        of it and once; the sink's other transactions are aborted. A batch that is already decided stays as it is, and
-        the outcome says so. Without messages, name the ``batch``.
+        """Decide a batch, given one message from each of its tasks. Everything that they prepared becomes visible,
+        atomically and once; the sink's other transactions are aborted. A batch that is already decided is not changed,
+        and the outcome says so. Without messages, name the ``batch``.
 
         Raises ``SinkJobFencedError``, ``SinkTransactionLostError``, ``SinkDecisionTooLargeError``: nothing is
         committed; ``RequestTimedOutError`` after ``timeout`` seconds (default ``default_api_timeout_ms``): the outcome
@@ -58,6 +58,6 @@ class SinkLedger(BlockingSinkLedger):
         return None if job is None else self._admin.abort_sink_job(job, timeout=timeout)
 
     def describe(self, *, timeout: float | None = None) -> SinkDescription:
-        """The decided batch and the writes under way. Raises ``TransactionalIdNotFoundError`` before the first
+        """Return the decided batch and the writes in progress. Raises ``TransactionalIdNotFoundError`` before the first
         batch."""
         return (self._admin.describe_sinks([self._sink.name], timeout=timeout))[self._sink.name]

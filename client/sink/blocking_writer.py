@@ -45,7 +45,7 @@ class SinkWriter(BlockingSinkWriter):
     def begin(self, *, timeout: float | None = None) -> bool:
         """Ask the sink's ledger for a transaction; the first record does so automatically. False: the batch is already
         decided, and the writer drops what you send. Raises ``SinkJobFencedError``. ``timeout`` as in the producer's
-        ``init_transactions``: the request goes on, and another call waits for it."""
+        ``init_transactions``: the request continues, and another call waits for it."""
         self._work.check("begin()")
         if self._work.begun:
             return not self._work.already_committed

@@ -20,7 +20,7 @@ L = TypeVar("L", bound="AsyncSinkLedger")
 
 
 class Sink:
-    """What the asyncio and the blocking form share."""
+    """The common part of the asyncio and the blocking form."""
 
     def __init__(self, sink: str, rng: random.Random | None) -> None:
         fault = sink_fault(sink)
@@ -33,7 +33,7 @@ class Sink:
         return SinkJob.new(self.name, batch, self._rng)
 
     def job_of(self, messages: Sequence[SinkMessage]) -> SinkJob | None:
-        """Raises ``ValueError`` for messages of another sink, or of several jobs."""
+        """Return the messages' job. Raises ``ValueError`` for messages of another sink, or of several jobs."""
         job = job_of(messages)
         if job is not None and job.sink != self.name:
             raise ValueError(f"expected messages of sink {self.name!r}, found those of {job.sink!r}")
@@ -73,7 +73,7 @@ class AsyncSinkLedger:
         self._admin = AsyncAdmin(bootstrap_servers, _network=_network, _clock=_clock, _rng=_rng, **settings)
 
     async def start(self) -> None:
-        """Begin. Returns at once; the client connects in the background."""
+        """Start. Returns immediately; the client connects in the background."""
         await self._admin.start()
 
     async def close(self) -> None:
@@ -90,16 +90,16 @@ class AsyncSinkLedger:
         await self.close()
 
     def new_job(self, batch: int) -> SinkJob:
-        """Start one run of ``batch``, for its writers. The first writer with a record takes over the sink: that aborts
+        """Start one run of ``batch``, for its writers. The first writer with a record takes over the sink, which aborts
         everything that another job left undecided, and fences that job."""
         return self._sink.new_job(batch)
 
     async def commit_batch(
         self, messages: Iterable[SinkMessage], *, batch: int | None = None, timeout: float | None = None
     ) -> SinkOutcome:
-        """Decide a batch, given one message from each of its tasks. Everything that they prepared becomes visible, all
-        of it and once; the sink's other transactions are aborted. A batch that is already decided stays as it is, and
-        the outcome says so. Without messages, name the ``batch``.
+        """Decide a batch, given one message from each of its tasks. Everything that they prepared becomes visible,
+        atomically and once; the sink's other transactions are aborted. A batch that is already decided is not changed,
+        and the outcome says so. Without messages, name the ``batch``.
 
         Raises ``SinkJobFencedError``, ``SinkTransactionLostError``, ``SinkDecisionTooLargeError``: nothing is
         committed; ``RequestTimedOutError`` after ``timeout`` seconds (default ``default_api_timeout_ms``): the outcome
@@ -115,6 +115,6 @@ class AsyncSinkLedger:
         return None if job is None else await self._admin.abort_sink_job(job, timeout=timeout)
 
     async def describe(self, *, timeout: float | None = None) -> SinkDescription:
-        """The decided batch and the writes under way. Raises ``TransactionalIdNotFoundError`` before the first
+        """Return the decided batch and the writes in progress. Raises ``TransactionalIdNotFoundError`` before the first
         batch."""
         return (await self._admin.describe_sinks([self._sink.name], timeout=timeout))[self._sink.name]

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Work:
-    """What the asyncio and the blocking writer share: identity, progress, and the message for the driver."""
+    """The common part of the asyncio and the blocking writer: identity, progress, and the message for the driver."""
 
     def __init__(
         self, job: SinkJob, attempt: str | None, rng: random.Random | None, settings: ProducerSettings
@@ -56,7 +56,7 @@ class Work:
         self.message: SinkMessage | None = None
 
     def check(self, call: str) -> None:
-        """Raises ``IllegalStateError`` once it is prepared or aborted."""
+        """Raise ``IllegalStateError`` once it is prepared or aborted."""
         if self.message is not None:
             raise IllegalStateError(f"{call}: this writer has prepared its records already")
 
@@ -66,7 +66,7 @@ class Work:
         return not self.already_committed
 
     def prepare_nothing(self) -> SinkMessage:
-        """Where there is no producer: nothing was begun."""
+        """Return the message without a producer: nothing was begun."""
         self.message = SinkMessage(*self.job)
         return self.message
 
@@ -89,8 +89,8 @@ class Work:
         return self.message
 
     async def reraise(self, core: ProducerCore, error: TidelogError) -> NoReturn:
-        """Raise what an error means for this attempt. Its transaction can be over for two reasons, of which partitions
-        and transactions do not know: it took too long, or the job is not the current one. The ledger knows."""
+        """Raise what an error means for this attempt. Its transaction can be over for two reasons that partitions and
+        transactions do not know: it took too long, or the job is not the current one. The ledger knows."""
         if error.code not in OVER:
             raise error
         sink = await core.require_transactions().sink(self.job.sink, core.config.request_timeout_ms / 1_000)
@@ -161,7 +161,7 @@ class AsyncSinkWriter:
     async def begin(self, *, timeout: float | None = None) -> bool:
         """Ask the sink's ledger for a transaction; the first record does so automatically. False: the batch is already
         decided, and the writer drops what you send. Raises ``SinkJobFencedError``. ``timeout`` as in the producer's
-        ``init_transactions``: the request goes on, and another call waits for it."""
+        ``init_transactions``: the request continues, and another call waits for it."""
         self._work.check("begin()")
         if self._work.begun:
             return not self._work.already_committed

@@ -1,1 +1,1 @@
-"""Several workers on the partitions of one group member: order by key, retries, dead letters, duplicates left out."""
+"""Several workers on the partitions of one group member: order by key, retries, dead letters, deduplication."""

@@ -1,4 +1,4 @@
-"""``tidelog.aio.Workers``: as :class:`tidelog.Workers`, with a coroutine function and tasks."""
+"""``tidelog.aio.Workers``: like :class:`tidelog.Workers`, with a coroutine function and tasks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AsyncWorkers:
         self._bootstrap = bootstrap_servers
         self._inside: dict[str, Any] = {"_network": _network, "_clock": _clock, "_rng": _rng}
         self._changed = asyncio.Event()
-        """Set, and made anew, when the board has changed."""
+        """Set, and replaced, when the board has changed."""
         self._consumer: AsyncConsumer | None = None
         self._producer: AsyncProducer | None = None
         self._stopping = False
@@ -75,12 +75,12 @@ class AsyncWorkers:
         return self._plan.counts
 
     def stop(self) -> None:
-        """Finish what is in hand, commit, then let :meth:`run` return."""
+        """Finish the records in progress, commit, then let :meth:`run` return."""
         self._stopping = True
         self._wake()
 
     async def run(self) -> WorkersCounts:
-        """Until :meth:`stop` or an error: the handler's, or one of the cluster's that a retry does not mend."""
+        """Run until :meth:`stop` or an error: the handler's, or a cluster error that a retry does not fix."""
         plan = self._plan
         tasks: list[asyncio.Task[None]] = []
         try:

@@ -28,13 +28,13 @@ from tidelog.model.ids import TopicPartition
 OrderedBy = Literal["key", "partition", "none"]
 
 SPAN_MAX: Final = 10_000
-"""Records of one partition from its lowest unfinished one on. At this many the partition waits: what lies above a
-record that takes for ever would have to be remembered, and done again after a crash."""
+"""Records of one partition from its lowest unfinished one on. At this many, the partition waits: everything above a
+record that never finishes would have to be remembered, and repeated after a crash."""
 _METADATA_FULL: Final = METADATA_MAX * 3 // 4
 
 
 class Work(NamedTuple):
-    """One record in a worker's hands, or on its way there. ``failures``: how often its handler raised."""
+    """One record that a worker has or is about to get. ``failures``: how often its handler raised."""
 
     record: ConsumerRecord
     lane: Hashable
@@ -54,7 +54,7 @@ class _Held:
         self.progress = progress
         self.seen = seen
         self.from_offset = from_offset
-        """Records before it are read for their ids alone."""
+        """Records before it are read only for their ids."""
         self.lanes: dict[Hashable, deque[Work]] = {}
         self.in_hand: set[Hashable] = set()
         """The lanes whose first record a worker has."""
@@ -76,7 +76,7 @@ class Board:
         self._closed = False
         self._full = False
         self.unfinished = 0
-        """Records that were taken in and are neither finished nor given up with their partition."""
+        """Records that were admitted and are neither finished nor given up with their partition."""
         self.duplicates = 0
         self.skipped = 0
         """Records that a former owner of their partition had finished."""
@@ -84,7 +84,7 @@ class Board:
     # --- partitions -----------------------------------------------------------------------------------
 
     def own(self, at: TopicPartition, committed: OffsetAndMetadata | None) -> None:
-        """This member has the partition now, and reads on from what the group has committed."""
+        """Note that this member owns the partition now, and reads on from the group's commit."""
         self.disown(at)
         self._tenures += 1
         given = OffsetAndMetadata(0) if committed is None else committed
@@ -93,7 +93,7 @@ class Board:
         self._held[at] = _Held(self._tenures, progress, seen, given.offset)
 
     def stop(self, at: TopicPartition) -> None:
-        """Hand out no more of this partition; what is in work may be finished."""
+        """Stop handing out records of this partition; those in progress may finish."""
         held = self._held.get(at)
         if held is not None and not held.stopped:
             held.stopped = True
@@ -101,23 +101,23 @@ class Board:
             held.lanes = {lane: deque([held.lanes[lane][0]]) for lane in held.in_hand}
 
     def disown(self, at: TopicPartition) -> None:
-        """The partition is another's: what is still in work here counts for nothing."""
+        """Note that the partition belongs to another member: work in progress here no longer counts."""
         held = self._held.pop(at, None)
         if held is not None:
             self.unfinished -= sum(map(len, held.lanes.values()))
 
     def close(self) -> None:
-        """Hand out no more of anything."""
+        """Stop handing out records."""
         self._closed = True
 
     def in_work(self, partitions: Iterable[TopicPartition]) -> int:
-        """How many of these partitions' records workers have in hand."""
+        """Return how many of these partitions' records workers have."""
         return sum(len(self._held[at].in_hand) for at in partitions if at in self._held)
 
     # --- records --------------------------------------------------------------------------------------
 
     def admit(self, records: Iterable[ConsumerRecord]) -> None:
-        """Take in what the consumer handed out, in order."""
+        """Admit records that the consumer returned, in order."""
         for record in records:
             at = record.topic_partition
             held = self._held.get(at)
@@ -150,7 +150,7 @@ class Board:
             self._ready.append((at, held.tenure, lane))
 
     def take(self, now_ms: int) -> Work | None:
-        """The next record for a free worker; ``None`` if there is none now."""
+        """Return the next record for a free worker; ``None`` if there is none now."""
         while self._later and self._later[0][0] <= now_ms:
             self._ready.append(heapq.heappop(self._later)[2:])
         while self._ready and not self._closed:
@@ -163,7 +163,7 @@ class Board:
         return None
 
     def finish(self, work: Work) -> None:
-        """The record needs no more work."""
+        """Note that the record needs no more work."""
         held = self._of(work)
         if held is None:
             return
@@ -178,7 +178,7 @@ class Board:
             self._ready.append((work.record.topic_partition, work.tenure, work.lane))
 
     def again(self, work: Work, due_ms: int, now_ms: int) -> None:
-        """Its handler raised: hand it out again at ``due_ms``. Its lane waits for it."""
+        """Note that its handler raised: hand it out again at ``due_ms``. Its lane waits for it."""
         held = self._of(work)
         if held is None:
             return
@@ -189,7 +189,7 @@ class Board:
         heapq.heappush(self._later, (due_ms, self._turn, work.record.topic_partition, work.tenure, work.lane))
 
     def let_go(self, work: Work) -> None:
-        """No worker has it in hand any more, and it is not finished: the partition's next owner gets it."""
+        """Note that no worker has it any more, and it is unfinished: the partition's next owner gets it."""
         held = self._of(work)
         if held is not None:
             held.in_hand.discard(work.lane)
@@ -199,20 +199,20 @@ class Board:
         return held if held is not None and held.tenure == work.tenure else None
 
     def is_current(self, work: Work) -> bool:
-        """Whether this member still owns the record's partition, without a break."""
+        """Return whether this member still owns the record's partition, without a break."""
         return self._of(work) is not None
 
     # --- for the consumer -----------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many more records may come in. Once there is no room, there is none until half of it is free."""
+        """Return how many more records may come in. Once there is no room, there is none until half of it is free."""
         self._full = self.unfinished >= self._in_flight_max or (
             self._full and self.unfinished > self._in_flight_max // 2
         )
         return 0 if self._full else self._in_flight_max - self.unfinished
 
     def held_back(self) -> set[TopicPartition]:
-        """The partitions of which nothing more may come in for now."""
+        """Return the partitions from which nothing more may come in for now."""
         if not self.room():
             return set(self._held)
         return {at for at, held in self._held.items() if self._is_full(held)}
@@ -221,22 +221,22 @@ class Board:
         if held.stopped or len(held.progress) >= SPAN_MAX:
             return True
         if len(held.progress) - held.progress.unfinished < _METADATA_FULL // 4:
-            return False  # so few cannot fill the metadata
+            return False  # too few to fill the metadata
         news = held.progress.news()
         return news is not None and len(news.metadata) >= _METADATA_FULL
 
     def due_ms(self) -> int | None:
-        """When the next retry is due."""
+        """Return when the next retry is due."""
         return self._later[0][0] if self._later else None
 
     def news(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit of all partitions."""
+        """Return what to commit for all partitions."""
         found = ((at, held.progress.news()) for at, held in self._held.items())
         return {at: news for at, news in found if news is not None}
 
     def given_up(self, works: Iterable[Work]) -> tuple[list[Work], dict[TopicPartition, OffsetAndMetadata]]:
-        """What to commit together with these records' dead letters: the commit says that they are finished. Returns
-        the records that it can say so of; the metadata has no room for the others until lower ones are finished."""
+        """Return what to commit together with these records' dead letters: the commit says that they are finished. Also
+        returns the records that it can cover; the metadata has no room for the others until lower ones are finished."""
         mine = [work for work in works if self.is_current(work)]
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for at in {work.record.topic_partition for work in mine}:
@@ -247,7 +247,7 @@ class Board:
         return told, offsets
 
     def committed(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """The group has these now."""
+        """Note that the group has these offsets now."""
         for at, what in offsets.items():
             if at in self._held:
                 self._held[at].progress.committed(what)

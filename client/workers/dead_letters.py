@@ -1,7 +1,7 @@
-"""The copy of a record that could not be processed, for a topic of its own.
+"""The copy of an unprocessable record, for a dead letter topic.
 
-Key, value and headers stay as they are, in order. What is added has Kafka's names where Kafka has them (KIP-1191), so
-that other tools find the origin.
+Key, value and headers are kept, in order. Added headers have Kafka's names where Kafka has them (KIP-1191), so that
+other tools find the origin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REDRIVES: Final = "tidelog-redrives"
 
 
 def dead_letter(work: Work, failure: Failure, *, group_id: str, now_ms: int) -> dict[str, Any]:
-    """Arguments for ``Producer.send``, without the topic."""
+    """Return arguments for ``Producer.send``, without the topic."""
     record = work.record
     headers: RecordHeaders = tuple(
         (name, value) for name, value in record.headers if not name.startswith((_PREFIX, _OURS))
@@ -48,7 +48,7 @@ def dead_letter(work: Work, failure: Failure, *, group_id: str, now_ms: int) -> 
 
 
 class Letter:
-    """A dead letter as it was read."""
+    """A dead letter, parsed."""
 
     def __init__(self, record: ConsumerRecord) -> None:
         self.record: Final = record
@@ -105,11 +105,11 @@ class Letter:
 
     @property
     def redrives(self) -> int:
-        """How often the record has been moved back already."""
+        """How often the record has already been moved back."""
         return self._number(REDRIVES) or 0
 
     def original_headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers that the record had before it died, without the count of redrives."""
+        """Return the record's headers from before it died, without the count of redrives."""
         return [
             (name, value)
             for name, value in self.record.headers

@@ -14,15 +14,15 @@ from tidelog.client.record import ConsumerRecord
 Handler = Callable[[ConsumerRecord], Any]
 
 STACK_MAX: Final = 4_096
-"""Characters of a traceback that are kept, its last ones."""
+"""Maximum characters to keep of a traceback, from its end."""
 
 Reason = Literal["attempts", "rejected", "invalid"]
-"""``attempts``: another try may help; ``rejected``: the handler's error is one that no retry mends; ``invalid``: a
-deserializer refused the record."""
+"""``attempts``: another try may help; ``rejected``: no retry fixes the handler's error; ``invalid``: a deserializer
+refused the record."""
 
 
 class Failure(NamedTuple):
-    """A handler's exception, in a form that goes from one process to another. ``reason`` is ``attempts`` if another try
+    """A handler's exception, in a form that can be sent between processes. ``reason`` is ``attempts`` if another try
     may help. ``error`` is the exception itself, ``None`` if it came from another process."""
 
     reason: Reason
@@ -32,7 +32,7 @@ class Failure(NamedTuple):
     error: Exception | None
 
     def raised(self) -> Exception:
-        """The exception for the program that gets no further."""
+        """Return the exception for a program that stops because of it."""
         return self.error or HandlerError(f"{self.exception}: {self.message}\n{self.stack}")
 
     def across_processes(self) -> Failure:
@@ -41,7 +41,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """The handler with what surrounds it; goes to other processes with the pickle module."""
+    """The handler with its surroundings; sent to other processes with the pickle module."""
 
     handler: Handler
     key_deserializer: Deserializer | None
@@ -64,7 +64,7 @@ class Handling:
         return Failure(reason, kind, str(error), "".join(traceback.format_exception(error))[-STACK_MAX:], error)
 
     def here(self, record: ConsumerRecord) -> Failure | None:
-        """In this process."""
+        """Handle the record in this process."""
         try:
             self.handler(self._prepared(record))
         except Exception as error:
@@ -72,12 +72,12 @@ class Handling:
         return None
 
     def elsewhere(self, record: ConsumerRecord) -> Failure | None:
-        """In a process of a pool."""
+        """Handle the record in a process of a pool."""
         failure = self.here(record)
         return None if failure is None else failure.across_processes()
 
     async def awaited(self, record: ConsumerRecord) -> Failure | None:
-        """With a handler that is a coroutine function."""
+        """Handle the record with a coroutine function."""
         try:
             await self.handler(self._prepared(record))
         except Exception as error:

@@ -1,4 +1,5 @@
-"""What both forms of :class:`Workers` share: settings, counts, and what becomes of a record whose handler raised."""
+"""The common part of both forms of :class:`Workers`: settings, counts, and what happens to a record whose handler
+raised."""
 
 from __future__ import annotations
 
@@ -26,19 +27,19 @@ COMMIT_INTERVAL_MS: Final = 1_000
 ABORTS_MAX: Final = 10
 """After this many aborted transactions of dead letters in a row, the last one's error ends the program."""
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""A member that dies within a transaction of dead letters holds back the next owner of its partitions for so long."""
+"""A member that dies within a transaction of dead letters holds back the next owner of its partitions for this long."""
 DEAD_LETTERS_AT_ONCE: Final = 100
 _BACKOFF: Final = Backoff(20, 1_000)
-_OURS: Final = {"enable_auto_commit": "commits what is finished by itself", "group_id": "has it as an argument"}
+_OURS: Final = {"enable_auto_commit": "commits finished records itself", "group_id": "has it as an argument"}
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class WorkersCounts:
-    """The progress so far. ``handled``: the handler returned; ``retried``: it raised, and the record came again;
-    ``dead``: dead letters written; ``duplicates``: left out by their id; ``skipped``: finished by a former owner of
-    the partition, as its commit says."""
+    """The progress so far. ``handled``: the handler returned; ``retried``: it raised, and got the record again;
+    ``dead``: dead letters written; ``duplicates``: skipped by their id; ``skipped``: finished by a former owner of the
+    partition, as its commit says."""
 
     read: int = 0
     handled: int = 0
@@ -57,7 +58,7 @@ class Letters(NamedTuple):
 
 
 class Plan:
-    """Raises ``ConfigError`` and ``ValueError`` for settings that make no sense."""
+    """Raises ``ConfigError`` and ``ValueError`` for invalid settings."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Plan:
         if in_flight_max < self.workers:
             raise ValueError(f"in_flight_max: expected workers ({self.workers}) or more, found {in_flight_max}")
         if self.dead_letters in self.topics:
-            raise ValueError(f"dead_letters: expected a topic that is not read, found {self.dead_letters!r}")
+            raise ValueError(f"dead_letters: expected a topic that is not being read, found {self.dead_letters!r}")
         if self.deduplicate is not None and given.get("auto_offset_reset", "earliest") != "earliest":
             raise ConfigError(
                 "auto_offset_reset: expected 'earliest' with deduplicate, which reads back and must skip nothing, "
@@ -125,8 +126,8 @@ class Plan:
     def own(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], first: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """This member has these partitions now. Returns where to read from, so that ids before the commit are known;
-        ``first``: the partitions' first offsets."""
+        """Note that this member owns these partitions now. Returns where to read from, so that ids before the commit
+        are known; ``first``: the partitions' first offsets."""
         found = {}
         for at, given in committed.items():
             self.board.own(at, given)
@@ -135,7 +136,8 @@ class Plan:
         return found
 
     def stop(self, partitions: Iterable[TopicPartition]) -> int:
-        """Hand out no more of these. Returns until when what is in hand may end, in ms of the monotonic clock."""
+        """Stop handing out records of these. Returns until when records in progress may finish, in ms of the monotonic
+        clock."""
         for at in partitions:
             self.board.stop(at)
         return self.clock.monotonic_ms() + int(self.drain_s * 1_000)
@@ -144,7 +146,7 @@ class Plan:
         left = self.board.in_work(partitions)
         late = self.clock.monotonic_ms() >= deadline_ms
         if left and late:
-            log.warning("%d records are still in work after %g s; others get them again", left, self.drain_s)
+            log.warning("%d records are unfinished after %g s; they will be handled again", left, self.drain_s)
         return late or not left
 
     def disown(self, partitions: Iterable[TopicPartition]) -> None:
@@ -154,7 +156,7 @@ class Plan:
     def flow(
         self, assigned: set[TopicPartition], paused: set[TopicPartition]
     ) -> tuple[int, set[TopicPartition], set[TopicPartition]]:
-        """How many records may come in, and which partitions to pause and to resume."""
+        """Return how many records may come in, and which partitions to pause and to resume."""
         room = self.board.room()
         hold = self.board.held_back() & assigned
         return room, hold - paused, paused - hold
@@ -167,7 +169,7 @@ class Plan:
         self.counts.duplicates, self.counts.skipped = self.board.duplicates, self.board.skipped
 
     def done(self, work: Work, failure: Failure | None) -> bool:
-        """What a worker made of its record. False if it is to be given up, which the polling side does."""
+        """Take a worker's result. Returns False if the record is to be given up, which the polling side does."""
         board, counts = self.board, self.counts
         if not board.is_current(work):
             return True
@@ -187,13 +189,13 @@ class Plan:
         return True
 
     def news(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit: of these partitions, or of all."""
+        """Return what to commit: for these partitions, or for all."""
         news = self.board.news()
         return news if partitions is None else {at: what for at, what in news.items() if at in partitions}
 
     def letters(self) -> Letters | None:
-        """The dead letters to write, with the commit that belongs into their transaction; ``None`` for nothing. Without
-        a topic for them, the first record that was given up ends the program."""
+        """Return the dead letters to write, with the commit that belongs to their transaction; ``None`` for nothing.
+        Without a topic for them, the first given-up record ends the program."""
         self._given_up = {work: failure for work, failure in self._given_up.items() if self.board.is_current(work)}
         if not self._given_up:
             return None
@@ -206,7 +208,7 @@ class Plan:
         return Letters(works, arguments, offsets) if works else None
 
     def buried(self, letters: Letters) -> None:
-        """These, and the commit with them, are written."""
+        """Note that these, and the commit with them, are written."""
         self._aborted_in_a_row = 0
         self.board.committed(letters.offsets)
         for work in letters.works:
@@ -215,7 +217,7 @@ class Plan:
         self.counts.dead += len(letters.works)
 
     def aborted(self, error: TidelogError) -> float:
-        """Seconds to wait before the dead letters are written again. If that is of no use, the program ends."""
+        """Return seconds to wait before the dead letters are written again. If that is of no use, end the program."""
         log.info("dead letters are not written yet: %s", error)
         self._aborted_in_a_row += 1
         if not error.abortable or self._aborted_in_a_row >= ABORTS_MAX:
@@ -224,7 +226,7 @@ class Plan:
         return _BACKOFF.after(self._aborted_in_a_row, self.rng) / 1_000
 
     def end(self, error: Exception) -> None:
-        """Go no further; :meth:`Workers.run` raises ``error`` once what is in hand has ended."""
+        """Stop; :meth:`Workers.run` raises ``error`` once records in progress have finished."""
         self.error = self.error or error
         for work in self._given_up:
             self.board.let_go(work)

@@ -1,9 +1,9 @@
-"""One partition in the hands of several workers: what is in work, what is finished, what may be committed. Pure.
+"""One partition shared by several workers: what is in progress, what is finished, what may be committed. Pure.
 
 Records finish in any order. The offset that a group commits says that everything below it is finished, so it stays at
 the lowest unfinished record. What is finished above goes into the commit's metadata as run lengths: ``w1,2,5,1,3``
-means, from the committed offset on, 2 offsets unfinished, 5 finished, 1 unfinished, 3 finished. The next owner of the
-partition skips those. (Confluent's Parallel Consumer keeps the same in the same place.)
+means, from the committed offset on, 2 offsets unfinished, 5 finished, 1 unfinished, 3 finished. The partition's next
+owner skips the finished ones. (Confluent's Parallel Consumer stores the same in the same place.)
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from tidelog.client.group_types import OffsetAndMetadata
 
 METADATA_MAX: Final = 4_096
-"""Characters of a commit's metadata, as the broker's ``offset.metadata.max.bytes`` allows by default."""
+"""Maximum characters of a commit's metadata, as the broker's ``offset.metadata.max.bytes`` allows by default."""
 _MARK: Final = "w1"
 
 
 class Progress:
-    """``committed``: where the group's last owner left off, ``None`` if it left nothing; ``metadata`` what it wrote
-    there. Text that another program wrote counts as none."""
+    """``committed``: where the group's last owner stopped, ``None`` if unknown; ``metadata``: what it wrote there. Text
+    from another program is ignored."""
 
     __slots__ = ("_before", "_end", "_epoch", "_finished", "_open", "_told")
 
@@ -29,14 +29,14 @@ class Progress:
         self._open: deque[tuple[int, int]] = deque()
         """Offset and leader epoch of each record from the lowest unfinished one on, in order."""
         self._finished: set[int] = set()
-        """Those of them that are finished."""
+        """The finished ones among them."""
         self._before = [] if committed is None else list(finished_runs(committed, metadata))
         self._end = committed
         self._epoch = -1
         self._told = committed, metadata
 
     def __len__(self) -> int:
-        """How many records lie between the lowest unfinished one and the end."""
+        """Return how many records lie between the lowest unfinished one and the end."""
         return len(self._open)
 
     @property
@@ -44,7 +44,7 @@ class Progress:
         return len(self._open) - len(self._finished)
 
     def admit(self, offset: int, epoch: int) -> bool:
-        """Take in the next record. False if a former owner has finished it: there is nothing to do."""
+        """Admit the next record. Returns False if a former owner has finished it, so there is nothing to do."""
         while self._before and self._before[0][1] <= offset:
             self._before.pop(0)
         done = bool(self._before) and self._before[0][0] <= offset
@@ -55,14 +55,15 @@ class Progress:
         return not done
 
     def finish(self, offset: int) -> None:
-        """A record that was admitted needs no more work."""
+        """Note that an admitted record needs no more work."""
         self._finished.add(offset)
         while self._open and self._open[0][0] in self._finished:
             first, self._epoch = self._open.popleft()
             self._finished.discard(first)
 
     def news(self, also: Iterable[int] = ()) -> OffsetAndMetadata | None:
-        """What to commit, as if the records ``also`` were finished; ``None`` if that has been committed already."""
+        """Return what to commit, as if the records ``also`` were finished; ``None`` if that has already been
+        committed."""
         more = set(also)
         done = self._finished | more
         epoch, entries = self._epoch, self._open
@@ -78,18 +79,19 @@ class Progress:
         return None if (offset, metadata) == self._told else OffsetAndMetadata(offset, epoch, metadata)
 
     def committed(self, what: OffsetAndMetadata) -> None:
-        """The group has this now."""
+        """Note that the group has this now."""
         self._told = what.offset, what.metadata
 
 
 def says(what: OffsetAndMetadata, offset: int) -> bool:
-    """Whether a commit says that this record is finished."""
+    """Return whether a commit says that this record is finished."""
     runs = finished_runs(what.offset, what.metadata)
     return offset < what.offset or any(start <= offset < end for start, end in runs)
 
 
 def _encoded(entries: deque[tuple[int, int]], done: set[int], end: int) -> str:
-    """Run lengths up to the last finished record; what does not fit is left out and is done again by the next owner."""
+    """Return run lengths up to the last finished record; what does not fit is left out, and the next owner repeats
+    it."""
     runs: list[str] = [_MARK]
     size, start, state = len(_MARK), entries[0][0] if entries else end, False
     kept = 1
@@ -110,7 +112,7 @@ def _encoded(entries: deque[tuple[int, int]], done: set[int], end: int) -> str:
 
 
 def finished_runs(committed: int, metadata: str) -> Iterator[tuple[int, int]]:
-    """The ranges of offsets, first and end, that a commit's metadata says are finished."""
+    """Yield the ranges of offsets, first and end, that a commit's metadata says are finished."""
     mark, *rest = metadata.split(",")
     if mark != _MARK or not all(run.isascii() and run.isdigit() for run in rest):
         return

@@ -1,7 +1,7 @@
 """Moves dead letters back to where they came from, each once.
 
-A chunk of copies and the commit that says which letters are redriven are one transaction, so an interrupted redrive
-goes on where it was, and a second one beside it is fenced. Letters that a filter leaves out stay for a later redrive:
+A chunk of copies and the commit that says which letters are redriven form one transaction, so an interrupted redrive
+continues where it was, and a second, concurrent one is fenced. Letters that a filter skips remain for a later redrive:
 the commit names the redriven ones by run lengths (:mod:`tidelog.client.workers.progress`).
 """
 
@@ -26,8 +26,8 @@ REDRIVES_MAX: Final = 3
 
 @dataclass(slots=True)
 class RedriveCounts:
-    """``moved``; ``left``: not chosen; ``looping``: redriven ``REDRIVES_MAX`` times already; ``unknown``: nothing says
-    where it came from."""
+    """``moved``; ``left``: not chosen; ``looping``: already redriven ``REDRIVES_MAX`` times; ``unknown``: without a
+    known origin."""
 
     moved: int = 0
     left: int = 0
@@ -36,8 +36,8 @@ class RedriveCounts:
 
 
 class Redrive:
-    """The dead letters in ``topic`` up to its end now. ``chosen(letter)`` says which to move, ``to`` where if not to
-    their origin, ``rate`` how many a second. With ``dry_run`` nothing is written."""
+    """The dead letters in ``topic`` up to its current end. ``chosen(letter)`` selects which to move, ``to`` where if
+    not to their origin, ``rate`` how many per second. With ``dry_run``, nothing is written."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Redrive:
         self.counts: Final = RedriveCounts()
 
     def run(self) -> RedriveCounts:
-        """Raises ``ProducerFencedError`` if another redrive of the topic has begun, ``IllegalStateError`` if a commit
-        has no room to name what was moved."""
+        """Run it. Raises ``ProducerFencedError`` if another redrive of the topic has started, ``IllegalStateError`` if
+        a commit has no room to name what was moved."""
         with (
             Consumer(
                 self._bootstrap, group_id=self._name, enable_auto_commit=False, auto_offset_reset="earliest",

@@ -1,4 +1,4 @@
-"""What becomes of a record whose handler raised."""
+"""What happens to a record whose handler raised."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidelog.client.cluster.backoff import Backoff
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Try a record again where it stands: later records of its key wait, others go on.
+    """Retries a record in place: later records with its key wait, others continue.
 
     ``attempts``: how often the handler gets it, at least once. ``backoff_ms`` is doubled with each failure up to
-    ``backoff_max_ms``, give or take 20 %. ``fatal``: exceptions that no retry mends. Raises ``ValueError``.
+    ``backoff_max_ms``, give or take 20 %. ``fatal``: exceptions that no retry fixes. Raises ``ValueError``.
     """
 
     attempts: int = 5
@@ -32,7 +32,7 @@ class RetryPolicy:
             )
 
     def wait_ms(self, failures: int, rng: random.Random) -> int | None:
-        """How long to wait after so many failures; ``None`` to give the record up."""
+        """Return how long to wait after this many failures; ``None`` to give the record up."""
         if failures >= self.attempts:
             return None
         return Backoff(self.backoff_ms, self.backoff_max_ms).after(failures, rng)

@@ -1,8 +1,8 @@
 """Duplicates by message id, within a window of offsets. Pure.
 
 A record is a duplicate if one of the ``window`` offsets before it, in its partition, has the same id. That is a
-property of the log, so a restart, or another member, judges alike: a new owner reads the window again
-(:attr:`Deduplicate.window` offsets) before it hands anything out.
+property of the log, so a restarted or another member decides the same way: a new owner reads the window again
+(:attr:`Deduplicate.window` offsets) before it processes anything.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tidelog.proto.records.walk import RecordHeaders
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """Leave out a record whose header ``header`` has a value that one of the ``window`` offsets before it in its
-    partition has too. A record without the header is never left out. ``window``: 1 to 1,000,000."""
+    """Skips a record whose header ``header`` has the same value as one of the ``window`` offsets before it in its
+    partition. A record without the header is never skipped. ``window``: 1 to 1,000,000."""
 
     header: str = "id"
     window: int = 10_000
@@ -28,7 +28,7 @@ class Deduplicate:
             raise ValueError("header: expected the name of a header, found ''")
 
     def id_of(self, headers: RecordHeaders) -> bytes | None:
-        """A record's id; ``None`` without the header."""
+        """Return a record's id; ``None`` without the header."""
         for name, value in headers:
             if name == self.header:
                 return value
@@ -43,13 +43,13 @@ class SeenIds:
     def __init__(self, window: int) -> None:
         self._window = window
         self._last: OrderedDict[bytes, int] = OrderedDict()
-        """Id → the last offset that has it, in order of these."""
+        """Id → the last offset that has it, ordered by offset."""
 
     def __len__(self) -> int:
         return len(self._last)
 
     def seen(self, offset: int, message_id: bytes) -> bool:
-        """Note the id of the next record; true if it is a duplicate."""
+        """Note the id of the next record. Returns true if it is a duplicate."""
         while self._last and next(iter(self._last.values())) < offset - self._window:
             self._last.popitem(last=False)
         known = message_id in self._last

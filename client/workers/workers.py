@@ -1,4 +1,4 @@
-"""A program that reads as one member of a group and works on its records with several threads or processes."""
+"""Reads as one member of a group and works on its records with several threads or processes."""
 
 from __future__ import annotations
 
@@ -102,12 +102,13 @@ class Workers:
         return self._plan.counts
 
     def stop(self) -> None:
-        """From any thread, or a signal handler: finish what is in hand, commit, then let :meth:`run` return."""
+        """Finish the records in progress, commit, then let :meth:`run` return. Call it from any thread or signal
+        handler."""
         self._stopping.set()
         self._wake()
 
     def run(self) -> WorkersCounts:
-        """Until :meth:`stop` or an error: the handler's, or one of the cluster's that a retry does not mend."""
+        """Run until :meth:`stop` or an error: the handler's, or a cluster error that a retry does not fix."""
         plan = self._plan
         threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(plan.workers)]
         self._pool = self._new_pool()
@@ -194,7 +195,7 @@ class Workers:
             self._changed.notify_all()
 
     def _give_back(self, partitions: Sequence[TopicPartition]) -> None:
-        """Let work in hand end, and commit, before these partitions go to another member."""
+        """Let work in progress end, and commit, before these partitions go to another member."""
         plan = self._plan
         with self._changed:
             deadline_ms = plan.stop(partitions)
@@ -258,7 +259,7 @@ class Workers:
                 if self._pool is pool and not self._closed:
                     self._pool = self._new_pool()
             return Failure("attempts", "BrokenProcessPool", f"a worker process died: {error}", "", error)
-        except Exception as error:  # the handler or a record does not go to another process
+        except Exception as error:  # the handler or a record cannot be sent to another process
             return Failure("rejected", type(error).__qualname__, str(error), "", error)
 
     def _new_pool(self) -> ProcessPoolExecutor | None:
@@ -272,7 +273,7 @@ class Workers:
 
 
 class _Owning(ConsumerRebalanceListener):
-    """Passes on what the group says of partitions."""
+    """Passes on what the group says about partitions."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

@@ -232,7 +232,7 @@ def test_what_cannot_be_restored_is_refused_and_nothing_changed(
         admin.alter_consumer_group_offsets("others", {TopicPartition("other", 0): 0})
         refused(made, "expected an empty cluster, found topics 'other', groups 'others': restore into a new cluster")
         path.write_bytes(damaged)
-        refused(copy, "topics that were made from it are deleted again", "--beside-others")
+        refused(copy, "topics created from it were deleted again", "--beside-others")
         admin.alter_client_quotas({ClientQuotaEntity(user="alice"): {"producer_byte_rate": 7.0}})
         refused(made, "expected no other quotas of user alice", "--beside-others")
         admin.alter_client_quotas({ClientQuotaEntity(user="alice"): {"producer_byte_rate": None}})
@@ -245,7 +245,7 @@ def test_what_cannot_be_restored_is_refused_and_nothing_changed(
     with empty.producer() as producer:
         producer.send("other", b"x").result()
     refused(many, "expected a cluster that has given out no producer id below 10000", "--beside-others")
-    refused(copy, "no topics were made or deleted", "--beside-others")  # they may be the only copy that is left
+    refused(copy, "no topics were created or deleted", "--beside-others")  # they may be the only copy that is left
 
 
 def _state(cluster: Cluster) -> Any:

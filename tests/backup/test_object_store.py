@@ -81,7 +81,7 @@ def test_a_cluster_goes_to_a_bucket_and_comes_back(bucket: Any, tidelog: Command
         code, _, err = tidelog("backup", "create", at, "--bootstrap", source.bootstrap)
         assert code == 0, err
         code, _, err = tidelog("backup", "create", at, "--bootstrap", source.bootstrap)
-        assert (code, "expected a place that is new or empty, found objects in it" in err) == (1, True)
+        assert (code, "expected a new or empty place, found objects in it" in err) == (1, True)
     keys = {each.key for each in bucket.objects.all()}
     assert f"monday/{NAME}" in keys
     assert "monday/topics/t/0.batches/0000000000" in keys
@@ -132,14 +132,14 @@ def test_a_place_that_cannot_be_used_says_why(
 ) -> None:
     assert isinstance(place_of(str(tmp_path)), Directory)
     for address, text in (
-        ("ftp://host/path", "expected a directory or an address that begins with s3, gs, az"),
-        ("s3://backups", "expected a path behind the bucket's name, such as s3://backups/monday"),
+        ("ftp://host/path", "expected a directory or a URL that begins with s3, gs, az"),
+        ("s3://backups", "expected a path after the bucket's name, such as s3://backups/monday"),
     ):
         with pytest.raises(BackupError, match=text):
             place_of(address)
     store = place_of("s3://nowhere/x")
     store.begin("f")
-    with pytest.raises(BackupError, match="expected a bucket that is there, found none: make it first"):
+    with pytest.raises(BackupError, match="expected an existing bucket, found none: create it first"):
         store.append("f", [b"x"])
     (port,) = free_ports(1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")

@@ -79,7 +79,7 @@ def test_the_sdk_takes_a_profile(cluster: Cluster, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TIDELOG_PROFILE", "here")
     with tidelog.Admin(**tidelog.profile()) as admin:
         assert [topic.name for topic in admin.list_topics()] == ["seen"]
-    with pytest.raises(ConfigError, match=r"expected a profile of .*profiles.toml \(here\), found 'there'"):
+    with pytest.raises(ConfigError, match=r"expected a profile in .*profiles.toml \(here\), found 'there'"):
         tidelog.profile("there")
 
 
@@ -127,7 +127,7 @@ def test_profiles_are_listed_replaced_and_removed(capsys: pytest.CaptureFixture[
     assert run(["profile", "delete", "b"]) == 0
     assert parse(location().read_text(), Path("/")) == Profiles(None, {"a": {"bootstrap_servers": "h3"}})
     assert run(["profile", "use", "b"]) == 2
-    assert "expected a profile of" in capsys.readouterr().err
+    assert "expected a profile in" in capsys.readouterr().err
     assert run(["profile", "use"]) == 2
 
 
@@ -151,7 +151,7 @@ def test_nothing_wrong_is_written(capsys: pytest.CaptureFixture[str], words: lis
         ("[profile.a]", "unknown setting 'profile'; did you mean profiles?"),
         ("[profiles.a]", "profile a: expected bootstrap_servers, found no settings"),
         ("[profiles.a]\nbootstrap_server = 'h'", "did you mean bootstrap_servers?"),
-        ("[profiles.a]\nbootstrap_servers = 9092", "profile a: bootstrap_servers: expected a text, found 9092"),
+        ("[profiles.a]\nbootstrap_servers = 9092", "profile a: bootstrap_servers: expected a string, found 9092"),
         ("default = 'b'\n[profiles.a]\nbootstrap_servers = 'h'", "default: expected a profile (a), found 'b'"),
         ("[profiles.a", "at end of document"),
     ],

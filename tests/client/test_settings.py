@@ -266,7 +266,7 @@ def test_wrong_bootstrap_servers(given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"group_id": ""}, "group_id: expected a name that is not empty, found ''"),
+        ({"group_id": ""}, "group_id: expected a non-empty name, found ''"),
         ({"group_id": "g", "group_instance_id": " "}, "group_instance_id: expected a name that is not empty"),
         ({"enable_auto_commit": True}, "expected false without a group_id, found true"),
         ({"heartbeat_interval_ms": 45_000}, r"expected less than session_timeout_ms \(45000\), found 45000"),

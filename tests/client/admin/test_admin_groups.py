@@ -358,7 +358,7 @@ async def test_a_description_decodes_assignments(brokers: ScriptedGroups, admin:
 
 async def test_each_failure_is_told_by_its_group(brokers: ScriptedGroups, admin: Admin) -> None:
     brokers.add("g", 2)
-    with pytest.raises(GroupIdNotFoundError, match="nobody: there is no such group") as raised:
+    with pytest.raises(GroupIdNotFoundError, match="nobody: the group does not exist") as raised:
         await admin.describe_consumer_groups(["g", "nobody", ""])
     assert {name: type(error).__name__ for name, error in raised.value.failures.items()} == {
         "nobody": "GroupIdNotFoundError",
@@ -527,7 +527,7 @@ async def test_members_are_removed(brokers: ScriptedGroups, admin: Admin) -> Non
     assert [m.member_id for m in group.members] == ["m2", "m3"]
     (request,) = (r for r in brokers.requests if isinstance(r, LeaveGroupRequest))
     assert request.members[0].reason == f"{REMOVED_BY_ADMIN}: moves to another rack"
-    with pytest.raises(UnknownMemberIdError, match="g: one: there is no such member") as raised:
+    with pytest.raises(UnknownMemberIdError, match="g: one: the member does not exist") as raised:
         await admin.remove_members_from_consumer_group("g", ["one", "two"])
     assert list(raised.value.failures) == ["one"]
     assert [m.member_id for m in group.members] == ["m3"]

@@ -73,7 +73,7 @@ def test_a_group_with_members_is_described_and_left_alone(cluster: Cluster, admi
             admin.delete_consumer_groups(["alive"])
         with pytest.raises(GroupSubscribedToTopicError, match="alive: t-0: "):
             admin.delete_consumer_group_offsets("alive", [T0])
-        with pytest.raises(UnknownMemberIdError, match="alive: nobody: there is no such member"):
+        with pytest.raises(UnknownMemberIdError, match="alive: nobody: the member does not exist"):
             admin.remove_members_from_consumer_group("alive", ["nobody"])
         admin.remove_members_from_consumer_group("alive", ["static"])
         (left,) = admin.describe_consumer_groups(["alive"])["alive"].members

@@ -277,7 +277,7 @@ async def test_transactions_are_described_by_their_coordinators(brokers: Brokers
 
 async def test_each_id_that_is_not_in_use_is_told(brokers: Brokers, admin: Admin) -> None:
     brokers.add("a", 2)
-    with pytest.raises(TidelogError, match="nobody: there is no such transactional id") as raised:
+    with pytest.raises(TidelogError, match="nobody: the transactional id does not exist") as raised:
         await admin.describe_transactions(["a", "nobody", "nor this"])
     assert raised.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert set(raised.value.failures) == {"nobody", "nor this"}

@@ -485,7 +485,7 @@ async def test_an_epoch_of_which_nobody_hears_is_an_error_in_the_end(cluster: Sc
         c.assign([ONE])
         c.seek(ONE, 26, leader_epoch=7)
         assert await c.poll(0.2) == []
-        with pytest.raises(LogTruncationError, match="no leader of epoch 7 or a later one is known: seek to go on"):
+        with pytest.raises(LogTruncationError, match="no leader of epoch 7 or later is known: seek to continue"):
             await c.poll(10)
         c.seek(ONE, 26)
         assert [r.offset for r in await read(c, 4)] == [26, 27, 28, 29]

@@ -173,7 +173,7 @@ def test_what_went_wrong_is_said_and_nothing_is_sent(cluster: Cluster, path: Pat
     with sqlite3.connect(other) as made:
         SqliteOutbox.create(made)
     write(other, name, range(50, 60))
-    with pytest.raises(IllegalStateError, match="a relay of another database needs another name"):
+    with pytest.raises(IllegalStateError, match="a relay for another database needs another name"):
         relay(cluster, other, name).run(until_empty=True)
     assert Counter(sent(cluster, name)) == Counter(range(5))
 

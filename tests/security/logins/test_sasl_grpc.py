@@ -293,7 +293,7 @@ async def test_a_client_gives_its_password_to_no_impostor() -> None:
     [
         ({"security_protocol": "SASL_SSL"}, "found none of them"),
         (client() | {"sasl_password": None}, "found sasl_mechanism, sasl_username"),
-        (client() | {"security_protocol": "SSL"}, "expected SASL_SSL, as sasl_mechanism is set"),
+        (client() | {"security_protocol": "SSL"}, "expected SASL_SSL with sasl_mechanism"),
         (client("GSSAPI"), "expected SCRAM-SHA-256 | SCRAM-SHA-512 | PLAIN"),
     ],
 )

@@ -355,10 +355,10 @@ def test_keys_in_a_file(tmp_path: Path) -> None:
         ({"sasl_oauth_token_provider": "text"}, "sasl_oauth_token_provider: expected a callable, found str"),
         ({"sasl_oauthbearer_token_endpoint_url": "http://far/token"}, "token_endpoint_url: expected https://"),
         ({"sasl_oauthbearer_token_endpoint_url": "https://far/token"}, "sasl_oauthbearer_client_id: expected it"),
-        ({"sasl_username": "u"}, "sasl_mechanism: expected another than OAUTHBEARER, as sasl_username is set"),
+        ({"sasl_username": "u"}, "sasl_mechanism: expected one other than OAUTHBEARER with sasl_username"),
         (
             {"sasl_mechanism": "PLAIN", "sasl_oauthbearer_scope": "s"},
-            "sasl_mechanism: expected another than PLAIN, as sasl_oauthbearer_scope is set",
+            "sasl_mechanism: expected one other than PLAIN with sasl_oauthbearer_scope",
         ),
     ],
 )

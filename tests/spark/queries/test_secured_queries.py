@@ -172,7 +172,7 @@ def test_options_that_would_be_shown_or_do_not_fit_are_refused() -> None:
         with pytest.raises(OptionError, match=r"'sasl\.jaas\.config'.*give 'tidelog\.sasl\.username'") as refused:
             of({"tidelog.sasl.jaas.config": 'x username="u" password="hidden"'})
         assert "hidden" not in str(refused.value)
-        with pytest.raises(OptionError, match=r"tidelog\.security\.protocol: expected SASL_SSL, as sasl_mechanism"):
+        with pytest.raises(OptionError, match=r"tidelog\.security\.protocol: expected SASL_SSL with sasl_mechanism"):
             of({"tidelog.security.protocol": "SSL"})
         with pytest.raises(OptionError, match=r"tidelog\.ssl\.truststore\.type: expected PEM, found 'JKS'"):
             of({"tidelog.ssl.truststore.type": "JKS"})
