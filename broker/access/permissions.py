@@ -1,8 +1,8 @@
-"""The permission that each request needs, one row a request. A request without a row cannot be served. The rows stand
-in tables by subject.
+"""The permission that each request needs, one row per request, in tables by subject. A request without a row cannot be
+served.
 
 Operations, resources and errors are Kafka's (``KafkaApis``, ``ControllerApis``). A topic that the sender may not
-describe cannot be told from one that is not there: by name, both are TOPIC_AUTHORIZATION_FAILED, by id both are
+describe is indistinguishable from a missing one: by name both give TOPIC_AUTHORIZATION_FAILED, by id both give
 UNKNOWN_TOPIC_ID.
 """
 
