@@ -51,6 +51,26 @@ def test_an_unknown_command_is_refused_with_those_there_are() -> None:
     assert "demo" in done.stderr
 
 
+def test_what_python_compiled_is_kept_outside_of_the_tree(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "compiled_once.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", "import compiled_once; print(compiled_once.__cached__)"],
+        cwd=tmp_path,
+        env=tools["environment"].variables(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept = Path(done.stdout.strip())
+    assert kept.is_relative_to(ROOT / ".cache")
+    assert kept.exists()
+    kept.unlink()
+    assert list(tmp_path.iterdir()) == [tmp_path / "compiled_once.py"]
+
+
 @pytest.mark.parametrize("name", ["check", "shell", "generate", "setup", "wheel", "clean"])
 @pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("-h", 0), ("--dry-run", 2), ("everything", 2)])
 def test_what_is_not_understood_does_nothing(

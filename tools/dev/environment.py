@@ -219,4 +219,8 @@ def variables() -> dict[str, str]:
     found["PATH"] = f"{VENV / 'bin'}{os.pathsep}{found.get('PATH', '')}"
     found.pop("PYTHONHOME", None)
     found.pop("PYTHONPATH", None)
+    if found.pop(
+        "PYTHONDONTWRITEBYTECODE", ""
+    ):  # else each node, command and worker of a test compiles everything anew
+        found["PYTHONPYCACHEPREFIX"] = str(CACHE / "bytecode")
     return found
