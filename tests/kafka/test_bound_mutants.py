@@ -5,23 +5,12 @@ The simulation has no sockets, so these are shown by tests instead of seeds.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
+from tests.mutants import Session, bound, session_of
 from tidelog.chaos.simulated.mutants.mutant import Mutant
-
-ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 120
-
-
-def bound(name: str, module: str, old: str, new: str, shown_by: str) -> Mutant:
-    """``shown_by``: the test, by its file and name under ``tests``."""
-    return Mutant(name, "bound", "a bound is not kept", f"tidelog.{module}", old, new, shown_by)
-
 
 BOUNDS = (
     bound(
@@ -76,7 +65,7 @@ BOUNDS = (
     bound(
         "closed-connections-count-on",
         "broker.kafka.server",
-        "            self._services.quotas.give(host)\n",
+        "        self._services.quotas.give(host)\n",
         "",
         "kafka/test_connection_bounds.py::test_an_address_has_so_many_connections",
     ),
@@ -473,46 +462,46 @@ BOUNDS = (
     ),
 )
 
-PLUGIN = """
-import os
-from tidelog.chaos.simulated.mutants.hook import install
-from tidelog.chaos.simulated.mutants.mutant import Mutant
 
-FINDER = install(Mutant(*eval(os.environ["BOUND_MUTANT"])))
+HARMLESS = (
+    bound(
+        "harmless",
+        "broker.connection_quotas",
+        "        if count >= most:\n",
+        "        if most <= count:\n",
+        "kafka/test_connection_bounds.py::test_an_address_has_so_many_connections",
+    ),
+    bound(
+        "harmless-outside-of-functions",
+        "proto.kafka.wire",
+        "TAGS_MAX: Final = 64\n",
+        "TAGS_MAX: Final = 2**6\nNEW: Final = 0\n",
+        "kafka/test_request_bounds.py::test_a_structure_has_at_most_so_many_tagged_fields",
+    ),
+    bound(
+        "unfit",
+        "broker.connection_quotas",
+        "        if count is most:\n",
+        "",
+        "kafka/test_connection_bounds.py::test_an_address_has_so_many_connections",
+    ),
+)
+VERDICTS = ("1 tests passed", " passed in ", "occurs 0 times")
 
 
-def pytest_sessionfinish(session, exitstatus):
-    assert FINDER.never_loaded == []
-"""
+@pytest.fixture(scope="module")
+def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
+    yield from session_of([*BOUNDS, *HARMLESS], request)
 
 
 @pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)
-def test_a_test_fails_without_the_bound(one: Mutant, tmp_path: Path) -> None:
-    its_test_fails(one, tmp_path)
+def test_a_test_fails_without_the_bound(one: Mutant, mutants: Session) -> None:
+    mutants.fails(one)
 
 
-def its_test_fails(one: Mutant, tmp_path: Path) -> None:
-    (tmp_path / "mutant_plugin.py").write_text(PLUGIN)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "--assert=plain",
-        "-p",
-        "mutant_plugin",
-        "-p",
-        "no:cacheprovider",
-    ]
-    written = (one.id, one.rule, one.what, one.module, one.old, one.new, one.scenario)
-    done = subprocess.run(
-        [*command, f"tests/{one.scenario}"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path), "BOUND_MUTANT": repr(written)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert "MutantError" not in done.stdout, done.stdout
+@pytest.mark.parametrize(("one", "words"), [*zip(HARMLESS, VERDICTS, strict=True)], ids=[one.id for one in HARMLESS])
+def test_what_does_no_harm_is_not_caught(one: Mutant, words: str, mutants: Session) -> None:
+    """Mutants are caught for what they break, not for how they are run."""
+    failed, text = mutants.verdict(one)
+    assert not failed, text
+    assert words in text

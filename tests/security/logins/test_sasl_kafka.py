@@ -221,7 +221,7 @@ class Wire(RawConnection):
             raise Closed from None
 
     async def is_closed(self) -> bool:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(40):
             return await self._reader.read(1) == b""
 
     async def log_in(self, mechanism: str = "SCRAM-SHA-256", name: str = NAME) -> Any:
