@@ -149,7 +149,7 @@ def test_what_secures_a_client_may_have_the_names_of_other_clients(spelling: str
     value = "PLAIN" if ours == "sasl_mechanism" else "a value"
     found = AdminConfig.of({spelling: value})
     assert getattr(found, ours) == value
-    with pytest.raises(ConfigError, match=f"expected it once, found {ours} too"):
+    with pytest.raises(ConfigError, match=f"expected one name for it, found {ours} too"):
         AdminConfig.of({ours: value, spelling: value})
 
 
@@ -267,7 +267,7 @@ def test_wrong_bootstrap_servers(given: Any) -> None:
     ("given", "message"),
     [
         ({"group_id": ""}, "group_id: expected a non-empty name, found ''"),
-        ({"group_id": "g", "group_instance_id": " "}, "group_instance_id: expected a name that is not empty"),
+        ({"group_id": "g", "group_instance_id": " "}, "group_instance_id: expected a non-empty name"),
         ({"enable_auto_commit": True}, "expected false without a group_id, found true"),
         ({"heartbeat_interval_ms": 45_000}, r"expected less than session_timeout_ms \(45000\), found 45000"),
         ({"session_timeout_ms": 0}, "session_timeout_ms: expected a whole number of at least 1, found '0'"),

@@ -115,7 +115,7 @@ CASES: list[tuple[str, Facts, Severity, str]] = [
     ("disk-space", disk(free_bytes=4), CRITICAL, "node 1: 4.0 % free"),
     ("damaged-records", nodes(metrics(2, (m.DAMAGED, 3))), CRITICAL, "node 2: 3 damaged ranges in x"),
     ("cleaner", nodes(metrics(2, (m.CLEANER_DEAD, 1))), CRITICAL, "node 2: the log cleaner has stopped"),
-    ("cleaner", nodes(metrics(2, (m.CLEANER_UNCLEANABLE, 2))), WARNING, "leaves 2 logs alone"),
+    ("cleaner", nodes(metrics(2, (m.CLEANER_UNCLEANABLE, 2))), WARNING, "skips 2 logs"),
     ("loop-busy", nodes(metrics(2, busy=0.75)), WARNING, "node 2: the event loop uses 75 %"),
     ("loop-busy", nodes(metrics(2, busy=0.95)), CRITICAL, "node 2: the event loop uses 95 %"),
     ("clocks-apart", nodes(metrics(3, clock_ahead_s=9.2, clock_error_s=0.1)), WARNING, "its clock is 9.0 s ahead"),

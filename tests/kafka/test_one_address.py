@@ -73,7 +73,7 @@ async def test_calls_at_once_are_all_sent_on(cluster: Cluster) -> None:
     await connection.close()
     assert all(isinstance(found, NotServedHere) for found in answers), answers
     assert {found.elsewhere for found in answers} == {grpc_addresses(cluster)[0]}  # type: ignore[union-attr]
-    assert "listener KAFKA speaks Kafka's protocol" in str(answers[0])
+    assert "listener KAFKA speaks the Kafka protocol" in str(answers[0])
 
 
 def test_a_node_that_moved_is_found_again() -> None:

@@ -27,7 +27,7 @@ def test_two_clusters_change_places_under_load_and_back(
         transactional.begin_transaction()
         held = transactional.send("t", b"held", partition=0).result()
         code, _, err = tidelog("links", "promote", "dr", "--drain", "1", *at)
-        assert (code, "the source takes records again" in err) == (1, True), err
+        assert (code, "the source accepts records again" in err) == (1, True), err
         transactional.commit_transaction()
         acknowledged[0, held.offset] = b"held"
         refused: list[TidelogError] = []

@@ -263,7 +263,7 @@ def test_a_topic_made_anew_at_the_source_is_another_one(
     with source.producer() as producer:
         for _ in range(3):
             producer.send("t", b"new").result()
-    until(lambda: "deleted and made again" in status(tidelog, target)["t", 0]["reason"], "the link has stopped")
+    until(lambda: "deleted and created again" in status(tidelog, target)["t", 0]["reason"], "the link has stopped")
     assert [value for _, value, _, _ in records(target, "t").values()] == [b"old"]
     assert running.stop() == 0
 

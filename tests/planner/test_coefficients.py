@@ -75,7 +75,7 @@ def test_least_squares_are_not_negative_and_no_worse_than_the_truth(
 
 def test_too_few_loads_and_loads_without_readers_are_refused() -> None:
     seen = [one for _, one in FITTED]
-    with pytest.raises(CommandFailed, match=r"expected at least 12 measured loads at which .* found 3"):
+    with pytest.raises(CommandFailed, match=r"expected at least 12 measured loads in which .* found 3"):
         fitted(seen[:3], SHIPPED, "")
     with pytest.raises(
         CommandFailed, match=r"expected measured loads with few batches for readers, .*read bytes, found none"
@@ -88,7 +88,7 @@ def test_a_file_of_coefficients_comes_back_and_others_are_refused(tmp_path: Path
     save(replace(SHIPPED, source="mine"), path)
     assert load(path) == replace(SHIPPED, source="mine")
     for text, expected in (
-        ("{", "expected the JSON of `tidelog plan calibrate`"),
+        ("{", "expected JSON from `tidelog plan calibrate`"),
         ("[]", "found list"),
         ("{}", r"found \[\]"),
         (json.dumps({**asdict(SHIPPED), "send_s": -1}), "send_s: expected a finite number of at least 0, found -1"),

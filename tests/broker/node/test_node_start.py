@@ -83,7 +83,7 @@ async def test_a_metadata_disk_that_is_not_mounted_is_an_error_and_nothing_is_ma
     mounted = disks[0].rename(starter.directory / "elsewhere")
     disks[0].mkdir()
     with pytest.raises(
-        NodeRefused, match=r"metadata: expected this node's metadata log, since .*one is formatted.*--format"
+        NodeRefused, match=r"metadata: expected this node's metadata log, as .*one is formatted.*--format"
     ):
         await starter.start(config)
     assert list(disks[0].iterdir()) == []

@@ -81,7 +81,7 @@ def test_a_saved_token_logs_in(
     assert run("topics", "list", "--command-config", str(saved))[0] == 0
     code, _, err = run("tokens", "list", "--command-config", str(saved))
     assert code == 1
-    assert "otherwise than by a delegation token" in err
+    assert "by something other than a delegation token" in err
     saved.write_text(saved.read_text().replace("tokenauth", "other"))
     assert run("topics", "list", "--command-config", str(saved))[0] == 1, "without the extension it is a user's name"
 

@@ -185,7 +185,7 @@ def test_what_is_under_way_is_listed_added_to_and_cancelled(cluster: Cluster, ti
         assert found == {"topic": "stuck", "partition": 0, "replicas": [3, 1, 2], "adding": [3], "removing": [2]}
         code, _, err = tidelog("reassign", "--execute", "--file", str(second))
         assert code == 1
-        assert "say --additional" in err
+        assert "use --additional" in err
         run_more = ("reassign", "--execute", "--file", str(second), "--additional", "--throttle", "1000000", "--json")
         assert as_json(tidelog(*run_more))["begun"] == ["stuck-1"]
         settings = throttled(admin, "stuck")

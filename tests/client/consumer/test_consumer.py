@@ -438,7 +438,7 @@ async def test_a_diverging_epoch_in_a_fetch_is_a_truncation(cluster: ScriptedClu
         c.seek(ONE, 0)
         await read(c, 30)
         cluster.fetch_judge = diverging(0, 20)
-        with pytest.raises(LogTruncationError, match="cut at offset 20, below the position 30") as raised:
+        with pytest.raises(LogTruncationError, match="truncated at offset 20, below the position 30") as raised:
             await c.poll(5)
         assert raised.value.partitions == {ONE: 30}
         assert raised.value.divergent == {ONE: 20}
@@ -525,7 +525,7 @@ async def test_a_new_leader_is_asked_whether_the_position_still_holds(cluster: S
         await read(c, 30)
         cluster.epoch_ends["one", 0] = (0, 25)
         cluster.move("one", 0, 2)
-        with pytest.raises(LogTruncationError, match="cut at offset 25"):
+        with pytest.raises(LogTruncationError, match="truncated at offset 25"):
             await c.poll(5)
 
 

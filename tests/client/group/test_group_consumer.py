@@ -264,7 +264,7 @@ async def test_unsubscribe_leaves(cluster: ScriptedCluster) -> None:
         with pytest.raises(IllegalStateError, match=r"assign\(\) some, or subscribe\(\)"):
             await c.poll()
         c.assign([ALL[0]])
-        with pytest.raises(IllegalStateError, match="assigned by hand"):
+        with pytest.raises(IllegalStateError, match="assigned manually"):
             c.subscribe(["t"])
         c.assign([])
         c.subscribe(["t"])

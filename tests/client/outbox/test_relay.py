@@ -187,7 +187,7 @@ def test_what_went_wrong_is_said_and_nothing_is_sent(cluster: Cluster, path: Pat
 def test_a_lost_place_is_not_guessed(cluster: Cluster, path: Path, name: str) -> None:
     write(path, name, range(5))
     SqliteOutbox(path).delete(3)
-    with pytest.raises(IllegalStateError, match="rows before 4 were sent and deleted"):
+    with pytest.raises(IllegalStateError, match="rows before 4 were sent, deleted"):
         relay(cluster, path, name).run(until_empty=True)
     assert relay(cluster, path, name, start_after=4).run(until_empty=True).sent == 1
     assert sent(cluster, name) == [4]

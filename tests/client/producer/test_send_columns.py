@@ -186,7 +186,7 @@ async def test_the_first_row_that_cannot_be_is_named_and_none_is_taken(cluster: 
             (counted(0, 2, partitions=ints([0, -3])), "row 1: partition: expected 0 or more, found -3"),
             (counted(0, 2, partitions=ints([0, 3])), "row 1: partition: expected 0 to 2 of topic t, found 3"),
             (counted(0, 2, timestamps=ints([0, -1], "q")), "row 1: timestamp: expected 0 µs or more, found -1"),
-            (RecordColumns(1, BlobView(struct.pack("=2i", 0, 9), b"short")), "row 0: expected its place"),
+            (RecordColumns(1, BlobView(struct.pack("=2i", 0, 9), b"short")), "row 0: expected its data"),
             (RecordColumns(1, BlobView(b"", b"")), "expected 2 numbers"),
         ):
             kind = RecordTooLargeError if "max_request_size" in words else ValueError

@@ -470,9 +470,9 @@ async def test_a_commit_that_takes_long_goes_on_and_is_waited_for_by_calling_aga
         cluster.transactions.judge = lambda _: ErrorCode.COORDINATOR_NOT_AVAILABLE
         with pytest.raises(RequestTimedOutError, match="call it again"):
             await p.commit_transaction(timeout=5)
-        with pytest.raises(IllegalStateError, match="commit is under way"):
+        with pytest.raises(IllegalStateError, match="commit is in progress"):
             await p.abort_transaction()
-        with pytest.raises(IllegalStateError, match="commit is under way"):
+        with pytest.raises(IllegalStateError, match="commit is in progress"):
             await p.send("one", b"2")
         cluster.transactions.judge = None
         await asyncio.sleep(10)  # it ends meanwhile

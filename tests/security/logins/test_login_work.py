@@ -165,4 +165,4 @@ def test_users_that_controllers_would_send_unencrypted_are_told_of(
         "ssl.client.auth": "required",
     }
     NodeLogins(NodeConfig.parse(settings), MetadataImage, SystemClock()).close()
-    assert ("listener CONTROLLER: what it carries has the users of logins in it" in caplog.text) == warned
+    assert ("listener CONTROLLER: its traffic contains users' credentials" in caplog.text) == warned

@@ -354,7 +354,7 @@ def test_keys_in_a_file(tmp_path: Path) -> None:
         ({}, "expected sasl_oauthbearer_token_endpoint_url or sasl_oauth_token_provider.*found neither"),
         ({"sasl_oauth_token_provider": "text"}, "sasl_oauth_token_provider: expected a callable, found str"),
         ({"sasl_oauthbearer_token_endpoint_url": "http://far/token"}, "token_endpoint_url: expected https://"),
-        ({"sasl_oauthbearer_token_endpoint_url": "https://far/token"}, "sasl_oauthbearer_client_id: expected it"),
+        ({"sasl_oauthbearer_token_endpoint_url": "https://far/token"}, "sasl_oauthbearer_client_id: expected this"),
         ({"sasl_username": "u"}, "sasl_mechanism: expected one other than OAUTHBEARER with sasl_username"),
         (
             {"sasl_mechanism": "PLAIN", "sasl_oauthbearer_scope": "s"},

@@ -251,7 +251,7 @@ def test_keys_stay_while_the_issuer_is_down(broken: str, caplog: pytest.LogCaptu
         judge = judge_of(issuer, clock=clock)
         issuer.broken = broken
         assert "'first'" in reason(judge, issuer.token())
-        assert "the keys of the tokens' issuer could not be read" in caplog.text
+        assert "cannot read the token issuer's keys" in caplog.text
         issuer.broken = None
         clock.now_s += RETRY_FAILED_S
         assert isinstance(judged(judge, issuer.token()), Accepted)

@@ -151,7 +151,9 @@ def test_a_certificate_that_no_rule_names_is_nobody(certificates: Certificates) 
     assert str(store.session_of(der("alice")).principal) == "User:ALICE"
     assert store.session_of(None).principal is ANONYMOUS
     for name in ("alice7", "STAR"):
-        with pytest.raises(NotAuthenticated, match=rf"ssl\.principal\.mapping\.rules gives a name, found 'CN={name}'"):
+        with pytest.raises(
+            NotAuthenticated, match=rf"subject matches ssl\.principal\.mapping\.rules, found 'CN={name}'"
+        ):
             store.session_of(der(name))
 
 
